@@ -1,0 +1,98 @@
+//! Configuration: one table of every environment variable, read once, and what `tcuda_init` puts over it.
+
+use super::{Error, Result};
+use parking_lot::RwLock;
+
+/// A variable of the environment that tcuda reads. docs/ENVIRONMENT.md has the same table; a test compares.
+pub struct Variable {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub meaning: &'static str,
+}
+
+pub const VARIABLES: &[Variable] = &[
+    Variable { name: "TCUDA_BACKEND", default: "cuda", meaning: "cuda, sim, or auto (cuda where there is a device, else sim)" },
+    Variable { name: "TCUDA_CUDART_PATH", default: "", meaning: "the CUDA runtime library to load before any other" },
+    Variable { name: "TCUDA_ALLOC_CONF", default: "", meaning: "options of the device cache, as key:value,key:value" },
+    Variable { name: "TCUDA_SIM_DEVICES", default: "2", meaning: "number of simulated devices, 1 to 64" },
+    Variable { name: "TCUDA_SIM_MEMORY", default: "16GiB", meaning: "memory of each simulated device: bytes, or with KiB, MiB, GiB" },
+    Variable {
+        name: "TCUDA_SIM_SEED",
+        default: "",
+        meaning: "shuffles the progress of simulated streams; without it an idle stream completes at once",
+    },
+    Variable { name: "TCUDA_LOG", default: "warning", meaning: "what goes to stderr without a log callback: error, warning or info" },
+    Variable { name: "CUDA_VISIBLE_DEVICES", default: "", meaning: "CUDA's own; the simulated device honours it too" },
+    Variable { name: "CUDA_LAUNCH_BLOCKING", default: "0", meaning: "CUDA's own; the simulated device honours it too" },
+];
+
+static OVERRIDES: RwLock<Vec<(&'static str, String)>> = RwLock::new(Vec::new());
+
+/// The value in effect: what `tcuda_init` was given, else the environment's, else None. Empty counts as unset.
+pub fn get(name: &str) -> Option<String> {
+    debug_assert!(VARIABLES.iter().any(|v| v.name == name), "{name} is missing in VARIABLES");
+    if let Some((_, value)) = OVERRIDES.read().iter().find(|(n, _)| *n == name) {
+        return Some(value.clone());
+    }
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Puts a value over the environment's.
+pub fn set(name: &'static str, value: String) {
+    let mut overrides = OVERRIDES.write();
+    overrides.retain(|(n, _)| *n != name);
+    overrides.push((name, value));
+}
+
+/// Bytes: a number, or a number with B, KiB, MiB, GiB or TiB.
+pub fn parse_bytes(name: &str, text: &str) -> Result<u64> {
+    let bad = || {
+        Error::invalid_argument(format!(
+            "{name} is '{text}', which is no number of bytes. Write a whole number, alone or with KiB, MiB, GiB or TiB: 16GiB."
+        ))
+    };
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(bad()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+/// A whole number in a range.
+pub fn parse_number(name: &str, text: &str, least: u64, most: u64) -> Result<u64> {
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|n| (least..=most).contains(n))
+        .ok_or_else(|| Error::invalid_argument(format!("{name} is '{text}', which is not a whole number from {least} to {most}.")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes() {
+        assert_eq!(parse_bytes("X", "16GiB").unwrap(), 16 << 30);
+        assert_eq!(parse_bytes("X", "512").unwrap(), 512);
+        assert_eq!(parse_bytes("X", "3 MiB").unwrap(), 3 << 20);
+        for bad in ["", "GiB", "1.5GiB", "-1", "1XB", "99999999999GiB", "18446744073709551616"] {
+            assert!(parse_bytes("X", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(parse_number("X", "64", 1, 64).unwrap(), 64);
+        for bad in ["", "0", "65", "2abc", "-1"] {
+            assert!(parse_number("X", bad, 1, 64).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! An error is a value: a status, a message for people, the native code.
+
+use super::status::Status;
+use std::borrow::Cow;
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Error {
+    pub status: Status,
+    /// What was asked, what was found, what to do. One or a few sentences.
+    pub message: Cow<'static, str>,
+    /// The code of the CUDA runtime or driver, or errno for system errors; 0 where there is none.
+    pub native: i32,
+    /// The device it happened on, or -1.
+    pub device: i32,
+    /// The bytes asked for, where that means something.
+    pub bytes: u64,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Error {
+        Error { status, message: message.into(), native: 0, device: -1, bytes: 0 }
+    }
+
+    pub fn invalid_argument(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Status::TCUDA_ERROR_INVALID_ARGUMENT, message)
+    }
+
+    pub fn not_supported(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Status::TCUDA_ERROR_NOT_SUPPORTED, message)
+    }
+
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(Status::TCUDA_ERROR_INTERNAL, message)
+    }
+
+    /// errno of the calling thread, with what was tried.
+    pub fn system(what: &str) -> Error {
+        let os = std::io::Error::last_os_error();
+        let native = os.raw_os_error().unwrap_or(0);
+        Error::new(Status::TCUDA_ERROR_SYSTEM, format!("{what}: {os}")).with_native(native)
+    }
+
+    pub fn with_native(mut self, native: i32) -> Error {
+        self.native = native;
+        self
+    }
+
+    pub fn on_device(mut self, device: i32) -> Error {
+        self.device = device;
+        self
+    }
+
+    pub fn with_bytes(mut self, bytes: u64) -> Error {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Puts a sentence in front of the message.
+    pub fn context(mut self, before: impl fmt::Display) -> Error {
+        self.message = format!("{before}: {}", self.message).into();
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

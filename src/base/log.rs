@@ -1,0 +1,42 @@
+//! Warnings and notes: to the program's callback, else warnings to stderr.
+
+use parking_lot::RwLock;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(i32)]
+pub enum Level {
+    Error = 1,
+    Warning = 2,
+    Info = 3,
+}
+
+type Sink = std::sync::Arc<dyn Fn(Level, &str) + Send + Sync>;
+
+static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+
+/// None puts the default back (errors and warnings to stderr).
+pub fn set_sink(sink: Option<Sink>) {
+    *SINK.write() = sink;
+}
+
+/// No lock is held while the sink runs, so it may call back.
+pub fn write(level: Level, text: &str) {
+    let sink = SINK.read().clone();
+    match sink {
+        Some(sink) => sink(level, text),
+        None if level <= Level::Warning => {
+            use std::io::Write;
+            // stderr may be closed: a log line is not worth a panic.
+            let _ = writeln!(std::io::stderr(), "tcuda: {text}");
+        }
+        None => {}
+    }
+}
+
+pub fn warn(text: &str) {
+    write(Level::Warning, text);
+}
+
+pub fn info(text: &str) {
+    write(Level::Info, text);
+}

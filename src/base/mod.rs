@@ -1,0 +1,16 @@
+//! # base
+//! Owns:   status codes and errors, configuration, logging, element types.
+//! Uses:   nothing of tcuda.
+//! Never:  calls CUDA.
+//! Locks:  none that outlives a call.
+//! Tests:  in the files themselves.
+
+pub mod config;
+pub mod dtype;
+pub mod error;
+pub mod log;
+pub mod process;
+pub mod status;
+
+pub use error::{Error, Result};
+pub use status::Status;

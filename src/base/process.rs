@@ -1,0 +1,60 @@
+//! What becomes of the process: fork and shutdown.
+
+use super::{Error, Result, Status};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const RUNNING: u32 = 0;
+const FORKED: u32 = 1;
+const SHUT_DOWN: u32 = 2;
+
+static STATE: AtomicU32 = AtomicU32::new(RUNNING);
+static HOOK: Once = Once::new();
+
+extern "C" fn in_child() {
+    STATE.store(FORKED, Ordering::Relaxed);
+}
+
+/// Called when the device is first used: from here on, a child of `fork` is refused.
+pub fn arm_fork_hook() {
+    HOOK.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}
+
+pub fn set_shut_down(down: bool) {
+    let _ = STATE.compare_exchange(
+        if down { RUNNING } else { SHUT_DOWN },
+        if down { SHUT_DOWN } else { RUNNING },
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    );
+}
+
+pub fn is_running() -> bool {
+    STATE.load(Ordering::Relaxed) == RUNNING
+}
+
+pub fn is_shut_down() -> bool {
+    STATE.load(Ordering::Relaxed) == SHUT_DOWN
+}
+
+pub fn is_forked() -> bool {
+    STATE.load(Ordering::Relaxed) == FORKED
+}
+
+/// An error in a forked child and after shutdown.
+pub fn check() -> Result<()> {
+    match STATE.load(Ordering::Relaxed) {
+        RUNNING => Ok(()),
+        FORKED => Err(Error::new(
+            Status::TCUDA_ERROR_FORKED,
+            "Cannot re-initialize CUDA in a forked child. The parent used the device before fork; start the child with exec \
+             (posix_spawn, or multiprocessing's 'spawn') instead.",
+        )),
+        _ => Err(Error::new(
+            Status::TCUDA_ERROR_SHUT_DOWN,
+            "tcuda_shutdown was called. Nothing that needs the device works after it; tcuda_init starts again.",
+        )),
+    }
+}

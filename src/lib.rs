@@ -1,0 +1,23 @@
+//! tcuda: what `torch.cuda` gives Python, for every other language.
+//!
+//! ```text
+//! capi      extern "C": pointers to values, panic guard, last error
+//! tensor    copy                                                     features
+//! memory    device cache, statistics, summary
+//! stream    event
+//! device
+//! runtime   the seam: one table of CUDA runtime functions; cuda (dlopen) and sim (the simulated device)
+//! base      status, configuration, dtype, logging
+//! ```
+//!
+//! A room uses only rooms below it; `tests/layers.rs` checks that.
+
+pub mod base;
+pub mod capi;
+pub mod copy;
+pub mod device;
+pub mod event;
+pub mod memory;
+pub mod runtime;
+pub mod stream;
+pub mod tensor;

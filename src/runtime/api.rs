@@ -1,0 +1,495 @@
+//! The table with errors as values. One method a slot, CUDA's name in snake case; a failing call leaves no last error behind.
+
+use super::table::*;
+use crate::base::{Error, Result, Status};
+use std::ffi::{CStr, CString, c_void};
+
+/// A backend that is ready for use: at least the runtime slots are filled and a device count was had.
+pub struct Runtime {
+    pub table: Table,
+    /// `cuda` or `sim`.
+    pub name: &'static str,
+    /// Which library was taken and why, one sentence.
+    pub reason: String,
+    /// cudaRuntimeGetVersion: 13000 for 13.0.
+    pub version: i32,
+    pub driver_version: i32,
+    pub device_count: i32,
+}
+
+/// What `cudaPointerGetAttributes` knows of an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Plain host memory, or unknown.
+    Unregistered,
+    /// Pinned host memory.
+    Pinned {
+        device: i32,
+    },
+    Device {
+        device: i32,
+    },
+    Managed {
+        device: i32,
+    },
+}
+
+/// The stable prefix of cudaDeviceProp; the rest is asked by attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Properties {
+    pub name: String,
+    pub uuid: [u8; 16],
+    pub total_memory: u64,
+    pub major: i32,
+    pub minor: i32,
+}
+
+/// cudaMemcpyKind: the runtime infers the direction from the addresses.
+pub const COPY_DEFAULT: i32 = 4;
+
+/// Does the call; a code other than 0 becomes an Error that names the call.
+macro_rules! call {
+    ($self:ident . $slot:ident ( $($argument:expr),* $(,)? )) => {{
+        let code = unsafe { ($self.table.$slot)($($argument),*) };
+        $self.check(stringify!($slot), code)
+    }};
+}
+
+/// The same for a slot that may be absent.
+macro_rules! call_if_there {
+    ($self:ident . $slot:ident ( $($argument:expr),* $(,)? )) => {
+        match $self.table.$slot {
+            Some(function) => {
+                let code = unsafe { function($($argument),*) };
+                $self.check(stringify!($slot), code)
+            }
+            None => Err($self.absent(stringify!($slot))),
+        }
+    };
+}
+
+impl Runtime {
+    /// A code of any slot as a value. Clears CUDA's last error, so that it does not surface in somebody's next call.
+    #[inline]
+    pub fn check(&self, call: &'static str, code: Code) -> Result<()> {
+        if code == code::SUCCESS { Ok(()) } else { Err(self.error(call, code)) }
+    }
+
+    #[cold]
+    pub fn error(&self, call: &'static str, code: Code) -> Error {
+        unsafe { (self.table.cudaGetLastError)() };
+        let name = self.error_text(self.table.cudaGetErrorName, code);
+        let text = self.error_text(self.table.cudaGetErrorString, code);
+        let (status, hint) = classify(code);
+        let mut device = -1;
+        unsafe { (self.table.cudaGetDevice)(&mut device) };
+        Error::new(status, format!("CUDA error: {text} ({name}, {code}) in {call}.{hint}")).with_native(code).on_device(device)
+    }
+
+    fn error_text(&self, function: unsafe extern "C" fn(Code) -> *const std::ffi::c_char, code: Code) -> String {
+        let text = unsafe { function(code) };
+        if text.is_null() { String::from("unknown error") } else { unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned() }
+    }
+
+    #[cold]
+    fn absent(&self, call: &'static str) -> Error {
+        Error::not_supported(format!(
+            "{call} is not available: neither the CUDA runtime nor the driver in use exports it ({}).",
+            self.reason
+        ))
+    }
+
+    /// Virtual memory management: all of it or nothing.
+    pub fn has_virtual_memory(&self) -> bool {
+        let t = &self.table;
+        t.cuMemGetAllocationGranularity.is_some()
+            && t.cuMemAddressReserve.is_some()
+            && t.cuMemAddressFree.is_some()
+            && t.cuMemCreate.is_some()
+            && t.cuMemRelease.is_some()
+            && t.cuMemMap.is_some()
+            && t.cuMemUnmap.is_some()
+            && t.cuMemSetAccess.is_some()
+    }
+
+    // ---- devices
+
+    pub fn get_device(&self) -> Result<i32> {
+        let mut device = 0;
+        call!(self.cudaGetDevice(&mut device))?;
+        Ok(device)
+    }
+
+    pub fn set_device(&self, device: i32) -> Result<()> {
+        call!(self.cudaSetDevice(device))
+    }
+
+    pub fn device_synchronize(&self) -> Result<()> {
+        call!(self.cudaDeviceSynchronize())
+    }
+
+    /// cudaDeviceAttr by number.
+    pub fn device_attribute(&self, attribute: i32, device: i32) -> Result<i32> {
+        let mut value = 0;
+        call!(self.cudaDeviceGetAttribute(&mut value, attribute, device))?;
+        Ok(value)
+    }
+
+    pub fn device_properties(&self, device: i32) -> Result<Properties> {
+        // u64s for the alignment; 4 KiB is more than any version writes.
+        let mut buffer = [0u64; OVERSIZED / 8];
+        call!(self.cudaGetDeviceProperties(buffer.as_mut_ptr().cast(), device))?;
+        let bytes: [u8; OVERSIZED] = unsafe { std::mem::transmute(buffer) };
+        let i32_at = |at: usize| i32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        let end = bytes[..256].iter().position(|b| *b == 0).unwrap_or(256);
+        Ok(Properties {
+            name: String::from_utf8_lossy(&bytes[..end]).into_owned(),
+            uuid: bytes[256..272].try_into().unwrap(),
+            total_memory: u64::from_ne_bytes(bytes[288..296].try_into().unwrap()),
+            major: i32_at(360),
+            minor: i32_at(364),
+        })
+    }
+
+    /// `0000:3b:00.0`.
+    pub fn pci_bus_id(&self, device: i32) -> Result<String> {
+        let mut text = [0u8; 32];
+        call!(self.cudaDeviceGetPCIBusId(text.as_mut_ptr().cast(), text.len() as i32, device))?;
+        let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+        Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+    }
+
+    /// (least, greatest) of the current device; the greatest priority is the smallest number.
+    pub fn stream_priority_range(&self) -> Result<(i32, i32)> {
+        let (mut least, mut greatest) = (0, 0);
+        call!(self.cudaDeviceGetStreamPriorityRange(&mut least, &mut greatest))?;
+        Ok((least, greatest))
+    }
+
+    pub fn can_access_peer(&self, device: i32, peer: i32) -> Result<bool> {
+        let mut can = 0;
+        call!(self.cudaDeviceCanAccessPeer(&mut can, device, peer))?;
+        Ok(can != 0)
+    }
+
+    /// From the current device to `peer`. Enabled before is success.
+    pub fn enable_peer_access(&self, peer: i32) -> Result<()> {
+        match call!(self.cudaDeviceEnablePeerAccess(peer, 0)) {
+            Err(error) if error.native == code::PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            other => other,
+        }
+    }
+
+    /// (free, total) bytes of the current device.
+    pub fn mem_get_info(&self) -> Result<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        call!(self.cudaMemGetInfo(&mut free, &mut total))?;
+        Ok((free, total))
+    }
+
+    /// Whether the device has a context, asked without making one. None: the driver cannot tell.
+    pub fn has_primary_context(&self, device: i32) -> Option<bool> {
+        let (mut flags, mut active) = (0, 0);
+        let function = self.table.cuDevicePrimaryCtxGetState?;
+        (unsafe { function(device, &mut flags, &mut active) } == code::SUCCESS).then_some(active != 0)
+    }
+
+    // ---- memory
+
+    /// On the current device.
+    pub fn malloc(&self, size: usize) -> Result<Address> {
+        let mut address = 0;
+        call!(self.cudaMalloc(&mut address, size))?;
+        Ok(address)
+    }
+
+    pub fn free(&self, address: Address) -> Result<()> {
+        call!(self.cudaFree(address))
+    }
+
+    /// Pinned, and mapped into every context (flags 1: portable).
+    pub fn host_alloc(&self, size: usize, flags: u32) -> Result<Address> {
+        let mut address = 0;
+        call!(self.cudaHostAlloc(&mut address, size, flags))?;
+        Ok(address)
+    }
+
+    pub fn free_host(&self, address: Address) -> Result<()> {
+        call!(self.cudaFreeHost(address))
+    }
+
+    pub fn host_register(&self, address: Address, size: usize, flags: u32) -> Result<()> {
+        call!(self.cudaHostRegister(address, size, flags))
+    }
+
+    pub fn host_unregister(&self, address: Address) -> Result<()> {
+        call!(self.cudaHostUnregister(address))
+    }
+
+    pub fn place_of(&self, address: Address) -> Result<Place> {
+        let mut buffer = [0i32; OVERSIZED / 4];
+        match call!(self.cudaPointerGetAttributes(buffer.as_mut_ptr().cast(), address)) {
+            // CUDA 10 answered unknown host memory with an error; libcudart 11 and later answer type 0.
+            Err(error) if error.native == code::INVALID_VALUE => return Ok(Place::Unregistered),
+            other => other?,
+        }
+        let device = buffer[1];
+        Ok(match buffer[0] {
+            1 => Place::Pinned { device },
+            2 => Place::Device { device },
+            3 => Place::Managed { device },
+            _ => Place::Unregistered,
+        })
+    }
+
+    pub fn memcpy(&self, to: Address, from: Address, size: usize) -> Result<()> {
+        call!(self.cudaMemcpy(to, from, size, COPY_DEFAULT))
+    }
+
+    pub fn memcpy_async(&self, to: Address, from: Address, size: usize, stream: RawStream) -> Result<()> {
+        call!(self.cudaMemcpyAsync(to, from, size, COPY_DEFAULT, stream))
+    }
+
+    pub fn memcpy_peer_async(
+        &self,
+        to: Address,
+        to_device: i32,
+        from: Address,
+        from_device: i32,
+        size: usize,
+        stream: RawStream,
+    ) -> Result<()> {
+        call!(self.cudaMemcpyPeerAsync(to, to_device, from, from_device, size, stream))
+    }
+
+    /// `height` rows of `width` bytes, rows `*_pitch` bytes apart.
+    #[allow(clippy::too_many_arguments)]
+    pub fn memcpy_2d_async(
+        &self,
+        to: Address,
+        to_pitch: usize,
+        from: Address,
+        from_pitch: usize,
+        width: usize,
+        height: usize,
+        stream: RawStream,
+    ) -> Result<()> {
+        call!(self.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, COPY_DEFAULT, stream))
+    }
+
+    pub fn memset_async(&self, address: Address, value: i32, size: usize, stream: RawStream) -> Result<()> {
+        call!(self.cudaMemsetAsync(address, value, size, stream))
+    }
+
+    // ---- virtual memory (driver)
+
+    /// The multiple of which sizes and addresses must be: 2 MiB on the devices of today.
+    pub fn granularity(&self, properties: &MemAllocationProp) -> Result<usize> {
+        let mut granularity = 0;
+        call_if_there!(self.cuMemGetAllocationGranularity(&mut granularity, properties, 0))?;
+        Ok(granularity)
+    }
+
+    pub fn address_reserve(&self, size: usize, alignment: usize) -> Result<Address> {
+        let mut address = 0;
+        call_if_there!(self.cuMemAddressReserve(&mut address, size, alignment, 0, 0))?;
+        Ok(address)
+    }
+
+    pub fn address_free(&self, address: Address, size: usize) -> Result<()> {
+        call_if_there!(self.cuMemAddressFree(address, size))
+    }
+
+    pub fn mem_create(&self, size: usize, properties: &MemAllocationProp) -> Result<MemHandle> {
+        let mut handle = 0;
+        call_if_there!(self.cuMemCreate(&mut handle, size, properties, 0))?;
+        Ok(handle)
+    }
+
+    pub fn mem_release(&self, handle: MemHandle) -> Result<()> {
+        call_if_there!(self.cuMemRelease(handle))
+    }
+
+    /// The whole handle, at offset 0: CUDA allows nothing else.
+    pub fn mem_map(&self, address: Address, size: usize, handle: MemHandle) -> Result<()> {
+        call_if_there!(self.cuMemMap(address, size, 0, handle, 0))
+    }
+
+    pub fn mem_unmap(&self, address: Address, size: usize) -> Result<()> {
+        call_if_there!(self.cuMemUnmap(address, size))
+    }
+
+    pub fn mem_set_access(&self, address: Address, size: usize, access: &[MemAccess]) -> Result<()> {
+        call_if_there!(self.cuMemSetAccess(address, size, access.as_ptr(), access.len()))
+    }
+
+    // ---- streams
+
+    pub fn stream_create(&self, flags: u32, priority: i32) -> Result<RawStream> {
+        let mut stream = 0;
+        call!(self.cudaStreamCreateWithPriority(&mut stream, flags, priority))?;
+        Ok(stream)
+    }
+
+    pub fn stream_destroy(&self, stream: RawStream) -> Result<()> {
+        call!(self.cudaStreamDestroy(stream))
+    }
+
+    pub fn stream_synchronize(&self, stream: RawStream) -> Result<()> {
+        call!(self.cudaStreamSynchronize(stream))
+    }
+
+    /// Whether all work of the stream is done.
+    pub fn stream_query(&self, stream: RawStream) -> Result<bool> {
+        self.ready("cudaStreamQuery", unsafe { (self.table.cudaStreamQuery)(stream) })
+    }
+
+    pub fn stream_wait_event(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        call!(self.cudaStreamWaitEvent(stream, event, 0))
+    }
+
+    pub fn stream_priority(&self, stream: RawStream) -> Result<i32> {
+        let mut priority = 0;
+        call!(self.cudaStreamGetPriority(stream, &mut priority))?;
+        Ok(priority)
+    }
+
+    pub fn stream_flags(&self, stream: RawStream) -> Result<u32> {
+        let mut flags = 0;
+        call!(self.cudaStreamGetFlags(stream, &mut flags))?;
+        Ok(flags)
+    }
+
+    pub fn stream_is_capturing(&self, stream: RawStream) -> Result<bool> {
+        let mut status = 0;
+        call!(self.cudaStreamIsCapturing(stream, &mut status))?;
+        Ok(status != 0)
+    }
+
+    /// The device of a stream that tcuda did not make.
+    pub fn stream_device(&self, stream: RawStream) -> Result<i32> {
+        let mut device = 0;
+        if let Some(function) = self.table.cudaStreamGetDevice {
+            self.check("cudaStreamGetDevice", unsafe { function(stream, &mut device) })?;
+            return Ok(device);
+        }
+        let mut context = 0;
+        call_if_there!(self.cuStreamGetCtx(stream, &mut context))?;
+        call_if_there!(self.cuCtxPushCurrent_v2(context))?;
+        let answer = call_if_there!(self.cuCtxGetDevice(&mut device));
+        call_if_there!(self.cuCtxPopCurrent_v2(&mut context))?;
+        answer.map(|()| device)
+    }
+
+    /// # Safety
+    /// `function` is called once with `data` on a thread of the runtime, unless this returns an error.
+    pub unsafe fn launch_host_function(&self, stream: RawStream, function: HostFn, data: *mut c_void) -> Result<()> {
+        call!(self.cudaLaunchHostFunc(stream, function, data))
+    }
+
+    // ---- events
+
+    pub fn event_create(&self, flags: u32) -> Result<RawEvent> {
+        let mut event = 0;
+        call!(self.cudaEventCreateWithFlags(&mut event, flags))?;
+        Ok(event)
+    }
+
+    pub fn event_destroy(&self, event: RawEvent) -> Result<()> {
+        call!(self.cudaEventDestroy(event))
+    }
+
+    pub fn event_record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        call!(self.cudaEventRecord(event, stream))
+    }
+
+    pub fn event_query(&self, event: RawEvent) -> Result<bool> {
+        self.ready("cudaEventQuery", unsafe { (self.table.cudaEventQuery)(event) })
+    }
+
+    pub fn event_synchronize(&self, event: RawEvent) -> Result<()> {
+        call!(self.cudaEventSynchronize(event))
+    }
+
+    pub fn event_elapsed_time(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        call!(self.cudaEventElapsedTime(&mut milliseconds, start, end))?;
+        Ok(milliseconds)
+    }
+
+    // ---- modules (driver)
+
+    /// PTX or a cubin, into the current context.
+    pub fn module_load(&self, image: &CStr) -> Result<usize> {
+        let mut module = 0;
+        call_if_there!(self.cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
+        Ok(module)
+    }
+
+    pub fn module_function(&self, module: usize, name: &str) -> Result<usize> {
+        let name = CString::new(name).map_err(|_| Error::internal("a kernel's name holds a zero byte"))?;
+        let mut function = 0;
+        call_if_there!(self.cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
+        Ok(function)
+    }
+
+    /// # Safety
+    /// `parameters` point to values of the types that the kernel takes.
+    pub unsafe fn launch_kernel(
+        &self,
+        function: usize,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        stream: RawStream,
+        parameters: &mut [*mut c_void],
+    ) -> Result<()> {
+        let none = std::ptr::null_mut();
+        call_if_there!(self.cuLaunchKernel(
+            function,
+            grid[0],
+            grid[1],
+            grid[2],
+            block[0],
+            block[1],
+            block[2],
+            shared,
+            stream,
+            parameters.as_mut_ptr(),
+            none
+        ))
+    }
+
+    fn ready(&self, call: &'static str, code: Code) -> Result<bool> {
+        match code {
+            code::SUCCESS => Ok(true),
+            code::NOT_READY => {
+                unsafe { (self.table.cudaGetLastError)() };
+                Ok(false)
+            }
+            other => Err(self.error(call, other)),
+        }
+    }
+}
+
+/// The status of a native code, and what a person can do about it.
+fn classify(code: Code) -> (Status, &'static str) {
+    use Status::*;
+    match code {
+        code::OUT_OF_MEMORY => (TCUDA_ERROR_OUT_OF_MEMORY, ""),
+        code::INVALID_DEVICE => (TCUDA_ERROR_INVALID_DEVICE, ""),
+        code::INVALID_HANDLE => (TCUDA_ERROR_INVALID_HANDLE, " The stream or event was destroyed, or never was one."),
+        code::INVALID_VALUE => (TCUDA_ERROR_INVALID_ARGUMENT, ""),
+        code::NO_DEVICE => (TCUDA_ERROR_NO_DEVICE, ""),
+        code::INSUFFICIENT_DRIVER => (TCUDA_ERROR_INSUFFICIENT_DRIVER, ""),
+        code::NOT_READY => (TCUDA_ERROR_NOT_READY, ""),
+        code::NOT_SUPPORTED | code::PEER_ACCESS_UNSUPPORTED => (TCUDA_ERROR_NOT_SUPPORTED, ""),
+        900..=909 => (TCUDA_ERROR_CAPTURE, ""),
+        other if code::is_sticky(other) => (
+            TCUDA_ERROR_DEVICE_LOST,
+            " The device is lost to this process: every later call on it fails, and only a new process can use it again. CUDA reports \
+             such errors late, at some other call than the one that caused them; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows where.",
+        ),
+        _ => (TCUDA_ERROR_CUDA, ""),
+    }
+}

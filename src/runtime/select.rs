@@ -1,0 +1,95 @@
+//! Which backend is in use, and why. Decided at the first need; a failure is not kept, the next call tries again.
+
+use super::api::Runtime;
+use super::{cuda, sim};
+use crate::base::{Error, Result, Status, config, process};
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    Cuda,
+    Sim,
+    Auto,
+}
+
+impl Choice {
+    pub fn parse(text: &str) -> Result<Choice> {
+        match text {
+            "cuda" => Ok(Choice::Cuda),
+            "sim" => Ok(Choice::Sim),
+            "auto" => Ok(Choice::Auto),
+            other => {
+                Err(Error::invalid_argument(format!("The backend '{other}' is unknown. Known are cuda, sim and auto (TCUDA_BACKEND).")))
+            }
+        }
+    }
+}
+
+static CELL: OnceCell<Runtime> = OnceCell::new();
+static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+/// Why the last attempt failed: what `tcuda_backend_reason` says when there is no backend.
+static FAILURE: Mutex<String> = Mutex::new(String::new());
+
+/// The backend, made at the first call. Threads that come at the same time wait for the first.
+#[inline]
+pub fn runtime() -> Result<&'static Runtime> {
+    let current = CURRENT.load(Ordering::Acquire);
+    if current.is_null() { initialise() } else { Ok(unsafe { &*current }) }
+}
+
+#[cold]
+fn initialise() -> Result<&'static Runtime> {
+    process::check()?;
+    let made = CELL.get_or_try_init(|| {
+        process::arm_fork_hook();
+        let choice = Choice::parse(config::get("TCUDA_BACKEND").as_deref().unwrap_or("cuda"))?;
+        match choice {
+            Choice::Sim => sim::open("TCUDA_BACKEND asks for the simulated device"),
+            Choice::Cuda => cuda::open().map_err(|failure| {
+                Error::new(
+                    failure.status,
+                    format!("{failure} To run without a GPU, set TCUDA_BACKEND=sim (the simulated device) or TCUDA_BACKEND=auto."),
+                )
+                .with_native(failure.native)
+            }),
+            Choice::Auto => {
+                cuda::open().or_else(|failure| sim::open(&format!("TCUDA_BACKEND is auto and there is no real device: {failure}")))
+            }
+        }
+    });
+    match made {
+        Ok(runtime) => {
+            CURRENT.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Release);
+            Ok(runtime)
+        }
+        Err(error) => {
+            *FAILURE.lock() = error.message.to_string();
+            Err(error)
+        }
+    }
+}
+
+pub fn is_initialized() -> bool {
+    !CURRENT.load(Ordering::Acquire).is_null() && process::is_running()
+}
+
+/// `cuda`, `sim`, or `none` when there is no usable backend.
+pub fn backend_name() -> &'static str {
+    runtime().map_or("none", |runtime| runtime.name)
+}
+
+/// Which backend, out of which library, and why; or why there is none.
+pub fn backend_reason() -> String {
+    match runtime() {
+        Ok(runtime) => runtime.reason.clone(),
+        Err(error) => error.message.into_owned(),
+    }
+}
+
+/// For messages that must not try again.
+pub fn last_failure() -> Option<Error> {
+    let text = FAILURE.lock().clone();
+    (!text.is_empty()).then(|| Error::new(Status::TCUDA_ERROR_NO_DEVICE, text))
+}
