@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Compiles kernels/*.cu to the PTX that the library embeds: kernels/ptx/<family>.ptx.z and kernels/ptx/digests.
+
+    kernels/build.py                 compile and write (the files are committed: cargo needs no CUDA toolkit)
+    kernels/build.py --check         compile and compare with what is committed
+    kernels/build.py --check-ptxas   assemble what is committed, with ptxas of CUDA 11.8 and of the newest
+
+nvcc and ptxas come as wheels from PyPI, into target/cuda. The PTX is for compute_75, the oldest that today's nvcc knows, so every
+device from Turing on takes it. nvcc writes the newest `.version`, which older drivers refuse; the code needs nothing newer than 7.0
+(CUDA 11.0), and `--check-ptxas` proves it.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import zlib
+
+KERNELS = pathlib.Path(__file__).resolve().parent
+PTX = KERNELS / "ptx"
+TOOLS = KERNELS.parent / "target" / "cuda"
+
+COMPILER = ["nvidia-cuda-nvcc==13.3.73", "nvidia-nvvm==13.3.73", "nvidia-cuda-crt==13.3.73", "nvidia-cuda-runtime==13.3.29"]
+FLAGS = ["-std=c++17", "-O3", "-arch=compute_75", "-ptx"]
+PTX_VERSION = "7.0"
+
+# ptxas, and the architectures that it knows.
+ASSEMBLERS = {
+    "cuda-11.8": (["nvidia-cuda-nvcc-cu11==11.8.89"], ["sm_75", "sm_80", "sm_86", "sm_90"]),
+    "newest": (["nvidia-cuda-nvcc"], ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]),
+}
+
+
+def install(name, wheels):
+    """The folder with the wheels' files; fetched once for each list of wheels."""
+    folder = TOOLS / name
+    done = folder / "wheels"
+    if not done.exists() or done.read_text() != "\n".join(wheels):
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
+        subprocess.run([*command, "--root-user-action=ignore", "--target", str(folder), *wheels], check=True)
+        done.write_text("\n".join(wheels))
+    return folder
+
+
+def tool(folder, name):
+    found = sorted(folder.glob(f"nvidia/*/bin/{name}"))
+    if not found:
+        sys.exit(f"{name} is not in {folder}: remove the folder to fetch it anew")
+    return found[0]
+
+
+def fnv(data):
+    """FNV-1a of 64 bits: a few lines in Rust too, where a test compares."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
+def families():
+    return sorted(KERNELS.glob("*.cu"))
+
+
+def source_of(family):
+    """All that decides the PTX: the family's file, and what families share."""
+    return b"".join(path.read_bytes() for path in [family, *sorted(KERNELS.glob("*.cuh"))])
+
+
+def compile_family(family):
+    nvcc = tool(install("compiler", COMPILER), "nvcc")
+    raw = TOOLS / f"{family.stem}.ptx"
+    subprocess.run([str(nvcc), *FLAGS, "-o", str(raw), family.name], check=True, cwd=KERNELS)
+    text, count = re.subn(r"(?m)^\.version .*$", f".version {PTX_VERSION}", raw.read_text())
+    assert count == 1, f"{family.name}: {count} lines with .version"
+    # Comments name the compiler's build; indentation is only weight.
+    lines = (re.sub(r"//.*", "", line).strip() for line in text.splitlines())
+    return "".join(line + "\n" for line in lines if line).encode()
+
+
+def compile_all():
+    return {family.stem: compile_family(family) for family in families()}
+
+
+def digests():
+    lines = [f"{family.stem} {fnv(source_of(family)):016x} {fnv((PTX / f'{family.stem}.ptx.z').read_bytes()):016x}" for family in families()]
+    return "# family, digest of its source, digest of its .ptx.z; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
+
+
+def write():
+    PTX.mkdir(exist_ok=True)
+    for name, ptx in compile_all().items():
+        packed = zlib.compress(ptx, 9)
+        (PTX / f"{name}.ptx.z").write_bytes(packed)
+        print(f"{name}: {len(ptx)} bytes of PTX, {len(packed)} compressed")
+    (PTX / "digests").write_text(digests())
+
+
+def committed():
+    missing = [family.stem for family in families() if not (PTX / f"{family.stem}.ptx.z").exists()]
+    if missing:
+        sys.exit(f"kernels/ptx lacks {', '.join(missing)}: run kernels/build.py")
+    return {family.stem: zlib.decompress((PTX / f"{family.stem}.ptx.z").read_bytes()) for family in families()}
+
+
+def check():
+    ours = committed()
+    stale = [name for name, ptx in compile_all().items() if ptx != ours[name]]
+    if (PTX / "digests").read_text() != digests():
+        stale.append("digests")
+    extra = {path.name for path in PTX.iterdir()} - {f"{name}.ptx.z" for name in ours} - {"digests"}
+    if stale or extra:
+        sys.exit(f"kernels/ptx is out of date ({', '.join([*stale, *sorted(extra)])}): run kernels/build.py")
+    print(f"kernels/ptx is up to date: {len(ours)} families")
+
+
+def check_ptxas():
+    count = 0
+    for assembler, (wheels, architectures) in ASSEMBLERS.items():
+        ptxas = tool(install(assembler, wheels), "ptxas")
+        for name, ptx in committed().items():
+            path = TOOLS / f"{name}.committed.ptx"
+            path.write_bytes(ptx)
+            for architecture in architectures:
+                subprocess.run([str(ptxas), f"-arch={architecture}", str(path), "-o", str(TOOLS / "out.cubin")], check=True)
+                count += 1
+        version = subprocess.run([str(ptxas), "--version"], capture_output=True, text=True, check=True).stdout
+        print(f"{assembler}: {re.search(r'release .*', version).group(0)} takes it for {', '.join(architectures)}")
+    print(f"{count} assembled")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with what is committed")
+    parser.add_argument("--check-ptxas", action="store_true", help="assemble what is committed")
+    options = parser.parse_args()
+    if options.check:
+        check()
+    if options.check_ptxas:
+        check_ptxas()
+    if not options.check and not options.check_ptxas:
+        write()
+
+
+if __name__ == "__main__":
+    main()
