@@ -6,6 +6,7 @@
 //! Tests:  in the files themselves.
 
 pub mod config;
+pub mod dlpack;
 pub mod dtype;
 pub mod error;
 pub mod log;

@@ -1,1 +1,11 @@
 //! # capi
+//! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
+//! Uses:   every room.
+//! Never:  decides anything; what a function does is in its room.
+//! Locks:  none.
+//! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
+#![allow(clippy::missing_safety_doc)] // the contract of each function is the header's text
+
+pub mod guard;
+pub mod structs;
+pub mod text;

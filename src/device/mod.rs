@@ -1,1 +1,104 @@
 //! # device
+//! Owns:   which devices there are, which one is current, their properties, peer access, which are lost.
+//! Uses:   runtime, base.
+//! Never:  leaves another device current than it found, or makes a context only to restore one.
+//! Locks:  peer::ENABLING (held while hooks run; hooks may take memory's locks). Properties are made once each.
+//! Tests:  in the files, tests/conformance/device.rs.
+
+mod guard;
+mod lost;
+pub mod peer;
+mod properties;
+
+pub use guard::{Guard, guard_against_stray_context};
+pub use lost::{check as check_lost, mark as mark_lost};
+pub use properties::{DeviceProperties, properties};
+
+use crate::base::{Error, Result, Status, process};
+use crate::runtime::api::Place;
+use crate::runtime::{self, Address};
+
+/// The calling thread's current device, wherever a device is asked for.
+pub const CURRENT: i32 = -1;
+/// Host memory, where a place is meant.
+pub const CPU: i32 = -2;
+/// Every device, where a call can mean all.
+pub const ALL: i32 = -3;
+
+/// How many devices there are. 0 without a backend, in a forked child and after shutdown: it never fails.
+pub fn count() -> i32 {
+    if process::check().is_err() {
+        return 0;
+    }
+    runtime::runtime().map_or(0, |runtime| runtime.device_count)
+}
+
+/// The calling thread's current device: CUDA's own.
+pub fn current() -> Result<i32> {
+    runtime::runtime()?.get_device()
+}
+
+/// Makes a device current for the calling thread. A negative index does nothing.
+pub fn set(device: i32) -> Result<()> {
+    if device < 0 { Ok(()) } else { exchange(device).map(|_| ()) }
+}
+
+/// The same, and says which one was current before.
+pub fn exchange(device: i32) -> Result<i32> {
+    let previous = current()?;
+    if device >= 0 {
+        check_range(device)?;
+        lost::check(device)?;
+        // Also when it is current already: as in CUDA, this is what makes the device's context.
+        runtime::runtime()?.set_device(device)?;
+    }
+    Ok(previous)
+}
+
+/// -1 becomes the current device; anything else has to be an index in range.
+#[inline]
+pub fn resolve(device: i32) -> Result<i32> {
+    let device = if device == CURRENT { current()? } else { check_range(device)? };
+    lost::check(device)?;
+    Ok(device)
+}
+
+#[inline]
+fn check_range(device: i32) -> Result<i32> {
+    let count = runtime::runtime()?.device_count;
+    if (0..count).contains(&device) { Ok(device) } else { Err(out_of_range(device, count)) }
+}
+
+#[cold]
+fn out_of_range(device: i32, count: i32) -> Error {
+    let hint = match device {
+        CPU => " (-2 is the CPU, which this call does not take)",
+        ALL => " (-3 is all devices, which this call does not take)",
+        _ => "",
+    };
+    Error::new(Status::TCUDA_ERROR_INVALID_DEVICE, format!("Device index value {device} is out of index range [0, {count}){hint}"))
+        .on_device(device)
+}
+
+/// The device that memory belongs to; `CPU` for host memory, pinned or not, and for NULL.
+pub fn of_pointer(address: Address) -> Result<i32> {
+    if address == 0 {
+        return Ok(CPU);
+    }
+    Ok(match runtime::runtime()?.place_of(address)? {
+        Place::Unregistered | Place::Pinned { .. } => CPU,
+        Place::Device { device } | Place::Managed { device } => device,
+    })
+}
+
+/// Waits for all work of a device.
+pub fn synchronize(device: i32) -> Result<()> {
+    let _guard = Guard::new(device)?;
+    runtime::runtime()?.device_synchronize()
+}
+
+/// (free, total) bytes, as the driver sees them.
+pub fn mem_get_info(device: i32) -> Result<(usize, usize)> {
+    let _guard = Guard::new(device)?;
+    runtime::runtime()?.mem_get_info()
+}

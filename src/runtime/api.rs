@@ -194,6 +194,24 @@ impl Runtime {
         (unsafe { function(device, &mut flags, &mut active) } == code::SUCCESS).then_some(active != 0)
     }
 
+    /// The device's primary context, made if need be and kept from now on. None: the driver has no such function.
+    pub fn primary_context(&self, device: i32) -> Option<Result<usize>> {
+        let function = self.table.cuDevicePrimaryCtxRetain?;
+        let mut context = 0;
+        let code = unsafe { function(&mut context, device) };
+        Some(self.check("cuDevicePrimaryCtxRetain", code).map(|()| context))
+    }
+
+    /// Puts a context on top of the calling thread's; its device is the current one until `context_pop`.
+    pub fn context_push(&self, context: usize) -> Result<()> {
+        call_if_there!(self.cuCtxPushCurrent_v2(context))
+    }
+
+    pub fn context_pop(&self) -> Result<()> {
+        let mut context = 0;
+        call_if_there!(self.cuCtxPopCurrent_v2(&mut context))
+    }
+
     // ---- memory
 
     /// On the current device.

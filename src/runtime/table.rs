@@ -120,6 +120,7 @@ macro_rules! slots {
                 cuMemUnmap(address: Address, size: usize);
                 cuMemSetAccess(address: Address, size: usize, access: *const MemAccess, count: usize);
                 cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
+                cuDevicePrimaryCtxRetain(context: *mut usize, device: i32);
                 cuStreamGetCtx(stream: RawStream, context: *mut usize);
                 cuCtxPushCurrent_v2(context: usize);
                 cuCtxPopCurrent_v2(context: *mut usize);
@@ -219,11 +220,14 @@ pub mod code {
     pub const CAPTURE_UNSUPPORTED: Code = 900;
     pub const CAPTURE_INVALIDATED: Code = 901;
     pub const CAPTURED_EVENT: Code = 907;
+    /// What a driver answers for an event that was destroyed; no loss of the device.
+    pub const CONTEXT_IS_DESTROYED: Code = 709;
+    pub const TOO_MANY_PEERS: Code = 711;
     pub const UNKNOWN: Code = 999;
 
     /// After one of these the context is gone: only a new process can use the device again.
     pub fn is_sticky(code: Code) -> bool {
-        matches!(code, 214 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999)
+        matches!(code, 214 | 700 | 702 | 710 | 714..=719 | 721 | 999)
     }
 }
 

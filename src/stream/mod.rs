@@ -1,1 +1,94 @@
 //! # stream
+//! Owns:   what a stream handle means, own and pooled streams, foreign streams and their devices, each thread's current streams.
+//! Uses:   device, runtime, base.
+//! Never:  a second notion of the current device; keeps a stream of somebody else alive.
+//! Locks:  pool::MAKING or own::PARKED, then registry::STREAMS. Gone-hooks run with no lock held.
+//! Tests:  in the files, tests/conformance/stream.rs.
+
+mod current;
+mod own;
+mod pool;
+mod registry;
+
+pub use current::{Saved, current, exchange, restore, set_current};
+pub use own::{GoneHook, create, destroy, on_gone, register, unregister};
+pub use pool::{PER_LEVEL, from_pool, priority_range};
+pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on};
+
+use crate::base::Result;
+use crate::device;
+use crate::runtime::{self, RawStream, Runtime};
+
+/// A stream and its device. `raw` is what CUDA sees.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stream {
+    pub device: i32,
+    /// `DEFAULT`, `PER_THREAD`, or a handle.
+    pub raw: RawStream,
+}
+
+/// The default stream of the device that is current when CUDA sees it.
+pub const DEFAULT: RawStream = 0;
+/// The calling thread's default stream of that device: another stream in every thread.
+pub const PER_THREAD: RawStream = 2;
+
+/// The default stream of a device; -1 is the current one.
+pub fn default(device: i32) -> Result<Stream> {
+    Ok(Stream { device: device::resolve(device)?, raw: DEFAULT })
+}
+
+impl Stream {
+    /// The default streams have no handle of their own: CUDA takes them from the current device.
+    pub fn is_default(self) -> bool {
+        self.raw <= PER_THREAD
+    }
+
+    /// Makes the device current where CUDA needs that to know which stream is meant, or would make a context elsewhere.
+    pub fn enter(self) -> Result<Entered> {
+        let guard = if self.is_default() {
+            Some(device::Guard::new(self.device)?)
+        } else {
+            device::check_lost(self.device)?;
+            device::guard_against_stray_context(self.device)?
+        };
+        Ok(Entered { runtime: runtime::runtime()?, raw: self.raw, _guard: guard })
+    }
+
+    /// Whether all work given to it so far is done.
+    pub fn query(self) -> Result<bool> {
+        let entered = self.enter()?;
+        entered.runtime.stream_query(entered.raw)
+    }
+
+    /// Waits until all work given to it so far is done.
+    pub fn synchronize(self) -> Result<()> {
+        let entered = self.enter()?;
+        entered.runtime.stream_synchronize(entered.raw)
+    }
+
+    /// As the driver has it: a smaller number is served first.
+    pub fn priority(self) -> Result<i32> {
+        let entered = self.enter()?;
+        entered.runtime.stream_priority(entered.raw)
+    }
+
+    pub fn is_capturing(self) -> Result<bool> {
+        let entered = self.enter()?;
+        entered.runtime.stream_is_capturing(entered.raw)
+    }
+}
+
+/// A stream ready to be given to CUDA; the device that was current before comes back when it is dropped.
+#[must_use]
+pub struct Entered {
+    pub runtime: &'static Runtime,
+    pub raw: RawStream,
+    _guard: Option<device::Guard>,
+}
+
+/// Destroys every stream that tcuda made. Nothing may use one any more.
+pub fn shutdown() {
+    pool::shutdown();
+    own::shutdown();
+    registry::clear();
+}

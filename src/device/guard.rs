@@ -1,0 +1,80 @@
+//! A device for the length of a scope, without a stray context on the device that was current before.
+
+use crate::base::Result;
+use crate::runtime::{self, Runtime};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Devices that were seen with a context, as bits; the driver is asked about the others.
+static WITH_CONTEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether making the device current would make it a context. True also where the driver cannot tell.
+pub(super) fn has_context(runtime: &Runtime, device: i32) -> bool {
+    let bit = 1u64.checked_shl(device as u32).unwrap_or(0);
+    if WITH_CONTEXT.load(Ordering::Relaxed) & bit != 0 {
+        return true;
+    }
+    let has = runtime.has_primary_context(device);
+    if has == Some(true) {
+        WITH_CONTEXT.fetch_or(bit, Ordering::Relaxed);
+    }
+    has.unwrap_or(true)
+}
+
+enum Undo {
+    Nothing,
+    SetDevice(i32),
+    Pop,
+}
+
+/// Makes a device current and puts the previous one back when dropped. No call is made when it is current already.
+///
+/// Since CUDA 12 cudaSetDevice makes a context (hundreds of MiB), so a previous device that has none must not be restored with it:
+/// then the device's context is pushed and popped instead, after which the thread stands where it stood.
+#[must_use]
+pub struct Guard {
+    pub device: i32,
+    runtime: &'static Runtime,
+    undo: Undo,
+}
+
+impl Guard {
+    /// -1: the current device, which is then only looked up.
+    pub fn new(device: i32) -> Result<Guard> {
+        let runtime = runtime::runtime()?;
+        let previous = runtime.get_device()?;
+        let device = super::resolve(if device == super::CURRENT { previous } else { device })?;
+        Ok(Guard { device, runtime, undo: enter(runtime, previous, device)? })
+    }
+}
+
+fn enter(runtime: &Runtime, previous: i32, device: i32) -> Result<Undo> {
+    if previous == device {
+        return Ok(Undo::Nothing);
+    }
+    if !has_context(runtime, previous)
+        && let Some(context) = runtime.primary_context(device)
+    {
+        runtime.context_push(context?)?;
+        return Ok(Undo::Pop);
+    }
+    runtime.set_device(device)?;
+    Ok(Undo::SetDevice(previous))
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Nothing to tell the caller: whatever ails the previous device, its next call says so.
+        let _ = match self.undo {
+            Undo::Nothing => Ok(()),
+            Undo::SetDevice(previous) => self.runtime.set_device(previous),
+            Undo::Pop => self.runtime.context_pop(),
+        };
+    }
+}
+
+/// For calls that name a device by a handle: a guard only where the call would otherwise make a context on the current device.
+pub fn guard_against_stray_context(device: i32) -> Result<Option<Guard>> {
+    let runtime = runtime::runtime()?;
+    let current = runtime.get_device()?;
+    if current == device || has_context(runtime, current) { Ok(None) } else { Guard::new(device).map(Some) }
+}

@@ -1,0 +1,108 @@
+//! What a device is. Asked once; the numbers that moved between CUDA versions come by attribute.
+
+use crate::base::Result;
+use crate::runtime::{self, Runtime, code};
+use parking_lot::Mutex;
+
+/// torch's get_device_properties, and what allocators and launchers need besides. Sizes in bytes, clocks in kHz.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceProperties {
+    pub name: String,
+    pub uuid: [u8; 16],
+    pub total_memory: u64,
+    pub major: i32,
+    pub minor: i32,
+    pub is_multi_gpu_board: bool,
+    pub is_integrated: bool,
+    pub multi_processor_count: i32,
+    pub max_threads_per_multi_processor: i32,
+    pub max_threads_per_block: i32,
+    pub warp_size: i32,
+    pub regs_per_multiprocessor: i32,
+    pub shared_memory_per_block: u64,
+    pub shared_memory_per_block_optin: u64,
+    pub shared_memory_per_multiprocessor: u64,
+    pub l2_cache_size: u64,
+    pub clock_rate: i32,
+    pub memory_clock_rate: i32,
+    pub memory_bus_width: i32,
+    pub pci_bus_id: i32,
+    pub pci_device_id: i32,
+    pub pci_domain_id: i32,
+    pub async_engine_count: i32,
+    pub concurrent_managed_access: bool,
+}
+
+/// cudaDeviceAttr.
+mod attribute {
+    pub const MAX_THREADS_PER_BLOCK: i32 = 1;
+    pub const SHARED_MEMORY_PER_BLOCK: i32 = 8;
+    pub const WARP_SIZE: i32 = 10;
+    pub const CLOCK_RATE: i32 = 13;
+    pub const MULTI_PROCESSOR_COUNT: i32 = 16;
+    pub const INTEGRATED: i32 = 18;
+    pub const PCI_BUS_ID: i32 = 33;
+    pub const PCI_DEVICE_ID: i32 = 34;
+    pub const MEMORY_CLOCK_RATE: i32 = 36;
+    pub const MEMORY_BUS_WIDTH: i32 = 37;
+    pub const L2_CACHE_SIZE: i32 = 38;
+    pub const MAX_THREADS_PER_MULTI_PROCESSOR: i32 = 39;
+    pub const ASYNC_ENGINE_COUNT: i32 = 40;
+    pub const PCI_DOMAIN_ID: i32 = 50;
+    pub const SHARED_MEMORY_PER_MULTIPROCESSOR: i32 = 81;
+    pub const REGS_PER_MULTIPROCESSOR: i32 = 82;
+    pub const MULTI_GPU_BOARD: i32 = 84;
+    pub const CONCURRENT_MANAGED_ACCESS: i32 = 89;
+    pub const SHARED_MEMORY_PER_BLOCK_OPTIN: i32 = 97;
+}
+
+static KNOWN: Mutex<Vec<(i32, &'static DeviceProperties)>> = Mutex::new(Vec::new());
+
+/// The properties of a device; -1 is the current one. They never change, so they live as long as the process.
+pub fn properties(device: i32) -> Result<&'static DeviceProperties> {
+    let device = super::resolve(device)?;
+    let mut known = KNOWN.lock();
+    if let Some((_, properties)) = known.iter().find(|(d, _)| *d == device) {
+        return Ok(properties);
+    }
+    let properties: &'static DeviceProperties = Box::leak(Box::new(ask(runtime::runtime()?, device)?));
+    known.push((device, properties));
+    Ok(properties)
+}
+
+fn ask(runtime: &Runtime, device: i32) -> Result<DeviceProperties> {
+    use attribute::*;
+    let prefix = runtime.device_properties(device)?;
+    // An attribute that this version does not know is 0, not a failure.
+    let get = |attribute: i32| match runtime.device_attribute(attribute, device) {
+        Err(error) if matches!(error.native, code::INVALID_VALUE | code::NOT_SUPPORTED) => Ok(0),
+        other => other,
+    };
+    let bytes = |attribute: i32| get(attribute).map(|value| value.max(0) as u64);
+    Ok(DeviceProperties {
+        name: prefix.name,
+        uuid: prefix.uuid,
+        total_memory: prefix.total_memory,
+        major: prefix.major,
+        minor: prefix.minor,
+        is_multi_gpu_board: get(MULTI_GPU_BOARD)? != 0,
+        is_integrated: get(INTEGRATED)? != 0,
+        multi_processor_count: get(MULTI_PROCESSOR_COUNT)?,
+        max_threads_per_multi_processor: get(MAX_THREADS_PER_MULTI_PROCESSOR)?,
+        max_threads_per_block: get(MAX_THREADS_PER_BLOCK)?,
+        warp_size: get(WARP_SIZE)?,
+        regs_per_multiprocessor: get(REGS_PER_MULTIPROCESSOR)?,
+        shared_memory_per_block: bytes(SHARED_MEMORY_PER_BLOCK)?,
+        shared_memory_per_block_optin: bytes(SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        shared_memory_per_multiprocessor: bytes(SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        l2_cache_size: bytes(L2_CACHE_SIZE)?,
+        clock_rate: get(CLOCK_RATE)?,
+        memory_clock_rate: get(MEMORY_CLOCK_RATE)?,
+        memory_bus_width: get(MEMORY_BUS_WIDTH)?,
+        pci_bus_id: get(PCI_BUS_ID)?,
+        pci_device_id: get(PCI_DEVICE_ID)?,
+        pci_domain_id: get(PCI_DOMAIN_ID)?,
+        async_engine_count: get(ASYNC_ENGINE_COUNT)?,
+        concurrent_managed_access: get(CONCURRENT_MANAGED_ACCESS)? != 0,
+    })
+}

@@ -1,0 +1,134 @@
+//! Events without timing for tcuda's own marks: taken and given back, hardly ever made. A thread has a small store of its own.
+
+use crate::base::Result;
+use crate::device;
+use crate::runtime::{self, RawEvent};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// What a thread keeps, over all devices.
+const OWN: usize = 16;
+/// What all threads share, per device. More are destroyed.
+const SHARED: usize = 1024;
+
+#[derive(Clone, Copy)]
+struct Idle {
+    device: i32,
+    event: RawEvent,
+}
+
+/// A thread's store. Its lock is the thread's own but for shutdown.
+type Store = Arc<Mutex<Vec<Idle>>>;
+
+static STORES: Mutex<Vec<Store>> = Mutex::new(Vec::new());
+static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+/// Hands the thread's events over when the thread ends.
+struct Home(Store);
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        STORES.lock().retain(|store| !Arc::ptr_eq(store, &self.0));
+        let left = std::mem::take(&mut *self.0.lock());
+        left.into_iter().for_each(share);
+    }
+}
+
+thread_local! {
+    static HOME: Home = {
+        let store = Store::new(Mutex::new(Vec::with_capacity(OWN)));
+        STORES.lock().push(store.clone());
+        Home(store)
+    };
+}
+
+/// An event of a device, without timing. What it was recorded for last is past or does not matter: record it before waiting on it.
+#[inline]
+pub fn take(device: i32) -> Result<RawEvent> {
+    let own = HOME.try_with(|home| {
+        let mut idle = home.0.lock();
+        // The newest is the warmest, and with one device it fits.
+        let index = idle.iter().rposition(|idle| idle.device == device)?;
+        Some(idle.swap_remove(index).event)
+    });
+    match own {
+        Ok(Some(event)) => Ok(event),
+        _ => take_shared(device),
+    }
+}
+
+#[cold]
+fn take_shared(device: i32) -> Result<RawEvent> {
+    {
+        let mut idle = IDLE.lock();
+        if let Some(index) = idle.iter().rposition(|idle| idle.device == device) {
+            return Ok(idle.swap_remove(index).event);
+        }
+    }
+    let _guard = device::Guard::new(device)?;
+    runtime::runtime()?.event_create(super::DISABLE_TIMING)
+}
+
+/// Gives an event of `take` back. Waits that were enqueued on it stay as they are.
+#[inline]
+pub fn give(device: i32, event: RawEvent) {
+    let kept = HOME.try_with(|home| {
+        let mut idle = home.0.lock();
+        let room = idle.len() < OWN;
+        if room {
+            idle.push(Idle { device, event });
+        }
+        room
+    });
+    if kept != Ok(true) {
+        share(Idle { device, event });
+    }
+}
+
+#[cold]
+fn share(new: Idle) {
+    let mut idle = IDLE.lock();
+    if idle.iter().filter(|idle| idle.device == new.device).count() < SHARED {
+        idle.push(new);
+    } else {
+        drop(idle);
+        destroy(new);
+    }
+}
+
+fn destroy(idle: Idle) {
+    // What cannot be destroyed is lost with its device.
+    let _ = device::Guard::new(idle.device).and_then(|_guard| runtime::runtime()?.event_destroy(idle.event));
+}
+
+/// An event of the pool that goes back by itself.
+pub struct Pooled {
+    device: i32,
+    event: RawEvent,
+}
+
+impl Pooled {
+    pub fn take(device: i32) -> Result<Pooled> {
+        Ok(Pooled { device, event: take(device)? })
+    }
+
+    pub fn raw(&self) -> RawEvent {
+        self.event
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        give(self.device, self.event);
+    }
+}
+
+/// Destroys every idle event, of every thread.
+pub(super) fn shutdown() {
+    let stores: Vec<Store> = STORES.lock().clone();
+    let mut all = std::mem::take(&mut *IDLE.lock());
+    for store in stores {
+        all.append(&mut store.lock());
+    }
+    all.into_iter().for_each(destroy);
+}

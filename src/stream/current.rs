@@ -1,0 +1,95 @@
+//! Each thread's current stream per device. A new thread starts with the default streams.
+
+use super::{DEFAULT, PER_THREAD, Stream, registry};
+use crate::base::{Error, Result};
+use crate::device;
+use crate::runtime::RawStream;
+use std::cell::{Cell, RefCell};
+
+/// One device's current stream, with what tells it from a later stream at the same address.
+#[derive(Clone, Copy)]
+struct Slot {
+    raw: RawStream,
+    serial: u64,
+}
+
+const UNSET: Slot = Slot { raw: DEFAULT, serial: 0 };
+
+thread_local! {
+    /// No slots: every device has its default stream.
+    static SLOTS: RefCell<Vec<Slot>> = const { RefCell::new(Vec::new()) };
+    /// The registry's generation that the slots were compared with.
+    static SEEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The calling thread's current stream of a device; -1 is the current device.
+#[inline]
+pub fn current(device: i32) -> Result<Stream> {
+    let device = device::resolve(device)?;
+    let raw = SLOTS
+        .try_with(|slots| {
+            // Nothing in here calls back, so the slots are free; a thread that is ending has its default streams.
+            let Ok(mut slots) = slots.try_borrow_mut() else { return DEFAULT };
+            let now = registry::generation();
+            if SEEN.get() != now {
+                forget_gone(&mut slots);
+                SEEN.set(now);
+            }
+            slots.get(device as usize).map_or(DEFAULT, |slot| slot.raw)
+        })
+        .unwrap_or(DEFAULT);
+    Ok(Stream { device, raw })
+}
+
+/// A stream that was destroyed meanwhile, by whatever thread, is current no more.
+#[cold]
+fn forget_gone(slots: &mut [Slot]) {
+    for slot in slots.iter_mut().filter(|slot| slot.raw > PER_THREAD) {
+        if registry::find(slot.raw).is_none_or(|entry| entry.serial != slot.serial) {
+            *slot = UNSET;
+        }
+    }
+}
+
+fn set_slot(stream: Stream) -> Result<()> {
+    let serial = if stream.is_default() { 0 } else { registry::find(stream.raw).map_or(0, |entry| entry.serial) };
+    let set = SLOTS.try_with(|slots| {
+        let mut slots = slots.borrow_mut();
+        let index = stream.device as usize;
+        if slots.len() <= index {
+            slots.resize(index + 1, UNSET);
+        }
+        slots[index] = Slot { raw: stream.raw, serial };
+    });
+    set.map_err(|_| Error::new(crate::base::Status::TCUDA_ERROR_INVALID_STATE, "This thread is ending; its current stream cannot be set."))
+}
+
+/// Makes a stream current on its device for the calling thread, and that device current, as torch.cuda.set_stream does.
+pub fn set_current(stream: Stream) -> Result<()> {
+    if device::current()? != stream.device {
+        device::set(stream.device)?;
+    }
+    set_slot(stream)
+}
+
+/// What `exchange` found: enough to put everything back, in the order of torch's StreamContext.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Saved {
+    /// The current stream of the device that was current.
+    pub previous: Stream,
+    /// The current stream of the new stream's device; the same as `previous` when the devices are.
+    pub replaced: Stream,
+}
+
+/// Makes a stream and its device current, and says what was.
+pub fn exchange(stream: Stream) -> Result<Saved> {
+    let saved = Saved { previous: current(device::CURRENT)?, replaced: current(stream.device)? };
+    set_current(stream)?;
+    Ok(saved)
+}
+
+/// Undoes an `exchange`.
+pub fn restore(saved: Saved) -> Result<()> {
+    set_slot(saved.replaced)?;
+    set_current(saved.previous)
+}

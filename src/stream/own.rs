@@ -1,0 +1,170 @@
+//! Streams that come and go: made here, or made by somebody else and registered.
+
+use super::Stream;
+use super::registry::{self, Kind};
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::runtime::{self, RawStream};
+use parking_lot::{Mutex, RwLock};
+
+/// cudaStreamNonBlocking: no implicit order with the legacy default stream, as torch's streams.
+pub const NON_BLOCKING: u32 = 1;
+
+/// Told before a stream goes, so that what waits for it is settled. An error keeps the stream.
+pub type GoneHook = fn(Stream) -> Result<()>;
+
+static HOOKS: RwLock<Vec<GoneHook>> = RwLock::new(Vec::new());
+
+/// A destroyed stream that the next `create` of its priority gets. A driver that is given a destroyed handle reads freed memory, and
+/// its addresses come back; while a handle stays here, tcuda knows for sure that it is none.
+struct Parked {
+    stream: Stream,
+    priority: i32,
+}
+
+/// Oldest first.
+static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
+/// More than this are really destroyed.
+const MOST_PARKED: usize = 64;
+
+/// Registers a hook, once per function.
+pub fn on_gone(hook: GoneHook) {
+    let mut hooks = HOOKS.write();
+    if !hooks.iter().any(|known| std::ptr::fn_addr_eq(*known, hook)) {
+        hooks.push(hook);
+    }
+}
+
+fn tell_gone(stream: Stream) -> Result<()> {
+    let hooks = HOOKS.read().clone();
+    hooks.iter().try_for_each(|hook| hook(stream))
+}
+
+/// A new stream of a device (-1: the current one). The priority is cut to what the device has; 0 is normal, smaller is served first.
+pub fn create(device: i32, priority: i32) -> Result<Stream> {
+    let guard = device::Guard::new(device)?;
+    let runtime = runtime::runtime()?;
+    let (least, greatest) = runtime.stream_priority_range()?;
+    let priority = priority.clamp(greatest, least);
+    let raw = match take_parked(guard.device, priority) {
+        Some(raw) => raw,
+        None => runtime.stream_create(NON_BLOCKING, priority)?,
+    };
+    registry::insert(raw, guard.device, Kind::Own);
+    Ok(Stream { device: guard.device, raw })
+}
+
+/// A parked stream with nothing left to do: one that works on would hold up its new owner.
+fn take_parked(device: i32, priority: i32) -> Option<RawStream> {
+    let runtime = runtime::runtime().ok()?;
+    let mut parked = PARKED.lock();
+    let fits = |p: &Parked| p.stream.device == device && p.priority == priority && runtime.stream_query(p.stream.raw) == Ok(true);
+    let index = parked.iter().position(fits)?;
+    Some(parked.remove(index).stream.raw)
+}
+
+/// Ends a stream that `create` made. Work that it was given still runs.
+pub fn destroy(raw: RawStream) -> Result<()> {
+    let stream = leave(raw, Kind::Own)?;
+    match tell_gone(stream).and_then(|()| stream.priority()) {
+        Ok(priority) => park(Parked { stream, priority }),
+        Err(error) => {
+            registry::change(raw, Kind::Leaving, Kind::Own);
+            Err(error)
+        }
+    }
+}
+
+fn park(new: Parked) -> Result<()> {
+    let mut parked = PARKED.lock();
+    registry::change(new.stream.raw, Kind::Leaving, Kind::Parked);
+    parked.push(new);
+    if parked.len() <= MOST_PARKED {
+        return Ok(());
+    }
+    let oldest = parked.remove(0).stream;
+    drop(parked);
+    let entered = oldest.enter()?;
+    registry::remove(oldest.raw);
+    entered.runtime.stream_destroy(oldest.raw)
+}
+
+/// Makes a stream of somebody else known, with its device where CUDA cannot tell it (-1: ask CUDA). Known before: checked only.
+pub fn register(raw: RawStream, device: i32) -> Result<Stream> {
+    if raw < registry::HANDLE_END {
+        return Err(special("registered"));
+    }
+    if device == device::CURRENT {
+        return registry::resolve(raw);
+    }
+    let device = device::resolve(device)?;
+    let found = match registry::resolve(raw) {
+        Ok(stream) => stream,
+        Err(error) if error.status == Status::TCUDA_ERROR_NOT_SUPPORTED => {
+            registry::insert(raw, device, Kind::Foreign);
+            Stream { device, raw }
+        }
+        Err(error) => return Err(error),
+    };
+    if found.device == device {
+        return Ok(found);
+    }
+    Err(Error::invalid_argument(format!(
+        "The stream {raw:#x} is known as a stream of device {}, not of device {device}. If that one was destroyed, tcuda_stream_unregister \
+         comes first.",
+        found.device
+    )))
+}
+
+/// Forgets a stream of somebody else: what waits for it is settled, after which its owner may destroy it.
+pub fn unregister(raw: RawStream) -> Result<()> {
+    let stream = leave(raw, Kind::Foreign)?;
+    let done = tell_gone(stream);
+    match done {
+        Ok(()) => registry::remove(raw),
+        Err(_) => {
+            registry::change(raw, Kind::Leaving, Kind::Foreign);
+        }
+    }
+    done
+}
+
+/// From here on the handle is none any more; a second thread that wants the same is told so.
+fn leave(raw: RawStream, kind: Kind) -> Result<Stream> {
+    if raw < registry::HANDLE_END {
+        return Err(special(if kind == Kind::Own { "destroyed" } else { "unregistered" }));
+    }
+    let invalid = |message: String| Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, message));
+    match registry::change(raw, kind, Kind::Leaving) {
+        Some(found) if found.kind == kind => Ok(Stream { device: found.device, raw }),
+        Some(found) => match found.kind {
+            Kind::Pool => Err(Error::new(
+                Status::TCUDA_ERROR_INVALID_STATE,
+                format!("The stream {raw:#x} belongs to the pool, which others draw from too. It stays until tcuda_shutdown."),
+            )),
+            Kind::Own => invalid(format!("The stream {raw:#x} was made by tcuda_stream_create; tcuda_stream_destroy ends it.")),
+            Kind::Foreign => {
+                invalid(format!("The stream {raw:#x} was not made by tcuda. Its owner destroys it, after tcuda_stream_unregister."))
+            }
+            Kind::Leaving | Kind::Parked => invalid(format!("The stream {raw:#x} was destroyed before.")),
+        },
+        None => invalid(format!("{raw:#x} is no stream that tcuda knows.")),
+    }
+}
+
+#[cold]
+fn special(what: &str) -> Error {
+    Error::new(
+        Status::TCUDA_ERROR_INVALID_HANDLE,
+        format!("A default stream or a special value (0x1, 0x2, TCUDA_STREAM_*) belongs to CUDA and cannot be {what}."),
+    )
+}
+
+/// Destroys the streams of `create` and the parked ones.
+pub(super) fn shutdown() {
+    PARKED.lock().clear();
+    for stream in registry::all(Kind::Own).into_iter().chain(registry::all(Kind::Parked)) {
+        // What cannot be destroyed is lost with its device.
+        let _ = stream.enter().and_then(|entered| entered.runtime.stream_destroy(stream.raw));
+    }
+}
