@@ -1,0 +1,21 @@
+# cmake -DFROM=file -DTO=file -DLINKS=names -DSTRIP=program-or-nothing -P place.cmake
+# Puts an artefact where programs link it, only if it changed, and makes the links beside it.
+
+get_filename_component(folder "${TO}" DIRECTORY)
+file(MAKE_DIRECTORY "${folder}")
+if(STRIP)
+  set(level --strip-all)
+  if(TO MATCHES "\\.a$")
+    set(level --strip-debug)
+  endif()
+  execute_process(COMMAND "${STRIP}" ${level} -o "${TO}.stripped" "${FROM}" COMMAND_ERROR_IS_FATAL ANY)
+  set(FROM "${TO}.stripped")
+endif()
+execute_process(COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${FROM}" "${TO}" COMMAND_ERROR_IS_FATAL ANY)
+if(STRIP)
+  file(REMOVE "${TO}.stripped")
+endif()
+get_filename_component(name "${TO}" NAME)
+foreach(link IN LISTS LINKS)
+  file(CREATE_LINK "${name}" "${folder}/${link}" SYMBOLIC)
+endforeach()

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Runs the test suites: all of them, or those named. `make test` builds the library first and calls this.
+
+Each suite ends with one line, `suite NAME: N passed, N failed`. A suite that counts fewer checks than tests/minimum_counts.txt says
+has failed; so has one whose tool can be neither found nor fetched. Nothing is skipped.
+"""
+
+import importlib
+import pathlib
+import sys
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "suites"))
+import kit  # noqa: E402
+
+
+def minimum_counts():
+    lines = (HERE / "minimum_counts.txt").read_text().splitlines()
+    pairs = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    return {name: int(count) for name, count in pairs}
+
+
+def run_suite(name, least):
+    suite = kit.Suite(name)
+    started = time.monotonic()
+    try:
+        importlib.import_module(name).run(suite)
+    except kit.Missing as error:
+        suite.check(str(error), False)
+    except Exception:  # a suite that breaks off has failed; the others still run
+        suite.check("the suite broke off", False, traceback.format_exc())
+    if suite.failed == 0 and suite.passed < least:
+        suite.check(f"{suite.passed} checks ran, tests/minimum_counts.txt asks for {least}", False)
+    print(f"suite {name}: {suite.passed} passed, {suite.failed} failed ({time.monotonic() - started:.0f} s)", flush=True)
+    return suite
+
+
+def main(names):
+    least = minimum_counts()
+    unknown = [name for name in names if name not in least]
+    if unknown:
+        sys.exit(f"no such suite: {', '.join(unknown)}. There are: {', '.join(least)}")
+    suites = [run_suite(name, least[name]) for name in names or least]
+    passed, failed = sum(suite.passed for suite in suites), sum(suite.failed for suite in suites)
+    broken = [suite.name for suite in suites if suite.failed]
+    print(f"all suites: {passed} passed, {failed} failed" + (f" (in {', '.join(broken)})" if broken else ""))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

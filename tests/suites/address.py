@@ -1,0 +1,19 @@
+"""The C tests under AddressSanitizer (library and program), LeakSanitizer, and UndefinedBehaviorSanitizer (program)."""
+
+import kit
+import sanitized
+
+PLANTED = {
+    "0": None,
+    "f": r"heap-use-after-free(.|\n)*tcuda_device_count",
+    "h": r"heap-buffer-overflow",
+    "u": r"signed integer overflow",
+    "l": r"LeakSanitizer: detected memory leaks",
+}
+
+
+def run(suite):
+    env = kit.environment(ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
+                          UBSAN_OPTIONS="print_stacktrace=1")
+    flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    sanitized.run(suite, "address", flags, env, PLANTED)

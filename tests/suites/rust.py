@@ -1,0 +1,26 @@
+"""Every Rust test, in one `cargo test`; its own lines are shown as they come."""
+
+import re
+import subprocess
+
+import kit
+
+
+def run(suite):
+    command = [kit.CARGO, "test", "--locked", "--no-fail-fast"]
+    process = subprocess.Popen(command, cwd=kit.ROOT, env=kit.environment(), text=True, errors="replace",
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    ignored = 0
+    for line in process.stdout:
+        # The tests that passed are many; what failed and the closing lines are what one reads.
+        if not re.match(r"test .* \.\.\. ok$|\s*$|running \d+ tests?$", line):
+            print(line, end="", flush=True)
+        result = re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line)
+        if result:
+            suite.passed += int(result.group(1))
+            suite.failed += int(result.group(2))
+            ignored += int(result.group(3))
+    code = process.wait()
+    if suite.failed == 0:
+        suite.check("cargo test", code == 0, f"ended with {code}")
+    suite.check("no test is ignored", ignored == 0, f"{ignored} are")

@@ -1,0 +1,73 @@
+"""Builds the library and the C tests with a sanitizer and runs them. Not a suite: `address` and `thread` are.
+
+The stable toolchain brings the sanitizers' runtimes for Rust; the C part is compiled by the system's compiler and linked with the same
+runtime, so that there is one. Bugs planted in tests_c/planted.c prove that the sanitizer watches both sides.
+"""
+
+import os
+import re
+
+import kit
+from c import counted
+
+
+def host():
+    _, output = kit.run(["rustc", "-vV"])
+    return re.search(r"host: (\S+)", output).group(1)
+
+
+def runtime_of(sanitizer, triple):
+    _, sysroot = kit.run(["rustc", "--print", "sysroot"])
+    return f"{sysroot.strip()}/lib/rustlib/{triple}/lib/librustc-stable_rt.{ {'address': 'asan', 'thread': 'tsan'}[sanitizer] }.a"
+
+
+def build_library(suite, sanitizer, triple):
+    """The static library with the sanitizer in it, or None."""
+    flags = f"-Zsanitizer={sanitizer} -Cunsafe-allow-abi-mismatch=sanitizer -Copt-level=1 -Cforce-frame-pointers=yes"
+    # The sanitizers are the compiler's own but not yet behind a stable flag.
+    env = dict(os.environ, RUSTC_BOOTSTRAP="1", RUSTFLAGS=flags)
+    target = kit.TARGET / sanitizer
+    # --target keeps the flags away from build scripts.
+    command = [kit.CARGO, "rustc", "--locked", "--lib", "--crate-type", "staticlib", "--target", triple, "--target-dir", target]
+    if suite.runs(f"build the library with -Zsanitizer={sanitizer}", command, env=env, timeout=900) is None:
+        return None
+    return target / triple / "debug/libtcuda.a"
+
+
+def compile_with(flags, standard, source, library, runtime, program):
+    link = ["-x", "none", library, "-Wl,--whole-archive", runtime, "-Wl,--no-whole-archive", "-Wl,--export-dynamic", *kit.SYSTEM_LIBS]
+    made = program.with_suffix(".o")
+    code, output = kit.run([*kit.compiler(standard), *kit.STRICT, "-O1", "-g", "-fno-omit-frame-pointer", *flags, "-c", source, "-o", made])
+    if code == 0:
+        driver = kit.CXX if "+" in standard else kit.CC
+        code, output = kit.run([*driver, made, *link, "-o", program])
+    return code, output
+
+
+def run(suite, sanitizer, flags, env, planted):
+    triple = host()
+    library, runtime = build_library(suite, sanitizer, triple), runtime_of(sanitizer, triple)
+    if library is None:
+        return
+    folder = kit.BUILD / "tests" / sanitizer
+    folder.mkdir(parents=True, exist_ok=True)
+
+    program = folder / "planted"
+    code, output = compile_with(flags, "c11", kit.ROOT / "tests_c/planted.c", library, runtime, program)
+    suite.check("compile the planted bugs", code == 0, output)
+    for letter, words in planted.items():
+        code, output = kit.run([program, letter], env=env)
+        if words:
+            suite.check(f"finds the planted bug '{letter}'", code != 0 and re.search(words, output), f"ended with {code}\n{output}")
+        else:
+            suite.check("is content without a bug", code == 0 and "WARNING" not in output and "ERROR" not in output, output)
+
+    def one(source, standard):
+        program = folder / source.stem
+        code, output = compile_with(flags, standard, source, library, runtime, program)
+        if code == 0:
+            code, output = kit.run([program], env=env, timeout=600)
+        suite.check(source.name, code == 0 and counted(output) > 0, f"ended with {code}\n{output}")
+
+    suite.each([lambda s=source: one(s, "c11") for source in kit.c_sources()] +
+               [lambda s=source: one(s, "c++17") for source in kit.cxx_sources()])

