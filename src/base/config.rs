@@ -39,9 +39,15 @@ pub fn get(name: &str) -> Option<String> {
 
 /// Puts a value over the environment's.
 pub fn set(name: &'static str, value: String) {
+    exchange(name, Some(value));
+}
+
+/// The same, None takes it away again; the answer is what lay over the environment's before.
+pub fn exchange(name: &'static str, value: Option<String>) -> Option<String> {
     let mut overrides = OVERRIDES.write();
-    overrides.retain(|(n, _)| *n != name);
-    overrides.push((name, value));
+    let previous = overrides.iter().position(|(n, _)| *n == name).map(|at| overrides.swap_remove(at).1);
+    overrides.extend(value.map(|value| (name, value)));
+    previous
 }
 
 /// Bytes: a number, or a number with B, KiB, MiB, GiB or TiB.
@@ -86,6 +92,16 @@ mod tests {
         for bad in ["", "GiB", "1.5GiB", "-1", "1XB", "99999999999GiB", "18446744073709551616"] {
             assert!(parse_bytes("X", bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_set_lies_over_the_environment_until_it_is_taken_away() {
+        let before = get("TCUDA_CUDART_PATH");
+        assert_eq!(exchange("TCUDA_CUDART_PATH", Some("a".into())), None);
+        assert_eq!(get("TCUDA_CUDART_PATH").as_deref(), Some("a"));
+        assert_eq!(exchange("TCUDA_CUDART_PATH", Some("b".into())).as_deref(), Some("a"));
+        assert_eq!(exchange("TCUDA_CUDART_PATH", None).as_deref(), Some("b"));
+        assert_eq!(get("TCUDA_CUDART_PATH"), before);
     }
 
     #[test]

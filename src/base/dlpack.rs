@@ -1,6 +1,6 @@
 //! The tensor structs of DLPack 1.x, written from its specification, so that tensors cross the border with a cast.
 
-use super::dtype::DType;
+use super::dtype::tcuda_dtype_t;
 use std::ffi::c_void;
 
 /// Where a tensor's memory is: DLPack's DLDevice.
@@ -24,7 +24,7 @@ pub struct tcuda_tensor_t {
     pub device: tcuda_place_t,
     /// Number of dimensions; 0 is a single element.
     pub ndim: i32,
-    pub dtype: DType,
+    pub dtype: tcuda_dtype_t,
     /// Elements per dimension, `ndim` of them.
     pub shape: *mut i64,
     /// Elements (not bytes) from one index to the next per dimension; NULL: packed, the last dimension fastest.

@@ -1,6 +1,8 @@
-//! Warnings and notes: to the program's callback, else warnings to stderr.
+//! Warnings and notes: to the program's callback, else to stderr as far as TCUDA_LOG asks for them.
 
+use super::config;
 use parking_lot::RwLock;
+use std::sync::OnceLock;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(i32)]
@@ -14,7 +16,7 @@ type Sink = std::sync::Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 
-/// None puts the default back (errors and warnings to stderr).
+/// None puts the default back (stderr).
 pub fn set_sink(sink: Option<Sink>) {
     *SINK.write() = sink;
 }
@@ -24,13 +26,23 @@ pub fn write(level: Level, text: &str) {
     let sink = SINK.read().clone();
     match sink {
         Some(sink) => sink(level, text),
-        None if level <= Level::Warning => {
+        None if level <= threshold() => {
             use std::io::Write;
             // stderr may be closed: a log line is not worth a panic.
             let _ = writeln!(std::io::stderr(), "tcuda: {text}");
         }
         None => {}
     }
+}
+
+/// The least important level that goes to stderr. A word that is none counts as the default.
+fn threshold() -> Level {
+    static THRESHOLD: OnceLock<Level> = OnceLock::new();
+    *THRESHOLD.get_or_init(|| match config::get("TCUDA_LOG").as_deref() {
+        Some("error") => Level::Error,
+        Some("info") => Level::Info,
+        _ => Level::Warning,
+    })
 }
 
 pub fn warn(text: &str) {

@@ -2,8 +2,10 @@
 
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, log, process};
+use parking_lot::Mutex;
 use std::cell::RefCell;
-use std::ffi::{CStr, c_char};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -24,6 +26,14 @@ pub fn guard_always(function: &'static str, body: impl FnOnce() -> Result<()>) -
         Ok(Err(error)) => fail(function, error),
         Err(panic) => fail(function, panicked(function, &*panic)),
     }
+}
+
+/// For what ends a handle: NULL is fine, and after shutdown everything is gone already.
+pub fn guard_destroy<T>(function: &'static str, handle: *mut T, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
+    if handle.is_null() || process::is_shut_down() {
+        return TCUDA_SUCCESS;
+    }
+    guard(function, body)
 }
 
 /// For the functions that return no status: the body's value, or `otherwise` after an error or panic, which is recorded.
@@ -128,6 +138,19 @@ pub fn last_error() -> LastError {
     .unwrap_or_else(|_| none())
 }
 
+/// A text that stays for as long as the process: for the few texts that C gets as a plain pointer. Each is kept once.
+pub fn lasting(text: &str) -> *const c_char {
+    static TEXTS: Mutex<BTreeSet<&'static CStr>> = Mutex::new(BTreeSet::new());
+    let Ok(text) = CString::new(text.replace('\0', " ")) else { return c"".as_ptr() };
+    let mut texts = TEXTS.lock();
+    if let Some(known) = texts.get(text.as_c_str()) {
+        return known.as_ptr();
+    }
+    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+    texts.insert(text);
+    text.as_ptr()
+}
+
 /// An output that the caller gave; written once, when everything else went well.
 pub struct Out<T>(NonNull<T>);
 
@@ -212,6 +235,20 @@ mod tests {
         assert!(message().contains("oh no") && message().contains("tcuda_x"), "{}", message());
         assert_eq!(guard_value("tcuda_x", -1, || panic!("plain")), -1);
         assert!(message().contains("plain"));
+    }
+
+    #[test]
+    fn lasting_texts_are_kept_once() {
+        let first = lasting("a sentence");
+        assert_eq!(first, lasting("a sentence"));
+        assert_ne!(first, lasting("another"));
+        assert_eq!(unsafe { CStr::from_ptr(first) }.to_str(), Ok("a sentence"));
+    }
+
+    #[test]
+    fn destroying_nothing_succeeds() {
+        assert_eq!(guard_destroy("tcuda_x", std::ptr::null_mut::<u8>(), || Err(Error::internal("never"))), TCUDA_SUCCESS);
+        assert_eq!(guard_destroy("tcuda_x", &mut 1u8, || Err(Error::internal("now"))), TCUDA_ERROR_INTERNAL);
     }
 
     #[test]

@@ -9,3 +9,11 @@
 pub mod guard;
 pub mod structs;
 pub mod text;
+
+// One module a section of the header, in its order.
+pub mod device;
+pub mod error;
+pub mod event;
+pub mod init;
+pub mod stream;
+pub mod version;

@@ -97,6 +97,15 @@ pub fn synchronize(device: i32) -> Result<()> {
     runtime::runtime()?.device_synchronize()
 }
 
+/// Waits for every device that has a context, as far as that is possible.
+pub fn synchronize_all() {
+    let Ok(runtime) = runtime::runtime() else { return };
+    for device in (0..runtime.device_count).filter(|device| guard::has_context(runtime, *device)) {
+        // A device that cannot be waited for is lost already.
+        let _ = synchronize(device);
+    }
+}
+
 /// (free, total) bytes, as the driver sees them.
 pub fn mem_get_info(device: i32) -> Result<(usize, usize)> {
     let _guard = Guard::new(device)?;

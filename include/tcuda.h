@@ -1,0 +1,756 @@
+/* tcuda: what torch.cuda gives Python, as a C library.
+ *
+ * Made from the Rust sources by `TCUDA_BLESS=1 cargo test --test header`; not to be edited. For C99 and later, C++11 and later. It goes
+ * together with cuda_runtime.h, in either order, and needs none of it.
+ *
+ * For every function, unless its own text says otherwise:
+ * - It returns a tcuda_status_t, 0 for success. tcuda_last_error_message says what went wrong.
+ * - Outputs come first and are written on success only; a handle that a function works on comes before them. NULL for an output is an
+ *   error.
+ * - It may be called from any thread at any time. The current device, the current streams and the last error are the thread's own.
+ * - A stream may be NULL; see the section Streams. A device may be -1, the current one; see the section Devices.
+ * - Structs that carry struct_size grow in later versions: set it with the struct's _INIT macro. Set everything else that is not needed
+ *   to zero.
+ * - Ending a handle (destroy, free) succeeds with NULL.
+ */
+
+#ifndef TCUDA_H
+#define TCUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this header; tcuda_version() is that of the library. */
+#define TCUDA_VERSION_MAJOR (0)
+#define TCUDA_VERSION_MINOR (1)
+#define TCUDA_VERSION_PATCH (0)
+#define TCUDA_VERSION_NUMBER (TCUDA_VERSION_MAJOR * 10000 + TCUDA_VERSION_MINOR * 100 + TCUDA_VERSION_PATCH)
+#define TCUDA_VERSION_STRING "0.1.0"
+
+/* CUDA's own names, so that these are the same types as cudaStream_t and cudaEvent_t. */
+typedef struct CUstream_st *tcuda_stream_t;
+typedef struct CUevent_st *tcuda_event_t;
+
+/* Devices: the calling thread's current one; the CPU, where a place is taken; all of them, where a call can mean all. */
+#define TCUDA_DEVICE_CURRENT (-1)
+#define TCUDA_DEVICE_CPU (-2)
+#define TCUDA_DEVICE_ALL (-3)
+
+/* Streams: the calling thread's current one of the current device; the default one of device d. */
+#define TCUDA_STREAM_CURRENT ((tcuda_stream_t)(uintptr_t)0x80)
+#define TCUDA_STREAM_DEFAULT(d) ((tcuda_stream_t)(uintptr_t)(0x100 + (d)))
+
+/* Flags of tcuda_event_create: CUDA's bits. torch's default is TCUDA_EVENT_DISABLE_TIMING. */
+#define TCUDA_EVENT_DEFAULT (0u)
+#define TCUDA_EVENT_BLOCKING (1u)
+#define TCUDA_EVENT_DISABLE_TIMING (2u)
+#define TCUDA_EVENT_INTERPROCESS (4u)
+
+/* Levels of tcuda_log_fn_t. */
+#define TCUDA_LOG_ERROR (1)
+#define TCUDA_LOG_WARNING (2)
+#define TCUDA_LOG_INFO (3)
+
+/* Initial values of the structs that carry their size; the other fields become zero. */
+#define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
+#define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
+
+/**
+ * What a call answers. 0 is success; numbers are never reused.
+ */
+enum tcuda_status_t
+#if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * The call did what it says.
+     */
+    TCUDA_SUCCESS = 0,
+    /**
+     * An argument is NULL, out of range, or contradicts another.
+     */
+    TCUDA_ERROR_INVALID_ARGUMENT = 1,
+    /**
+     * A stream, event or other handle is not (or no longer) one.
+     */
+    TCUDA_ERROR_INVALID_HANDLE = 2,
+    /**
+     * There is no device of that index.
+     */
+    TCUDA_ERROR_INVALID_DEVICE = 3,
+    /**
+     * A pointer that tcuda did not hand out, or that was freed before.
+     */
+    TCUDA_ERROR_INVALID_POINTER = 4,
+    /**
+     * No driver, no CUDA runtime, or no device; the message says what was looked for and where.
+     */
+    TCUDA_ERROR_NO_DEVICE = 5,
+    /**
+     * The driver is older than every CUDA runtime that was found.
+     */
+    TCUDA_ERROR_INSUFFICIENT_DRIVER = 6,
+    /**
+     * The device (or the limit set for it) has no room for the request.
+     */
+    TCUDA_ERROR_OUT_OF_MEMORY = 7,
+    /**
+     * The host has no memory for the request.
+     */
+    TCUDA_ERROR_OUT_OF_HOST_MEMORY = 8,
+    /**
+     * This device, driver or backend cannot do it.
+     */
+    TCUDA_ERROR_NOT_SUPPORTED = 9,
+    /**
+     * The work asked about is not complete yet.
+     */
+    TCUDA_ERROR_NOT_READY = 10,
+    /**
+     * Not allowed while a stream is being captured.
+     */
+    TCUDA_ERROR_CAPTURE = 11,
+    /**
+     * The device failed in a way that only a new process can mend.
+     */
+    TCUDA_ERROR_DEVICE_LOST = 12,
+    /**
+     * Called in a child of `fork`, after the parent had used the device.
+     */
+    TCUDA_ERROR_FORKED = 13,
+    /**
+     * Called after `tcuda_shutdown`.
+     */
+    TCUDA_ERROR_SHUT_DOWN = 14,
+    /**
+     * The buffer given for a text or list is too small.
+     */
+    TCUDA_ERROR_BUFFER_TOO_SMALL = 15,
+    /**
+     * A struct is of a version that this library does not know.
+     */
+    TCUDA_ERROR_VERSION_MISMATCH = 16,
+    /**
+     * The call is right, but not now (already initialised, already owned, still in use).
+     */
+    TCUDA_ERROR_INVALID_STATE = 17,
+    /**
+     * Any other error of the CUDA runtime or driver; `tcuda_last_error_native` has its code.
+     */
+    TCUDA_ERROR_CUDA = 30,
+    /**
+     * Any other error of the operating system.
+     */
+    TCUDA_ERROR_SYSTEM = 31,
+    /**
+     * A defect of tcuda. Nothing is lost, but please report it.
+     */
+    TCUDA_ERROR_INTERNAL = 999,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tcuda_status_t tcuda_status_t;
+#else
+typedef int32_t tcuda_status_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * The last failure of a thread. Set `struct_size` before the call (TCUDA_ERROR_INFO_INIT).
+ */
+typedef struct tcuda_error_info_t {
+    size_t struct_size;
+    /**
+     * A tcuda_status_t; TCUDA_SUCCESS when nothing has failed yet.
+     */
+    int32_t status;
+    /**
+     * The code of the CUDA runtime or driver, or errno with TCUDA_ERROR_SYSTEM; 0 where there is none.
+     */
+    int32_t native;
+    /**
+     * The device it happened on, or -1.
+     */
+    int32_t device;
+    int32_t reserved;
+    /**
+     * The bytes asked for or needed, where that means something.
+     */
+    uint64_t bytes;
+    /**
+     * The C function that failed. Never NULL.
+     */
+    const char *function;
+    /**
+     * The text for people. Never NULL.
+     */
+    const char *message;
+} tcuda_error_info_t;
+
+/**
+ * Gets a message of tcuda: level 1 error, 2 warning, 3 information. Called on whatever thread has something to say, at times on several
+ * at once, with no lock held; tcuda may be called inside. The text holds for the length of the call. A C++ exception or longjmp must
+ * not leave it.
+ */
+typedef void (*tcuda_log_fn_t)(int32_t level, const char *message, void *user_data);
+
+/**
+ * How to start. Set it to TCUDA_INIT_OPTIONS_INIT; NULL and 0 mean that the environment decides.
+ */
+typedef struct tcuda_init_options_t {
+    size_t struct_size;
+    /**
+     * `cuda`, `sim` or `auto` (cuda where there is a device, else sim); over TCUDA_BACKEND.
+     */
+    const char *backend;
+    /**
+     * The CUDA runtime library to load before any other; over TCUDA_CUDART_PATH.
+     */
+    const char *cudart_path;
+    /**
+     * Options of the device cache; over TCUDA_ALLOC_CONF.
+     */
+    const char *alloc_conf;
+} tcuda_init_options_t;
+
+/**
+ * What a device is (torch.cuda.get_device_properties). Sizes in bytes, clocks in kHz. Set `struct_size` before the call
+ * (TCUDA_DEVICE_PROPERTIES_INIT).
+ */
+typedef struct tcuda_device_properties_t {
+    size_t struct_size;
+    uint64_t total_memory;
+    uint64_t shared_memory_per_block;
+    /**
+     * What a kernel can have if it asks for more than the default.
+     */
+    uint64_t shared_memory_per_block_optin;
+    uint64_t shared_memory_per_multiprocessor;
+    uint64_t l2_cache_size;
+    /**
+     * Compute capability.
+     */
+    int32_t major;
+    int32_t minor;
+    int32_t multi_processor_count;
+    int32_t max_threads_per_multi_processor;
+    int32_t max_threads_per_block;
+    int32_t warp_size;
+    int32_t regs_per_multiprocessor;
+    int32_t clock_rate;
+    int32_t memory_clock_rate;
+    /**
+     * Bits.
+     */
+    int32_t memory_bus_width;
+    int32_t pci_bus_id;
+    int32_t pci_device_id;
+    int32_t pci_domain_id;
+    /**
+     * Copies that can run beside kernels.
+     */
+    int32_t async_engine_count;
+    /**
+     * The following are 0 or 1.
+     */
+    int32_t is_multi_gpu_board;
+    int32_t is_integrated;
+    int32_t concurrent_managed_access;
+    int32_t is_simulated;
+    uint8_t uuid[16];
+    /**
+     * Ends with a zero byte.
+     */
+    char name[256];
+} tcuda_device_properties_t;
+
+/**
+ * Work for the host in the order of a stream; called once, on a thread of the runtime, with no lock of tcuda held. It must not call CUDA
+ * or anything of tcuda that does, must not wait for another stream, and no C++ exception or longjmp may leave it.
+ */
+typedef void (*tcuda_host_fn_t)(void *user_data);
+
+/**
+ * DLPack's version: structs of another major version have another layout.
+ */
+typedef struct tcuda_dlpack_version_t {
+    uint32_t major;
+    uint32_t minor;
+} tcuda_dlpack_version_t;
+
+/**
+ * Where a tensor's memory is: DLPack's DLDevice.
+ */
+typedef struct tcuda_place_t {
+    /**
+     * 1 CPU, 2 CUDA, 3 pinned host memory, 13 managed memory. A simulated device is 2 as well.
+     */
+    int32_t device_type;
+    /**
+     * The device's index; 0 for the CPU.
+     */
+    int32_t device_id;
+} tcuda_place_t;
+
+/**
+ * DLPack's DLDataType: code, bits of one lane, lanes.
+ */
+typedef struct tcuda_dtype_t {
+    /**
+     * 0 signed integer, 1 unsigned integer, 2 float, 4 bfloat, 5 complex, 6 bool; 7 and up: the narrow floats of DLPack 1.1.
+     */
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+} tcuda_dtype_t;
+
+/**
+ * A view of memory as an array: DLPack's DLTensor. It owns nothing.
+ */
+typedef struct tcuda_tensor_t {
+    /**
+     * Start of the memory, before `byte_offset`. May be NULL when there are no elements.
+     */
+    void *data;
+    struct tcuda_place_t device;
+    /**
+     * Number of dimensions; 0 is a single element.
+     */
+    int32_t ndim;
+    struct tcuda_dtype_t dtype;
+    /**
+     * Elements per dimension, `ndim` of them.
+     */
+    int64_t *shape;
+    /**
+     * Elements (not bytes) from one index to the next per dimension; NULL: packed, the last dimension fastest.
+     */
+    int64_t *strides;
+    /**
+     * Bytes from `data` to the first element.
+     */
+    uint64_t byte_offset;
+} tcuda_tensor_t;
+
+/**
+ * A tensor with its owner: DLPack's DLManagedTensorVersioned.
+ */
+typedef struct tcuda_managed_tensor_t {
+    struct tcuda_dlpack_version_t version;
+    /**
+     * The owner's; not to be touched.
+     */
+    void *manager_ctx;
+    /**
+     * Gives the tensor back; called once, by whoever has it last. May be NULL.
+     */
+    void (*deleter)(struct tcuda_managed_tensor_t *tensor);
+    /**
+     * Bit 0: read only. Bit 1: it is a copy, made for the taker.
+     */
+    uint64_t flags;
+    struct tcuda_tensor_t tensor;
+} tcuda_managed_tensor_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/* ==== Version =================================================================================================================
+ * The macros TCUDA_VERSION_* are of the header a program was compiled with; these functions are of the library that is loaded.
+ */
+
+/**
+ * The version of the loaded library: major * 10000 + minor * 100 + patch, as TCUDA_VERSION_NUMBER. Never fails.
+ */
+uint32_t tcuda_version(void);
+
+/**
+ * `0.1.0 (cuda, runtime 13.0, driver 13.1)`: the version, the backend in use and its versions; `(not initialized)` before anything
+ * was used. The text is never freed. Never fails.
+ */
+const char *tcuda_version_string(void);
+
+/**
+ * The version of the CUDA runtime in use, as cudaRuntimeGetVersion: 13000 for 13.0. The simulated device says which one it follows.
+ */
+tcuda_status_t tcuda_runtime_version(int32_t *version);
+
+/**
+ * The newest CUDA version that the driver supports, as cudaDriverGetVersion.
+ */
+tcuda_status_t tcuda_driver_version(int32_t *version);
+
+/* ==== Errors ==================================================================================================================
+ * Every call answers a tcuda_status_t. A call that fails also leaves a record of the failure with the calling thread: a text for
+ * people (what was asked, what was found, what to do), CUDA's own code, the function, the device. Success does not clear the record,
+ * so it can be read late. The texts belong to tcuda and hold until the thread's next failing call.
+ */
+
+/**
+ * The constant's name, `TCUDA_ERROR_OUT_OF_MEMORY`; `TCUDA_ERROR_UNKNOWN` for a number that is no status. Never freed, never fails.
+ */
+const char *tcuda_status_name(int32_t status);
+
+/**
+ * A few words in English, `out of device memory`. What happened this time is in tcuda_last_error_message. Never freed, never fails.
+ */
+const char *tcuda_status_message(int32_t status);
+
+/**
+ * The text of the calling thread's last failure; empty when nothing has failed, never NULL. Holds until the thread's next failing
+ * call.
+ */
+const char *tcuda_last_error_message(void);
+
+/**
+ * CUDA's code of the calling thread's last failure (errno with TCUDA_ERROR_SYSTEM); 0 where there is none.
+ */
+int32_t tcuda_last_error_native(void);
+
+/**
+ * All that is known of the calling thread's last failure.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: `info` is NULL or its struct_size is not set.
+ */
+tcuda_status_t tcuda_last_error(tcuda_error_info_t *info);
+
+/**
+ * Sends tcuda's messages to `function` instead of stderr; NULL brings stderr back. A message that another thread is giving out at
+ * that moment may still go to the function before. Without a function, TCUDA_LOG says what goes to stderr.
+ */
+tcuda_status_t tcuda_set_log_callback(tcuda_log_fn_t function, void *user_data);
+
+/* ==== Start and end ===========================================================================================================
+ * Nothing has to be called first: the first call that needs a device looks for one. tcuda_init does it at a time of the program's choice
+ * and with its options. In a child of fork, once the parent has used a device, every call fails with TCUDA_ERROR_FORKED. After
+ * tcuda_shutdown every call fails with TCUDA_ERROR_SHUT_DOWN until tcuda_init, but for destroying and freeing, which succeed and do
+ * nothing.
+ */
+
+/**
+ * Finds the backend and its devices (torch.cuda.init). Called again it does nothing, and after tcuda_shutdown it starts again. No
+ * context is made and no memory taken on any device.
+ *
+ * @param options NULL for the defaults.
+ * @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
+ *         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already. TCUDA_ERROR_FORKED.
+ */
+tcuda_status_t tcuda_init(const tcuda_init_options_t *options);
+
+/**
+ * Whether this process has a backend in use (torch.cuda.is_initialized): false before the first need, in a forked child and after
+ * tcuda_shutdown. Initialises nothing, never fails.
+ */
+bool tcuda_is_initialized(void);
+
+/**
+ * Whether there is a device to work with (torch.cuda.is_available): tcuda_device_count is not 0. By default only real devices count;
+ * a simulated one is available when the program or its user asked for it (TCUDA_BACKEND=sim or auto). tcuda_backend_name tells which.
+ * Never fails.
+ */
+bool tcuda_is_available(void);
+
+/**
+ * Waits for all devices, gives back all memory, and destroys every stream and event that tcuda made, those of the program too. No other
+ * thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers like it.
+ */
+tcuda_status_t tcuda_shutdown(void);
+
+/**
+ * One stable word: `cuda`, `sim` (the simulated device), or `none` when there is no usable backend. Looks for one if that was not done
+ * yet. Never freed, never fails.
+ */
+const char *tcuda_backend_name(void);
+
+/**
+ * A sentence: which library the backend is and why it was taken, or what was looked for and where. Never freed, never fails.
+ */
+const char *tcuda_backend_reason(void);
+
+/**
+ * Every variable that tcuda reads, a line each: `NAME=value  # where the value is from; meaning`.
+ *
+ * @param text     gets the lines with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ * @return TCUDA_ERROR_BUFFER_TOO_SMALL: nothing but `needed` was written.
+ */
+tcuda_status_t tcuda_config_dump(char *text, size_t capacity, size_t *needed);
+
+/* ==== Devices =================================================================================================================
+ * A device is an index from 0. -1 (TCUDA_DEVICE_CURRENT) is the calling thread's current device, which is CUDA's own: cudaSetDevice and
+ * tcuda_set_device are the same. An index that is out of range is TCUDA_ERROR_INVALID_DEVICE. Every call leaves the current device as it
+ * found it, but for those that are there to change it.
+ */
+
+/**
+ * How many devices there are (torch.cuda.device_count). 0, and success, where there is no backend, in a forked child and after
+ * tcuda_shutdown; tcuda_backend_reason says why.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: `count` is NULL.
+ */
+tcuda_status_t tcuda_device_count(int32_t *count);
+
+/**
+ * The calling thread's current device (torch.cuda.current_device, cudaGetDevice).
+ */
+tcuda_status_t tcuda_current_device(int32_t *device);
+
+/**
+ * Makes a device current for the calling thread (torch.cuda.set_device, cudaSetDevice). A negative index does nothing, and succeeds
+ * also where there is no device. Since CUDA 12 this makes the device's context.
+ *
+ * @return TCUDA_ERROR_INVALID_DEVICE: the index is not below tcuda_device_count.
+ */
+tcuda_status_t tcuda_set_device(int32_t device);
+
+/**
+ * Makes a device current and says which one was: the two halves of torch's `with torch.cuda.device(d)`. A negative index changes
+ * nothing, so what tcuda_device_of says of host memory can be given as it is.
+ *
+ * @param previous gets the device to give to tcuda_set_device in the end.
+ */
+tcuda_status_t tcuda_exchange_device(int32_t *previous, int32_t device);
+
+/**
+ * The device that an address belongs to (torch.cuda.device_of): TCUDA_DEVICE_CPU for host memory, pinned or not, and for NULL. Any
+ * memory of CUDA is known, also what tcuda did not allocate.
+ */
+tcuda_status_t tcuda_device_of(int32_t *device, const void *ptr);
+
+/**
+ * The name of a device (torch.cuda.get_device_name).
+ *
+ * @param text     gets the name with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ * @return TCUDA_ERROR_BUFFER_TOO_SMALL, TCUDA_ERROR_INVALID_DEVICE (torch long promised that a negative index did nothing here; it is
+ *         an error there too).
+ */
+tcuda_status_t tcuda_get_device_name(char *text, size_t capacity, size_t *needed, int32_t device);
+
+/**
+ * The compute capability of a device (torch.cuda.get_device_capability): 9 and 0 for an H100.
+ */
+tcuda_status_t tcuda_get_device_capability(int32_t *major, int32_t *minor, int32_t device);
+
+/**
+ * What a device is (torch.cuda.get_device_properties). Asked of the driver once.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: `properties` is NULL or its struct_size is not set. TCUDA_ERROR_INVALID_DEVICE.
+ */
+tcuda_status_t tcuda_get_device_properties(tcuda_device_properties_t *properties, int32_t device);
+
+/**
+ * Whether a device could read and write the memory of another directly (torch.cuda.can_device_access_peer). False for a device and
+ * itself. It enables nothing: copies and the caches do so when they need it.
+ */
+tcuda_status_t tcuda_can_device_access_peer(bool *can_access, int32_t device, int32_t peer);
+
+/**
+ * Waits for all work of a device, on all its streams (torch.cuda.synchronize, cudaDeviceSynchronize). Errors of work given to it before
+ * show here.
+ */
+tcuda_status_t tcuda_synchronize(int32_t device);
+
+/**
+ * Free and total bytes of a device as the driver sees them, other processes counted (torch.cuda.mem_get_info, cudaMemGetInfo). Memory
+ * that tcuda's cache keeps is not free.
+ */
+tcuda_status_t tcuda_mem_get_info(size_t *free_bytes, size_t *total_bytes, int32_t device);
+
+/* ==== Streams =================================================================================================================
+ * A tcuda_stream_t is a cudaStream_t: streams of any library can be given. Special values: NULL (and cudaStreamLegacy) is the default
+ * stream of the current device, or of the device of the pointer or tensor beside it; TCUDA_STREAM_DEFAULT(d) is that of device d, and
+ * what tcuda gives out for it; TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the
+ * calling thread's default stream of that device. A stream of another library is looked up once; before its owner destroys it,
+ * tcuda_stream_unregister settles what waits for it. A stream may be used by several threads; one that is being destroyed by nobody
+ * else. Handles that tcuda knows to be dead are TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
+ */
+
+/**
+ * Makes a stream of one's own (torch has only the pool). It has no implicit order with the legacy default stream.
+ *
+ * @param stream   gets the stream; tcuda_stream_destroy ends it.
+ * @param device   -1: the current one.
+ * @param priority 0 is normal, a smaller number is served first; cut to what the device has.
+ */
+tcuda_status_t tcuda_stream_create(tcuda_stream_t *stream, int32_t device, int32_t priority);
+
+/**
+ * Takes a stream from the pool (torch.cuda.Stream): 32 per priority and device, handed out in turn, so the 33rd is the first one again.
+ * They are shared with everyone who draws the same one, and are not destroyed.
+ *
+ * @param device   -1: the current one.
+ * @param priority 0 is normal, a smaller number is served first; cut to tcuda_stream_priority_range.
+ */
+tcuda_status_t tcuda_stream_from_pool(tcuda_stream_t *stream, int32_t device, int32_t priority);
+
+/**
+ * Makes a stream of another library known (torch.cuda.ExternalStream). Needed only where CUDA cannot tell a stream's device (drivers that
+ * lack both cudaStreamGetDevice and cuStreamGetCtx), and for the error in good time. It stays its owner's.
+ *
+ * @param device   -1: ask CUDA.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: it belongs to another device. TCUDA_ERROR_INVALID_HANDLE: it is no stream, or a special value.
+ */
+tcuda_status_t tcuda_stream_register(tcuda_stream_t stream, int32_t device);
+
+/**
+ * Forgets a stream of another library, whose owner is about to destroy it: memory that waits for it is settled. Every stream that was
+ * given to a call of tcuda is known, registered or not.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it itself.
+ */
+tcuda_status_t tcuda_stream_unregister(tcuda_stream_t stream);
+
+/**
+ * Ends a stream of tcuda_stream_create. Work that it was given still runs, and memory that waits for it is settled. Where it was a
+ * thread's current stream, the default stream is now. The handle may come back from a later tcuda_stream_create. NULL succeeds.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed before, or is not tcuda's. TCUDA_ERROR_INVALID_STATE: it is the pool's.
+ */
+tcuda_status_t tcuda_stream_destroy(tcuda_stream_t stream);
+
+/**
+ * What CUDA is to be given for a stream: NULL for the default stream of a device, which CUDA takes as that of its current device.
+ */
+tcuda_status_t tcuda_stream_native(tcuda_stream_t stream, tcuda_stream_t *native);
+
+/**
+ * The device of a stream.
+ */
+tcuda_status_t tcuda_stream_device(tcuda_stream_t stream, int32_t *device);
+
+/**
+ * The priority of a stream, as the driver has it (torch.cuda.Stream.priority).
+ */
+tcuda_status_t tcuda_stream_priority(tcuda_stream_t stream, int32_t *priority);
+
+/**
+ * The priorities that the pool tells apart (torch.cuda.Stream.priority_range): least is 0, greatest at best -3.
+ * tcuda_stream_create takes the whole range of the device, which may go further.
+ */
+tcuda_status_t tcuda_stream_priority_range(int32_t *least, int32_t *greatest, int32_t device);
+
+/**
+ * The calling thread's current stream of a device (torch.cuda.current_stream). A new thread starts with the default streams. CUDA knows no
+ * current stream: it means what tcuda does with TCUDA_STREAM_CURRENT, and what programs agree on.
+ */
+tcuda_status_t tcuda_current_stream(tcuda_stream_t *stream, int32_t device);
+
+/**
+ * The default stream of a device (torch.cuda.default_stream): TCUDA_STREAM_DEFAULT(device).
+ */
+tcuda_status_t tcuda_default_stream(tcuda_stream_t *stream, int32_t device);
+
+/**
+ * Makes a stream current on its device for the calling thread, and that device current (torch.cuda.set_stream).
+ * TCUDA_STREAM_CURRENT changes nothing.
+ */
+tcuda_status_t tcuda_set_stream(tcuda_stream_t stream);
+
+/**
+ * Makes a stream and its device current and says what was: the first half of torch's `with torch.cuda.stream(s)`. The second half is
+ * tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too.
+ *
+ * @param previous gets the current stream of the device that was current.
+ * @param replaced gets what was current on the stream's own device. May be NULL where that device is current anyway.
+ */
+tcuda_status_t tcuda_exchange_stream(tcuda_stream_t *previous, tcuda_stream_t *replaced, tcuda_stream_t stream);
+
+/**
+ * Whether all work given to a stream so far is done (torch.cuda.Stream.query, cudaStreamQuery).
+ */
+tcuda_status_t tcuda_stream_query(tcuda_stream_t stream, bool *complete);
+
+/**
+ * Waits until all work given to a stream so far is done (torch.cuda.Stream.synchronize, cudaStreamSynchronize).
+ */
+tcuda_status_t tcuda_stream_synchronize(tcuda_stream_t stream);
+
+/**
+ * Records an event on a stream (torch.cuda.Stream.record_event).
+ *
+ * @param event    in and out: an event, or NULL in it, which becomes a new event without timing; tcuda_event_destroy ends it.
+ */
+tcuda_status_t tcuda_stream_record_event(tcuda_stream_t stream, tcuda_event_t *event);
+
+/**
+ * Makes a stream's later work wait for an event's last record (torch.cuda.Stream.wait_event, cudaStreamWaitEvent). An event that was
+ * never recorded holds nothing up. The stream and the event may be of different devices.
+ */
+tcuda_status_t tcuda_stream_wait_event(tcuda_stream_t stream, tcuda_event_t event);
+
+/**
+ * Makes a stream's later work wait for all that another stream was given until now (torch.cuda.Stream.wait_stream).
+ */
+tcuda_status_t tcuda_stream_wait_stream(tcuda_stream_t stream, tcuda_stream_t other);
+
+/**
+ * Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc).
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: `function` is NULL. After an error it is not called.
+ */
+tcuda_status_t tcuda_stream_add_host_function(tcuda_stream_t stream, tcuda_host_fn_t function, void *user_data);
+
+/* ==== Events ==================================================================================================================
+ * A tcuda_event_t is a cudaEvent_t: events of any library can be given. The flags are CUDA's bits, so 0 is an event with timing; torch's
+ * default is TCUDA_EVENT_DISABLE_TIMING. An event belongs to the device that was current when it was made (torch makes it on the device
+ * of the first record). Several threads may use an event; of two records at the same time the later one counts.
+ */
+
+/**
+ * Makes an event of the current device (torch.cuda.Event, cudaEventCreateWithFlags).
+ *
+ * @param event    gets the event; tcuda_event_destroy ends it.
+ * @param flags    TCUDA_EVENT_*. TCUDA_EVENT_INTERPROCESS needs TCUDA_EVENT_DISABLE_TIMING beside it.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: a bit that is not known, or interprocess with timing.
+ */
+tcuda_status_t tcuda_event_create(tcuda_event_t *event, uint32_t flags);
+
+/**
+ * Ends an event. Waits that were enqueued on it stay as they are. NULL succeeds.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed before, as far as CUDA can tell.
+ */
+tcuda_status_t tcuda_event_destroy(tcuda_event_t event);
+
+/**
+ * Marks the point that a stream's work has come to (torch.cuda.Event.record, cudaEventRecord). A later record replaces it.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: the event belongs to another device than the stream.
+ */
+tcuda_status_t tcuda_event_record(tcuda_event_t event, tcuda_stream_t stream);
+
+/**
+ * Makes a stream's later work wait for the last record (torch.cuda.Event.wait, cudaStreamWaitEvent). An event that was never recorded
+ * holds nothing up.
+ */
+tcuda_status_t tcuda_event_wait(tcuda_event_t event, tcuda_stream_t stream);
+
+/**
+ * Whether the work before the last record is done (torch.cuda.Event.query, cudaEventQuery); true for an event that was never recorded.
+ */
+tcuda_status_t tcuda_event_query(tcuda_event_t event, bool *complete);
+
+/**
+ * Waits for the work before the last record (torch.cuda.Event.synchronize, cudaEventSynchronize); not at all for an event that was never
+ * recorded.
+ */
+tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
+
+/**
+ * Milliseconds from one record to another (torch.cuda.Event.elapsed_time, cudaEventElapsedTime), on any streams of one device; negative if
+ * `end` came first. CUDA counts in about half a microsecond.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
+ */
+tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* TCUDA_H */

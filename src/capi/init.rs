@@ -1,0 +1,157 @@
+//! Start and end
+//!
+//! Nothing has to be called first: the first call that needs a device looks for one. tcuda_init does it at a time of the program's choice
+//! and with its options. In a child of fork, once the parent has used a device, every call fails with TCUDA_ERROR_FORKED. After
+//! tcuda_shutdown every call fails with TCUDA_ERROR_SHUT_DOWN until tcuda_init, but for destroying and freeing, which succeed and do
+//! nothing.
+
+use super::guard::{guard_always, guard_value, lasting, text};
+use super::structs::{self, Growing};
+use super::text::TextOut;
+use crate::base::status::tcuda_status_t;
+use crate::base::{Error, Result, Status, config, process};
+use crate::{device, event, runtime, stream};
+use std::ffi::c_char;
+use std::fmt::Write;
+
+/// How to start. Set it to TCUDA_INIT_OPTIONS_INIT; NULL and 0 mean that the environment decides.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub struct tcuda_init_options_t {
+    pub struct_size: usize,
+    /// `cuda`, `sim` or `auto` (cuda where there is a device, else sim); over TCUDA_BACKEND.
+    pub backend: *const c_char,
+    /// The CUDA runtime library to load before any other; over TCUDA_CUDART_PATH.
+    pub cudart_path: *const c_char,
+    /// Options of the device cache; over TCUDA_ALLOC_CONF.
+    pub alloc_conf: *const c_char,
+}
+unsafe impl Growing for tcuda_init_options_t {}
+const _: () = assert!(size_of::<tcuda_init_options_t>() == 32);
+
+/// Finds the backend and its devices (torch.cuda.init). Called again it does nothing, and after tcuda_shutdown it starts again. No
+/// context is made and no memory taken on any device.
+///
+/// @param options NULL for the defaults.
+/// @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
+///         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already. TCUDA_ERROR_FORKED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcuda_status_t {
+    guard_always("tcuda_init", || {
+        if process::is_forked() {
+            process::check()?;
+        }
+        let wishes = match unsafe { structs::read(options, "options") }? {
+            Some(options) => unsafe { wishes(&options) }?,
+            None => Vec::new(),
+        };
+        let was_shut_down = process::is_shut_down();
+        process::set_shut_down(false);
+        start(wishes).inspect_err(|_| process::set_shut_down(was_shut_down))
+    })
+}
+
+type Wish = (&'static str, String);
+
+unsafe fn wishes(options: &tcuda_init_options_t) -> Result<Vec<Wish>> {
+    let fields = [
+        ("TCUDA_BACKEND", options.backend, "options.backend"),
+        ("TCUDA_CUDART_PATH", options.cudart_path, "options.cudart_path"),
+        ("TCUDA_ALLOC_CONF", options.alloc_conf, "options.alloc_conf"),
+    ];
+    let given = fields.into_iter().filter(|(_, pointer, _)| !pointer.is_null());
+    given.map(|(variable, pointer, field)| Ok((variable, unsafe { text(pointer, field) }?.to_owned()))).collect()
+}
+
+fn start(wishes: Vec<Wish>) -> Result<()> {
+    for (_, backend) in wishes.iter().filter(|(variable, _)| *variable == "TCUDA_BACKEND") {
+        runtime::select::Choice::parse(backend)?;
+        if runtime::is_initialized() && backend != "auto" && backend != runtime::backend_name() {
+            return Err(Error::new(
+                Status::TCUDA_ERROR_INVALID_STATE,
+                format!(
+                    "The backend '{backend}' is asked for, but '{}' is in use. A process has one; ask for it before anything uses a device.",
+                    runtime::backend_name()
+                ),
+            ));
+        }
+    }
+    let before: Vec<_> = wishes.into_iter().map(|(variable, value)| (variable, config::exchange(variable, Some(value)))).collect();
+    runtime::runtime().map(|_| ()).inspect_err(|_| {
+        for (variable, value) in before.into_iter().rev() {
+            config::exchange(variable, value);
+        }
+    })
+}
+
+/// Whether this process has a backend in use (torch.cuda.is_initialized): false before the first need, in a forked child and after
+/// tcuda_shutdown. Initialises nothing, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_is_initialized() -> bool {
+    runtime::is_initialized()
+}
+
+/// Whether there is a device to work with (torch.cuda.is_available): tcuda_device_count is not 0. By default only real devices count;
+/// a simulated one is available when the program or its user asked for it (TCUDA_BACKEND=sim or auto). tcuda_backend_name tells which.
+/// Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_is_available() -> bool {
+    guard_value("tcuda_is_available", false, || Ok(device::count() > 0))
+}
+
+/// Waits for all devices, gives back all memory, and destroys every stream and event that tcuda made, those of the program too. No other
+/// thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers like it.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
+    guard_always("tcuda_shutdown", || {
+        if process::is_shut_down() {
+            return Ok(());
+        }
+        process::check()?;
+        let in_use = runtime::is_initialized();
+        process::set_shut_down(true);
+        if in_use {
+            device::synchronize_all();
+            event::shutdown();
+            stream::shutdown();
+        }
+        Ok(())
+    })
+}
+
+/// One stable word: `cuda`, `sim` (the simulated device), or `none` when there is no usable backend. Looks for one if that was not done
+/// yet. Never freed, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_backend_name() -> *const c_char {
+    guard_value("tcuda_backend_name", c"none".as_ptr(), || Ok(lasting(runtime::backend_name())))
+}
+
+/// A sentence: which library the backend is and why it was taken, or what was looked for and where. Never freed, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_backend_reason() -> *const c_char {
+    guard_value("tcuda_backend_reason", c"".as_ptr(), || Ok(lasting(&runtime::backend_reason())))
+}
+
+/// Every variable that tcuda reads, a line each: `NAME=value  # where the value is from; meaning`.
+///
+/// @param text     gets the lines with a terminating zero; NULL with capacity 0 asks for the size only.
+/// @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+/// @return TCUDA_ERROR_BUFFER_TOO_SMALL: nothing but `needed` was written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_config_dump(text: *mut c_char, capacity: usize, needed: *mut usize) -> tcuda_status_t {
+    guard_always("tcuda_config_dump", || {
+        let out = TextOut::new(text, capacity, needed)?;
+        let mut lines = String::new();
+        for variable in config::VARIABLES {
+            let set = config::get(variable.name);
+            let (value, from) = match &set {
+                Some(value) => (value.as_str(), "set"),
+                None => (variable.default, "default"),
+            };
+            // Writing to a String cannot fail.
+            let _ = writeln!(lines, "{}={value}  # {from}; {}", variable.name, variable.meaning);
+        }
+        out.write(&lines)
+    })
+}

@@ -1,0 +1,55 @@
+//! Version
+//!
+//! The macros TCUDA_VERSION_* are of the header a program was compiled with; these functions are of the library that is loaded.
+
+use super::guard::{Out, guard, guard_value, lasting};
+use crate::base::status::tcuda_status_t;
+use crate::runtime;
+use std::ffi::c_char;
+
+/// The version of the loaded library: major * 10000 + minor * 100 + patch, as TCUDA_VERSION_NUMBER. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_version() -> u32 {
+    let part = |text: &str| text.parse::<u32>().unwrap_or(0);
+    part(env!("CARGO_PKG_VERSION_MAJOR")) * 10000 + part(env!("CARGO_PKG_VERSION_MINOR")) * 100 + part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// `0.1.0 (cuda, runtime 13.0, driver 13.1)`: the version, the backend in use and its versions; `(not initialized)` before anything
+/// was used. The text is never freed. Never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_version_string() -> *const c_char {
+    guard_value("tcuda_version_string", c"".as_ptr(), || {
+        let version = env!("CARGO_PKG_VERSION");
+        if !runtime::is_initialized() {
+            return Ok(lasting(&format!("{version} (not initialized)")));
+        }
+        let runtime = runtime::runtime()?;
+        let dotted = |number: i32| format!("{}.{}", number / 1000, number % 1000 / 10);
+        Ok(lasting(&format!(
+            "{version} ({}, runtime {}, driver {})",
+            runtime.name,
+            dotted(runtime.version),
+            dotted(runtime.driver_version)
+        )))
+    })
+}
+
+/// The version of the CUDA runtime in use, as cudaRuntimeGetVersion: 13000 for 13.0. The simulated device says which one it follows.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_runtime_version(version: *mut i32) -> tcuda_status_t {
+    guard("tcuda_runtime_version", || {
+        let out = Out::new(version, "version")?;
+        out.write(runtime::runtime()?.version);
+        Ok(())
+    })
+}
+
+/// The newest CUDA version that the driver supports, as cudaDriverGetVersion.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_driver_version(version: *mut i32) -> tcuda_status_t {
+    guard("tcuda_driver_version", || {
+        let out = Out::new(version, "version")?;
+        out.write(runtime::runtime()?.driver_version);
+        Ok(())
+    })
+}

@@ -1,0 +1,157 @@
+//! include/tcuda.h is made from the sources: cbindgen's declarations, the sections' texts, the version, the initial values.
+//! `TCUDA_BLESS=1 cargo test --test header` writes it; without that it is compared.
+
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The files of capi that have functions, in the order of `mod.rs`.
+fn sections() -> Vec<String> {
+    let modules = read("src/capi/mod.rs");
+    let names = modules.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    names.map(|name| read(&format!("src/capi/{name}.rs"))).filter(|source| functions(source).next().is_some()).collect()
+}
+
+/// The functions that a file exports.
+fn functions(source: &str) -> impl Iterator<Item = &str> {
+    source.split("#[unsafe(no_mangle)]\n").skip(1).filter_map(|item| {
+        let after = item.split_once("extern \"C\" fn ")?.1;
+        Some(&after[..after.find(['(', '<'])?])
+    })
+}
+
+/// The `//!` lines of a file as a comment: a title, then the section's contract.
+fn banner(source: &str) -> String {
+    let mut lines = source.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
+    let title = lines.next().unwrap_or_default();
+    assert!(!title.is_empty() && !title.ends_with('.'), "a section's file starts with its title: '{title}'");
+    let text: String = lines.filter(|line| !line.is_empty()).map(|line| format!(" * {line}\n")).collect();
+    format!("/* ==== {title} {}\n{text} */\n\n", "=".repeat(120 - title.len()))
+}
+
+fn version() -> String {
+    let (major, minor, patch) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"), env!("CARGO_PKG_VERSION_PATCH"));
+    format!(
+        "/* The version of this header; tcuda_version() is that of the library. */\n\
+         #define TCUDA_VERSION_MAJOR ({major})\n\
+         #define TCUDA_VERSION_MINOR ({minor})\n\
+         #define TCUDA_VERSION_PATCH ({patch})\n\
+         #define TCUDA_VERSION_NUMBER (TCUDA_VERSION_MAJOR * 10000 + TCUDA_VERSION_MINOR * 100 + TCUDA_VERSION_PATCH)\n\
+         #define TCUDA_VERSION_STRING \"{major}.{minor}.{patch}\""
+    )
+}
+
+/// The fields of a struct of the header: type and name, which has `[` where it is an array.
+fn fields<'a>(header: &'a str, name: &str) -> Option<Vec<(&'a str, &'a str)>> {
+    let body = header.split_once(&format!("typedef struct {name} {{\n"))?.1;
+    let body = &body[..body.find("\n}")?];
+    let lines = body.lines().map(str::trim).filter(|line| !line.starts_with(['/', '*']));
+    Some(
+        lines
+            .filter_map(|line| {
+                let line = line.strip_suffix(';')?;
+                Some(line.split_once("(*").unwrap_or_else(|| line.rsplit_once([' ', '*']).unwrap()))
+            })
+            .collect(),
+    )
+}
+
+/// A braced initial value with every field named: a shorter list makes compilers warn.
+fn initial_value(header: &str, name: &str) -> String {
+    let Some(fields) = fields(header, name.trim_start_matches("struct ").trim()) else { return String::from("0") };
+    let values = fields.into_iter().enumerate().map(|(at, (kind, field))| match (at, field) {
+        (0, "struct_size") => format!("sizeof({name})"),
+        (_, field) if field.contains('[') => format!("{{{}}}", initial_value(header, kind)),
+        _ => initial_value(header, kind),
+    });
+    format!("{{{}}}", values.collect::<Vec<_>>().join(", "))
+}
+
+/// A macro for every struct that carries its size.
+fn initial_values(header: &str) -> String {
+    let names = header.split("typedef struct ").skip(1).filter_map(|item| item.split_once(" {").map(|(name, _)| name));
+    let sized =
+        names.filter(|name| fields(header, name).is_some_and(|fields| fields.first().is_some_and(|field| field.1 == "struct_size")));
+    let macros = sized.map(|name| {
+        let short = name.strip_suffix("_t").unwrap_or(name).to_uppercase();
+        format!("#define {short}_INIT {}", initial_value(header, name))
+    });
+    macros.collect::<Vec<_>>().join("\n")
+}
+
+fn generate() -> String {
+    let config = cbindgen::Config::from_file(root().join("cbindgen.toml")).unwrap();
+    let bindings = cbindgen::Builder::new().with_crate(root()).with_config(config).generate().unwrap();
+    let mut bytes = Vec::new();
+    bindings.write(&mut bytes);
+    let header = String::from_utf8(bytes).unwrap();
+
+    let header = header.replace("@VERSION@", &version()).replace("@INITIAL_VALUES@", &initial_values(&header));
+    let (types, mut declarations) = header.split_once("extern \"C\" {").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    // The typedefs are there: C programs need not write the tag.
+    for start in ["(", " "] {
+        declarations = declarations.replace(&format!("{start}struct tcuda_"), &format!("{start}tcuda_"));
+    }
+    for source in sections() {
+        let first = functions(&source).next().unwrap().to_owned();
+        let declared = [" ", "*"].iter().filter_map(|before| declarations.find(&format!("{before}{first}("))).min().unwrap();
+        let comment = declarations[..declared].rfind("/**").unwrap();
+        declarations.insert_str(comment, &banner(&source));
+    }
+    let header = format!("{types}extern \"C\" {{{declarations}").replace(
+        "#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L",
+        "#if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)",
+    );
+    let lines: Vec<&str> = header.lines().map(str::trim_end).collect();
+    let mut header = lines.join("\n") + "\n";
+    while header.contains("\n\n\n") {
+        header = header.replace("\n\n\n", "\n\n");
+    }
+    header
+}
+
+#[test]
+fn the_header_is_that_of_the_sources() {
+    let path = root().join("include/tcuda.h");
+    let made = generate();
+    if std::env::var_os("TCUDA_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &made).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    if made != found {
+        let line = made.lines().zip(found.lines()).position(|(a, b)| a != b).unwrap_or(made.lines().count().min(found.lines().count()));
+        panic!(
+            "include/tcuda.h is not that of the sources, from line {} on. TCUDA_BLESS=1 cargo test --test header writes it.\n made: {:?}\nfound: {:?}",
+            line + 1,
+            made.lines().nth(line),
+            found.lines().nth(line)
+        );
+    }
+}
+
+#[test]
+fn every_exported_function_has_a_section_and_a_text() {
+    let header = generate();
+    let lines: Vec<&str> = header.lines().collect();
+    let mut count = 0;
+    for source in sections() {
+        for name in functions(&source) {
+            let declares = |line: &&str| line.contains(&format!("{name}(")) && !line.starts_with([' ', '/', '#']);
+            let at = lines.iter().position(declares).unwrap_or_else(|| panic!("{name} is not in the header"));
+            assert!(lines[at - 1] == " */", "{name} has no text");
+            assert!(name.starts_with("tcuda_"), "{name}");
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count} functions");
+    let types = header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
+    types.for_each(|name| assert!(name.starts_with("tcuda_"), "{name} got into the header"));
+    assert!(!header.contains("# Safety"));
+}
