@@ -1,0 +1,267 @@
+"""Calls every function of include/tcuda.h with NULL, dead handles, bad devices, huge sizes and broken structs.
+
+The program is generated from the header: a new function is covered without a line here, and a parameter of a type that is not known
+here stops the suite. tests_c/every.h has what is checked of each call.
+"""
+
+import re
+
+import cheader
+import kit
+
+# Functions for which a bad device, a dead handle or a dead pointer is no error, and why.
+TOLERANT = {
+    "tcuda_set_device": "a negative index does nothing, as torch documents",
+}
+# Functions that cannot succeed with the arguments made here, and why.
+NEVER_SUCCEED = {}
+
+HUGE = {"size_t": "SIZE_MAX", "uint64_t": "UINT64_MAX", "uint32_t": "UINT32_MAX", "uint8_t": "UINT8_MAX", "uint16_t": "UINT16_MAX"}
+INTEGERS = {"int32_t": ("INT32_MIN", "INT32_MAX"), "int64_t": ("INT64_MIN", "INT64_MAX"), "int": ("INT32_MIN", "INT32_MAX"),
+            "long": ("LONG_MIN", "LONG_MAX")}
+PLAIN = ("bool", "double", "float", *HUGE, *INTEGERS)
+DEVICES = r"(.*_)?(device|destination|peer)(_.*)?|from_device|to_device"
+
+
+class Generator:
+    def __init__(self, header):
+        self.header = header
+        self.by_name = {function.name: function for function in header.functions}
+        self.makers = {}
+
+    # What a parameter is, as (declaration of the good argument, [(label, assignment, expectation)]).
+
+    def argument(self, function, index):
+        parameter = function.parameters[index]
+        kind = self.resolve(parameter.type)
+        var = f"a{index}"
+        for test, make in ((self.is_plain, self.plain), (self.is_handle, self.handle), (self.is_callback, self.callback),
+                           (self.is_value, self.value), (self.is_pointer, self.pointer)):
+            if test(kind):
+                return make(function, parameter, kind, var, index)
+        raise ValueError(f"{function.name}: nothing is known of the type '{parameter.type}' of '{parameter.name}'; teach tests/suites/every.py")
+
+    def resolve(self, kind):
+        while kind in self.header.scalars:
+            kind = self.header.scalars[kind]
+        return kind
+
+    def is_plain(self, kind):
+        return kind in PLAIN
+
+    def plain(self, function, parameter, kind, var, index):
+        name = parameter.name
+        if kind == "bool":
+            return f"bool {var} = true;", [(f"{name} false", f"{var} = false;", "ANY")]
+        if kind in ("double", "float"):
+            return f"{kind} {var} = 0.5;", [(f"{name} {label}", f"{var} = {value};", "ANY") for label, value in
+                                             (("negative", "-1"), ("huge", "1e300 * 1e300"), ("not a number", "(1e300 * 1e300) * 0"))]
+        if kind in INTEGERS:
+            variants = [(f"{name} {value}", f"{var} = {value};", "ANY") for value in (*INTEGERS[kind], "-1", "-2", "-3")]
+            if re.fullmatch(DEVICES, name) and "priority" not in name:
+                expected = "ANY" if function.name in TOLERANT else "FAIL"
+                variants += [(f"{name} 9999", f"{var} = 9999;", "FAIL"), (f"{name} -77", f"{var} = -77;", expected)]
+                return f"{kind} {var} = 0;", variants
+            return f"{kind} {var} = 1;", variants
+        good = {"size": "64", "capacity": "BUFFER", "alignment": "64"}.get(name, "BUFFER / 64" if "capacity" in name else "1")
+        huge = HUGE[kind]
+        values = (("huge", huge), ("half of huge", f"{huge} / 2 + 1"), ("zero", "0"))
+        return f"{kind} {var} = {good};", [(f"{name} {label}", f"{var} = {value};", "ANY") for label, value in values]
+
+    def is_handle(self, kind):
+        return kind in self.header.handles
+
+    def handle(self, function, parameter, kind, var, index):
+        name = parameter.name
+        dead = "ANY" if function.name in TOLERANT else "FAIL"
+        maker = self.maker(kind)
+        return f"{kind} {var} = {maker}(0);", [
+            (f"{name} NULL", f"{var} = NULL;", "ANY"),
+            (f"{name} destroyed", f"{var} = {maker}(1);", dead),
+            (f"{name} garbage", f"{var} = ({kind})(void *)&every_in[BUFFERS - 1];", dead),
+        ]
+
+    def is_callback(self, kind):
+        return kind in self.header.callbacks or "(*)" in kind
+
+    def callback(self, function, parameter, kind, var, index):
+        if kind in self.header.callbacks:
+            returns, parameters = self.header.callbacks[kind]
+            declaration = f"{kind} {var}"
+        else:
+            returns, parameters = re.fullmatch(r"(.*) \(\*\)\((.*)\)", kind, re.S).groups()
+            declaration = f"{returns} (*{var})({parameters})"
+        name = f"callback_{function.name}_{index}"
+        unused = [part.name for part in (cheader.parameter(p, name) for p in cheader.split_parameters(parameters))]
+        body = "".join(f"(void){part}; " for part in unused) + ("" if returns == "void" else "return 0; ")
+        self.extra.append(f"static {returns} {name}({parameters or 'void'}) {{ {body}}}")
+        return f"{declaration} = {name};", [(f"{parameter.name} NULL", f"{var} = NULL;", "ANY")]
+
+    def is_value(self, kind):
+        return kind in self.header.structs
+
+    def value(self, function, parameter, kind, var, index):
+        good = "{2, 32, 1}" if kind == "tcuda_dtype_t" else "{0}"
+        fill = f"memset(&{var}, 0xFF, sizeof {var});"
+        return f"{kind} {var} = {good};", [(f"{parameter.name} all ones", fill, "ANY")]
+
+    def is_pointer(self, kind):
+        return kind.endswith("*") or kind.endswith("* const")
+
+    def pointer(self, function, parameter, kind, var, index):
+        name, target = parameter.name, re.sub(r"\s*\*( const)?$", "", kind)
+        base = target.replace("const ", "").strip()
+        constant = target.startswith("const ") or kind.endswith("* const") or target.endswith("const")
+        null = (f"{name} NULL", f"{var} = NULL;", "ANY")
+        declare = f"{parameter.type} {var}" if parameter.type.endswith("*") else f"{parameter.type.replace('* const', '*')} {var}"
+        if base == "void":
+            return self.memory(function, parameter, var, declare, null)
+        if base == "char" and constant:
+            return f'{declare} = "x";', [null, (f"{name} empty", f'{var} = "";', "ANY"), (f"{name} no UTF-8", f'{var} = "\\xff\\xfe";', "ANY"),
+                                         (f"{name} long", f"{var} = every_long_text();", "ANY")]
+        if base in self.header.structs and "struct_size" in self.header.structs[base]:
+            buffer = f"&every_{'in' if constant else 'out'}[{index}]"
+            sizes = [(f"{name} of size {size}", f"(({base} *)(void *){buffer})->struct_size = {size};", expected)
+                     for size, expected in (("0", "FAIL"), ("1", "FAIL"), ("SIZE_MAX", "FAIL"))]
+            return f"{declare} = ({kind})every_sized({buffer}, sizeof({base}));", [null, *sizes]
+        if base in ("tcuda_tensor_t", "DLTensor"):
+            return self.tensor(parameter, var, declare, kind, null)
+        if base == "tcuda_managed_tensor_t" and not constant:
+            return f"{declare} = every_managed();", [null]
+        known = base in PLAIN or base in self.header.scalars or base in self.header.structs or base in self.header.handles or base == "char"
+        if known and constant:
+            return f"{declare} = ({kind})(const void *)&every_in[{index}];", [null]
+        if known or self.is_pointer(base):
+            free = f" every_may_change[{index}] = 1;" if name == "needed" else ""
+            if constant or "const" in kind:
+                return f"{declare} = ({kind})(const void *)every_pointers();", [null]
+            return f"{declare} = ({kind})(void *)&every_out[{index}];{free}", [null]
+        raise ValueError(f"{function.name}: nothing is known of the type '{parameter.type}' of '{name}'; teach tests/suites/every.py")
+
+    def memory(self, function, parameter, var, declare, null):
+        name = parameter.name
+        if name == "user_data" or name.endswith("_data"):
+            return f"{declare} = NULL;", []
+        place = "every_host_block" if "host" in function.name and "host_function" not in function.name else "every_block"
+        dead = "FAIL" if re.search(r"_free|_record_stream", function.name) and function.name not in TOLERANT else "ANY"
+        return f"{declare} = {place}(0);", [
+            null, (f"{name} freed", f"{var} = {place}(1);", dead),
+            (f"{name} not ours", f"{var} = (void *)&every_out[BUFFERS - 1];", dead),
+            (f"{name} garbage", f"{var} = (void *)(uintptr_t)0x10;", dead)]
+
+    def tensor(self, parameter, var, declare, kind, null):
+        name = parameter.name
+        broken = {"ndim negative": "t->ndim = -1;", "ndim huge": "t->ndim = INT32_MAX;", "no shape": "t->shape = NULL;",
+                  "no data": "t->data = NULL;", "a bad device": "t->device.device_id = 9999;", "an unknown kind of device":
+                  "t->device.device_type = 77;", "a negative extent": "t->shape[0] = -1;", "huge extents":
+                  "t->shape[0] = INT64_MAX / 2; t->ndim = 2; t->shape[1] = INT64_MAX / 2;", "an unknown element type": "t->dtype.code = 99;",
+                  "an element of no bits": "t->dtype.bits = 0;"}
+        variants = [(f"{name} with {label}", f"{{ tcuda_tensor_t *t = every_tensor(); {change} {var} = ({kind})t; }}", "ANY")
+                    for label, change in broken.items()]
+        return f"{declare} = ({kind})every_tensor();", [null, *variants]
+
+    def maker(self, handle):
+        """The name of a C function that makes a handle, and destroys it again when asked."""
+        if handle not in self.makers:
+            self.makers[handle] = f"every_{handle}"
+            noun = re.sub(r"^tcuda_|_t$", "", handle)
+            create, destroy = self.by_name.get(f"tcuda_{noun}_create"), self.by_name.get(f"tcuda_{noun}_destroy")
+            if not create or not destroy:
+                raise ValueError(f"the handle {handle} has no tcuda_{noun}_create and tcuda_{noun}_destroy; teach tests/suites/every.py")
+            lines = [self.argument(create, index)[0] for index in range(1, len(create.parameters))]
+            arguments = ", ".join(["&handle"] + [f"a{index}" for index in range(1, len(create.parameters))])
+            self.extra.append(f"static {handle} every_{handle}(int dead)\n{{\n    {handle} handle = NULL;\n    " + "\n    ".join(lines) +
+                              f"\n    if (every_mode == FIRST)\n        return NULL;\n    {create.name}({arguments});\n"
+                              f"    if (dead)\n        {destroy.name}(handle);\n    return handle;\n}}")
+        return self.makers[handle]
+
+    def function(self, function):
+        arguments = [self.argument(function, index) for index in range(len(function.parameters))]
+        nulls = "".join(f" a{i} = NULL;" for i, p in enumerate(function.parameters)
+                        if self.is_pointer(self.resolve(p.type)) or self.is_handle(p.type) or self.is_callback(self.resolve(p.type)))
+        variants = [variant for _, variants in arguments for variant in variants]
+        if nulls:
+            variants.append(("every pointer NULL", nulls.strip(), "ANY"))
+        call = f"{function.name}({', '.join(f'a{i}' for i in range(len(arguments)))})"
+        lines = [f"static int call_{function.name}(int variant)", "{"]
+        lines += [f"    {declaration}" for declaration, _ in arguments]
+        lines += ["    switch (variant) {", "    case 0:", "        break;"]
+        for number, (label, change, expected) in enumerate(variants, 1):
+            lines += [f"    case {number}:", f'        every_vary("{label}", {expected});', f"        {change}", "        break;"]
+        lines += ["    default:", "        return 0;", "    }", f'    every_begin("{function.name}");']
+        kind = self.resolve(function.returns)
+        if function.returns == "tcuda_status_t":
+            lines.append(f'    every_end_status("{function.name}", (int){call});')
+        elif kind == "const char *":
+            lines.append(f"    every_end_text({call});")
+        elif kind == "void" or kind in PLAIN:
+            lines += [f"    (void){call};" if kind != "void" else f"    {call};", "    every_end_value();"]
+        else:
+            raise ValueError(f"{function.name}: nothing is known of the return type '{function.returns}'; teach tests/suites/every.py")
+        return "\n".join(lines + ["    return 1;", "}"])
+
+    def program(self):
+        self.extra = []
+        bodies = [self.function(function) for function in self.header.functions]
+        statuses = [name for name in self.header.enums if name == "TCUDA_SUCCESS" or name.startswith("TCUDA_ERROR_")]
+        cases = "".join(f"    case {name}:\n" for name in statuses)
+        table = "".join(f'    {{"{f.name}", call_{f.name}}},\n' for f in self.header.functions)
+        parts = ["/* Generated by tests/suites/every.py from include/tcuda.h. */", "#define _GNU_SOURCE", '#include "every.h"', "#include <limits.h>",
+                 f"static int every_known_status(int status)\n{{\n    switch (status) {{\n{cases}        return 1;\n    }}\n    return 0;\n}}",
+                 self.helpers(), *self.extra, *bodies,
+                 f"static const struct every_function functions[] = {{\n{table}}};",
+                 "int main(void)\n{\n    return every_main(functions, sizeof functions / sizeof functions[0]);\n}\n"]
+        return "\n\n".join(parts)
+
+    def helpers(self):
+        def block(name, allocate, free):
+            if allocate not in self.by_name:
+                return ""
+            stream = ", NULL" if len(self.by_name[allocate].parameters) > 2 else ""
+            return (f"static void *{name}(int dead)\n{{\n    void *block = NULL;\n    if (every_mode == FIRST)\n        return NULL;\n"
+                    f"    {allocate}(&block, BUFFER{stream});\n    if (dead)\n        {free}(block);\n    return block;\n}}")
+        parts = [block("every_block", "tcuda_malloc_cached", "tcuda_free_cached"),
+                 block("every_host_block", "tcuda_host_malloc_cached", "tcuda_host_free_cached"),
+                 "static const char *every_long_text(void)\n{\n    static char text[1 << 20];\n    memset(text, 'x', sizeof text - 1);\n"
+                 "    return text;\n}"]
+        if "tcuda_tensor_t" in self.header.structs:
+            parts.append("/* Eight by eight floats on device 0. */\nstatic tcuda_tensor_t *every_tensor(void)\n{\n"
+                         "    static tcuda_tensor_t tensors[8];\n    static int64_t shapes[8][64];\n    static int next;\n    int i = next++ % 8;\n"
+                         "    memset(&tensors[i], 0, sizeof tensors[i]);\n    shapes[i][0] = shapes[i][1] = 8;\n"
+                         "    tensors[i].data = every_block(0);\n    tensors[i].device.device_type = 2;\n    tensors[i].ndim = 2;\n"
+                         "    tensors[i].dtype.code = 2;\n    tensors[i].dtype.bits = 32;\n    tensors[i].dtype.lanes = 1;\n"
+                         "    tensors[i].shape = shapes[i];\n    return &tensors[i];\n}")
+            parts.append("/* Room for a list: pointers to tensors, which may also be read as pointers to anything. */\n"
+                         "static void *every_pointers(void)\n{\n    static void *pointers[64];\n    int i;\n    for (i = 0; i < 64; i++)\n"
+                         "        pointers[i] = every_tensor();\n    return pointers;\n}")
+        if "tcuda_tensor_empty" in self.by_name:
+            parts.append("static tcuda_managed_tensor_t *every_managed(void)\n{\n    tcuda_managed_tensor_t *tensor = NULL;\n"
+                         "    tcuda_dtype_t dtype = {2, 32, 1};\n    int64_t shape[1] = {8};\n    if (every_mode != FIRST)\n"
+                         "        tcuda_tensor_empty(&tensor, 0, dtype, 1, shape, NULL);\n    return tensor;\n}")
+        return "\n\n".join(filter(None, parts))
+
+
+def run(suite):
+    header = cheader.parse((kit.ROOT / "include/tcuda.h").read_text())
+    folder = kit.BUILD / "tests/every"
+    folder.mkdir(parents=True, exist_ok=True)
+    source, program = folder / "every.c", folder / "every"
+    source.write_text(Generator(header).program())
+    listed = set((kit.ROOT / "tests/tcuda.symbols").read_text().split())
+    called = {function.name for function in header.functions}
+    suite.check("every exported function is called", called == listed and listed, sorted(called ^ listed))
+    command = [*kit.CC, "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-function", "-g", f"-I{kit.ROOT}/include", f"-I{kit.ROOT}/tests_c",
+               source, *kit.shared_link(), "-o", program]
+    if suite.runs("compile the generated program", command) is None:
+        return
+    code, output = kit.run([program], timeout=900)
+    counts = re.search(r"every: (\d+) calls of (\d+) functions, (\d+) passed, (\d+) failed", output)
+    if not suite.check("the generated program ends", counts, f"ended with {code}\n{output}"):
+        return
+    suite.check("every function was called", int(counts[2]) == len(called), counts[0])
+    suite.passed += int(counts[3])
+    for line in output.splitlines():
+        if line.startswith("tcuda_"):
+            suite.check(line, False)
+    never = set(re.findall(r"^never succeeded: (\w+)$", output, re.M))
+    suite.check("every function succeeds at least once", never == set(NEVER_SUCCEED), sorted(never ^ set(NEVER_SUCCEED)))

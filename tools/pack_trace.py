@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Turns a recorded trace into the small form that examples_c/trace.h reads, and back: pack_trace.py pack|unpack FROM TO.
+
+Recorded, little endian: u64 count, then records of u64 id, u64 size, u32 op (0 allocate, 1 free), u32 stream.
+
+Packed: the eight bytes "tcudatr1", then numbers of 7 bits a byte, low bits first, the high bit set on all but the last byte:
+count of events, count of streams, count of different sizes, those sizes (most frequent first), then each event:
+    2 * rank            frees the block that is number `rank` among the live ones, 0 being the youngest
+    2 * index + 3       allocates a block of the size number `index` on the stream in effect (0 at first)
+    1, stream           puts another stream into effect; no event
+"""
+
+import collections
+import struct
+import sys
+
+MAGIC = b"tcudatr1"
+
+
+def number(value):
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def pack(data):
+    (count,) = struct.unpack_from("<Q", data)
+    events = list(struct.iter_unpack("<QQII", data[8:]))
+    if len(events) != count:
+        raise ValueError(f"{count} events are announced, {len(events)} are there")
+    sizes = [size for size, _ in collections.Counter(size for _, size, op, _ in events if op == 0).most_common()]
+    index = {size: at for at, size in enumerate(sizes)}
+    out = [MAGIC, number(count), number(1 + max(event[3] for event in events)), number(len(sizes)), *map(number, sizes)]
+    live, current = [], 0
+    for ident, size, op, stream in events:
+        if op == 0:
+            if stream != current:
+                out += [number(1), number(stream)]
+                current = stream
+            out.append(number(2 * index[size] + 3))
+            live.append((ident, size, stream))
+        else:
+            rank = live[::-1].index((ident, size, stream))
+            out.append(number(2 * rank))
+            del live[len(live) - 1 - rank]
+    return b"".join(out)
+
+
+def unpack(data):
+    """The recorded form; ids count the allocations from 0."""
+    if data[:8] != MAGIC:
+        raise ValueError("this is no packed trace")
+    at = 8
+
+    def take():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    count, _, different = take(), take(), take()
+    sizes = [take() for _ in range(different)]
+    out, live, stream, made = [struct.pack("<Q", count)], [], 0, 0
+    while len(out) <= count:
+        token = take()
+        if token == 1:
+            stream = take()
+        elif token % 2:
+            live.append((made, sizes[(token - 3) // 2], stream))
+            out.append(struct.pack("<QQII", made, live[-1][1], 0, stream))
+            made += 1
+        else:
+            ident, size, of = live.pop(len(live) - 1 - token // 2)
+            out.append(struct.pack("<QQII", ident, size, 1, of))
+    return b"".join(out)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in ("pack", "unpack"):
+        sys.exit(__doc__)
+    with open(sys.argv[2], "rb") as source:
+        result = (pack if sys.argv[1] == "pack" else unpack)(source.read())
+    with open(sys.argv[3], "wb") as target:
+        target.write(result)
