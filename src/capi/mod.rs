@@ -10,10 +10,15 @@ pub mod guard;
 pub mod structs;
 pub mod text;
 
-// One module a section of the header, in its order.
-pub mod device;
-pub mod error;
-pub mod event;
-pub mod init;
-pub mod stream;
+// One module a section of the header, in its order; the lines between keep rustfmt from sorting them.
 pub mod version;
+
+pub mod error;
+
+pub mod init;
+
+pub mod device;
+
+pub mod stream;
+
+pub mod event;

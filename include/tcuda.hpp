@@ -1,0 +1,253 @@
+/* tcuda for C++17: owners and guards over tcuda.h, header only. A failing call throws tcuda::error; destructors never throw. */
+
+#ifndef TCUDA_HPP
+#define TCUDA_HPP
+
+#if !defined(_MSVC_LANG) && __cplusplus < 201703L
+#error "tcuda.hpp needs C++17; tcuda.h works from C++11 on"
+#endif
+
+#include "tcuda.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace tcuda {
+
+/* What a call of tcuda answered when it was not success. */
+class error : public std::runtime_error {
+public:
+    explicit error(tcuda_status_t status)
+        : std::runtime_error(tcuda_last_error_message()), status_(status), native_(tcuda_last_error_native()) {}
+
+    tcuda_status_t status() const noexcept { return status_; }
+    /* TCUDA_ERROR_OUT_OF_MEMORY and so on. */
+    const char *name() const noexcept { return tcuda_status_name(status_); }
+    /* CUDA's own code, or 0. */
+    std::int32_t native() const noexcept { return native_; }
+
+private:
+    tcuda_status_t status_;
+    std::int32_t native_;
+};
+
+/* There is no room on the device: torch.cuda.OutOfMemoryError. */
+class out_of_memory : public error {
+public:
+    using error::error;
+};
+
+/* Throws unless the status is success. */
+inline void check(tcuda_status_t status) {
+    if (status == TCUDA_SUCCESS)
+        return;
+    if (status == TCUDA_ERROR_OUT_OF_MEMORY)
+        throw out_of_memory(status);
+    throw error(status);
+}
+
+inline std::int32_t device_count() {
+    std::int32_t count = 0;
+    check(tcuda_device_count(&count));
+    return count;
+}
+
+inline std::int32_t current_device() {
+    std::int32_t device = 0;
+    check(tcuda_current_device(&device));
+    return device;
+}
+
+inline tcuda_device_properties_t device_properties(std::int32_t device = TCUDA_DEVICE_CURRENT) {
+    tcuda_device_properties_t properties = TCUDA_DEVICE_PROPERTIES_INIT;
+    check(tcuda_get_device_properties(&properties, device));
+    return properties;
+}
+
+inline void synchronize(std::int32_t device = TCUDA_DEVICE_CURRENT) { check(tcuda_synchronize(device)); }
+
+/* A device for the length of a scope: `with torch.cuda.device(d)`. A negative index changes nothing. */
+class device_guard {
+public:
+    explicit device_guard(std::int32_t device) {
+        if (device >= 0)
+            check(tcuda_exchange_device(&previous_, device));
+    }
+    ~device_guard() { (void)tcuda_set_device(previous_); }
+    device_guard(const device_guard &) = delete;
+    device_guard &operator=(const device_guard &) = delete;
+
+private:
+    std::int32_t previous_ = -1;
+};
+
+class event;
+
+/* A stream of somebody else's: it has to live as long as this is used. Made of any cudaStream_t. */
+class stream_ref {
+public:
+    stream_ref(tcuda_stream_t stream) noexcept : stream_(stream) {}
+    /* NULL is the default stream of whatever device is current; say which is meant. */
+    stream_ref(std::nullptr_t) = delete;
+
+    static stream_ref default_of(std::int32_t device = TCUDA_DEVICE_CURRENT) {
+        tcuda_stream_t stream = nullptr;
+        check(tcuda_default_stream(&stream, device));
+        return stream;
+    }
+    /* The calling thread's current stream of a device. */
+    static stream_ref current(std::int32_t device = TCUDA_DEVICE_CURRENT) {
+        tcuda_stream_t stream = nullptr;
+        check(tcuda_current_stream(&stream, device));
+        return stream;
+    }
+    /* The next stream of the pool: torch.cuda.Stream. */
+    static stream_ref from_pool(std::int32_t device = TCUDA_DEVICE_CURRENT, std::int32_t priority = 0) {
+        tcuda_stream_t stream = nullptr;
+        check(tcuda_stream_from_pool(&stream, device, priority));
+        return stream;
+    }
+
+    tcuda_stream_t get() const noexcept { return stream_; }
+    operator tcuda_stream_t() const noexcept { return stream_; }
+
+    /* What CUDA is to be given. */
+    tcuda_stream_t native() const {
+        tcuda_stream_t native = nullptr;
+        check(tcuda_stream_native(stream_, &native));
+        return native;
+    }
+    std::int32_t device() const {
+        std::int32_t device = 0;
+        check(tcuda_stream_device(stream_, &device));
+        return device;
+    }
+    std::int32_t priority() const {
+        std::int32_t priority = 0;
+        check(tcuda_stream_priority(stream_, &priority));
+        return priority;
+    }
+    bool query() const {
+        bool complete = false;
+        check(tcuda_stream_query(stream_, &complete));
+        return complete;
+    }
+    void synchronize() const { check(tcuda_stream_synchronize(stream_)); }
+    void wait_stream(stream_ref other) const { check(tcuda_stream_wait_stream(stream_, other)); }
+    inline void wait_event(const event &event) const;
+    inline event record_event() const;
+
+    /* Calls a function on the host when the work before it is done. An exception that leaves it ends the program. */
+    template <class Function>
+    void add_host_function(Function &&function) const {
+        using Call = std::decay_t<Function>;
+        auto call = std::make_unique<Call>(std::forward<Function>(function));
+        check(tcuda_stream_add_host_function(stream_, &run<Call>, call.get()));
+        (void)call.release();
+    }
+
+    friend bool operator==(stream_ref a, stream_ref b) noexcept { return a.stream_ == b.stream_; }
+    friend bool operator!=(stream_ref a, stream_ref b) noexcept { return a.stream_ != b.stream_; }
+
+private:
+    template <class Call>
+    static void run(void *data) noexcept {
+        std::unique_ptr<Call> call(static_cast<Call *>(data));
+        (*call)();
+    }
+
+    tcuda_stream_t stream_;
+};
+
+/* A stream of one's own: stream->synchronize() and the other methods of stream_ref. */
+class stream {
+public:
+    explicit stream(std::int32_t device = TCUDA_DEVICE_CURRENT, std::int32_t priority = 0) {
+        tcuda_stream_t made = nullptr;
+        check(tcuda_stream_create(&made, device, priority));
+        ref_ = made;
+    }
+    ~stream() { (void)tcuda_stream_destroy(ref_); }
+    stream(stream &&other) noexcept { std::swap(ref_, other.ref_); }
+    stream &operator=(stream &&other) noexcept {
+        std::swap(ref_, other.ref_);
+        return *this;
+    }
+
+    tcuda_stream_t get() const noexcept { return ref_; }
+    operator stream_ref() const noexcept { return ref_; }
+    const stream_ref *operator->() const noexcept { return &ref_; }
+
+private:
+    stream_ref ref_ = tcuda_stream_t();
+};
+
+/* An event. Without timing by default, as torch.cuda.Event; TCUDA_EVENT_DEFAULT has timing. */
+class event {
+public:
+    explicit event(std::uint32_t flags = TCUDA_EVENT_DISABLE_TIMING) { check(tcuda_event_create(&event_, flags)); }
+    ~event() { (void)tcuda_event_destroy(event_); }
+    event(event &&other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+    event &operator=(event &&other) noexcept {
+        std::swap(event_, other.event_);
+        return *this;
+    }
+    /* Takes an event over and ends it in the end. */
+    static event adopt(tcuda_event_t raw) noexcept { return event(adopted{}, raw); }
+
+    tcuda_event_t get() const noexcept { return event_; }
+
+    void record(stream_ref stream) { check(tcuda_event_record(event_, stream)); }
+    void wait(stream_ref stream) const { check(tcuda_event_wait(event_, stream)); }
+    bool query() const {
+        bool complete = false;
+        check(tcuda_event_query(event_, &complete));
+        return complete;
+    }
+    void synchronize() const { check(tcuda_event_synchronize(event_)); }
+    /* Milliseconds from this record to another's. */
+    float elapsed_time(const event &end) const {
+        float milliseconds = 0;
+        check(tcuda_event_elapsed_time(&milliseconds, event_, end.event_));
+        return milliseconds;
+    }
+
+private:
+    struct adopted {};
+    event(adopted, tcuda_event_t raw) noexcept : event_(raw) {}
+
+    tcuda_event_t event_ = nullptr;
+};
+
+inline void stream_ref::wait_event(const event &event) const { check(tcuda_stream_wait_event(stream_, event.get())); }
+
+inline event stream_ref::record_event() const {
+    tcuda_event_t made = nullptr;
+    check(tcuda_stream_record_event(stream_, &made));
+    return event::adopt(made);
+}
+
+/* A current stream, and its device, for the length of a scope: `with torch.cuda.stream(s)`. */
+class stream_guard {
+public:
+    explicit stream_guard(stream_ref stream) { check(tcuda_exchange_stream(&previous_, &replaced_, stream)); }
+    ~stream_guard() {
+        (void)tcuda_set_stream(replaced_);
+        (void)tcuda_set_stream(previous_);
+    }
+    stream_guard(const stream_guard &) = delete;
+    stream_guard &operator=(const stream_guard &) = delete;
+
+private:
+    tcuda_stream_t previous_ = nullptr;
+    tcuda_stream_t replaced_ = nullptr;
+};
+
+} // namespace tcuda
+
+#endif
