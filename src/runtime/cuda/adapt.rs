@@ -1,0 +1,58 @@
+//! Everything that differs between CUDA 11.8, 12.x and 13.x for the slots of the table. docs/CUDA_VERSIONS.md has the list.
+//!
+//! Most slots have one symbol and one meaning in all of them and are bound as they are. `cudaGetDeviceProperties` and
+//! `cudaPointerGetAttributes` fill structs that grew; their callers pass an oversized buffer and read the prefix that never moved.
+
+use crate::runtime::table::{Code, RawStream, Table, code};
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The runtime libraries, newest first: major version and SONAME. That of CUDA 11 ends in `.so.11.0` for all of 11.x.
+pub const RUNTIMES: [(i32, &str); 3] = [(13, "libcudart.so.13"), (12, "libcudart.so.12"), (11, "libcudart.so.11.0")];
+
+/// The driver. A symbol of it never changes its meaning: a new signature gets a new name.
+pub const DRIVER: &str = "libcuda.so.1";
+
+/// Whether a driver can serve runtimes of a major version: it can unless it is of an older one. 12040 stands for 12.4.
+pub fn serves(driver_version: i32, runtime_major: i32) -> bool {
+    driver_version / 1000 >= runtime_major
+}
+
+/// The functions themselves, below the adapters.
+static BARE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Driver functions that work in the calling thread's context. The runtime binds one to a thread at the first call that needs it:
+/// a thread that never called the runtime has none, and CUDA 11's cudaSetDevice names a context that does not exist yet. So each of
+/// these is preceded by the cheapest runtime call that binds; unlike the usual cudaFree(0), it is harmless to a capture.
+macro_rules! bind_context_first {
+    ($($slot:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        $(
+            #[allow(non_snake_case)]
+            unsafe extern "C" fn $slot($($argument: $type),*) -> Code {
+                // `adapt` stored the table before anyone had the address of this function.
+                let bare = unsafe { &*BARE.load(Ordering::Acquire) };
+                let (mut least, mut greatest) = (0, 0);
+                match (unsafe { (bare.cudaDeviceGetStreamPriorityRange)(&mut least, &mut greatest) }, bare.$slot) {
+                    (code::SUCCESS, Some(function)) => unsafe { function($($argument),*) },
+                    (code::SUCCESS, None) => code::NOT_SUPPORTED,
+                    (failure, _) => failure,
+                }
+            }
+        )*
+
+        /// Puts the adapters over the slots that need one. From then on this table is the one in use.
+        pub fn adapt(table: &mut Table) {
+            BARE.store(Box::into_raw(Box::new(*table)), Ordering::Release);
+            $(table.$slot = table.$slot.and(Some($slot));)*
+        }
+    };
+}
+
+bind_context_first! {
+    cuStreamGetCtx(stream: RawStream, context: *mut usize);
+    cuModuleLoadData(module: *mut usize, image: *const c_void);
+    cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char);
+    cuModuleUnload(module: usize);
+    cuLaunchKernel(function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+                   shared: u32, stream: RawStream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+}

@@ -1,0 +1,87 @@
+/* A fake libcuda.so.1: -DVERSION=12040. Contexts are real in one respect: a thread has none until fake_bind gives it one. */
+#define FAKE_CALLS fake_driver_calls
+#include "fake.h"
+
+typedef struct {
+    int type, handle_types, location_type, location_id;
+    void *win32;
+    unsigned char compression, rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+} prop_t;
+typedef struct {
+    int location_type, location_id, flags;
+} access_t;
+
+static __thread int bound = -1;
+
+/* For the fake runtime: which device's context the calling thread has. */
+void fake_bind(int device) { bound = device; }
+
+#define NEEDS_CONTEXT \
+    do { \
+        if (bound < 0) { \
+            note(__func__); \
+            return 201; \
+        } \
+    } while (0)
+
+int cuDriverGetVersion(int *version) {
+#ifdef STUB
+    (void)version;
+    return 34;
+#else
+    GIVE(1, *version = VERSION);
+#endif
+}
+
+int cuMemGetAllocationGranularity(size_t *granularity, const prop_t *p, int option) {
+    GIVE(p->type == 1 && p->handle_types == 9 && p->location_type == 1 && p->location_id == 1 && p->compression == 2 && p->rdma == 1 &&
+             p->usage == 3 && !p->win32 && option == 0,
+         *granularity = SIZE);
+}
+int cuMemAddressReserve(void **address, size_t size, size_t alignment, void *wish, unsigned long long flags) {
+    GIVE(size == SIZE && alignment == 0x200000 && !wish && flags == 0, *address = TO);
+}
+int cuMemAddressFree(void *address, size_t size) { CHECK(address == TO && size == SIZE); }
+int cuMemCreate(unsigned long long *handle, size_t size, const prop_t *p, unsigned long long flags) {
+    GIVE(size == SIZE && p->location_id == 1 && flags == 0, *handle = 0x123456789abcdefULL);
+}
+int cuMemRelease(unsigned long long handle) { CHECK(handle == 0x123456789abcdefULL); }
+int cuMemMap(void *address, size_t size, size_t offset, unsigned long long handle, unsigned long long flags) {
+    CHECK(address == TO && size == SIZE && offset == 0 && handle == 0x123456789abcdefULL && flags == 0);
+}
+int cuMemUnmap(void *address, size_t size) { CHECK(address == TO && size == SIZE); }
+int cuMemSetAccess(void *address, size_t size, const access_t *access, size_t count) {
+    CHECK(address == TO && size == SIZE && count == 2 && access[0].location_type == 1 && access[0].location_id == 0 &&
+          access[0].flags == 3 && access[1].location_id == 1 && access[1].flags == 1);
+}
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { GIVE(device == 1, (*flags = 4, *active = 1)); }
+int cuStreamGetCtx(stream_t stream, void **context) {
+    NEEDS_CONTEXT;
+    GIVE(stream == STREAM, *context = OTHER);
+}
+int cuCtxPushCurrent_v2(void *context) { GIVE(context == OTHER, bound = 1); }
+int cuCtxPopCurrent_v2(void **context) { GIVE(bound == 1, (*context = OTHER, bound = 0)); }
+int cuCtxGetDevice(int *device) {
+    NEEDS_CONTEXT;
+    GIVE(1, *device = bound);
+}
+int cuModuleLoadData(void **module, const void *image) {
+    NEEDS_CONTEXT;
+    GIVE(!strcmp(image, "ptx"), *module = (void *)(0x7f0000006000 + bound));
+}
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    NEEDS_CONTEXT;
+    GIVE(module == (void *)(0x7f0000006000 + bound) && !strcmp(name, "kernel"), *function = OTHER);
+}
+int cuModuleUnload(void *module) {
+    NEEDS_CONTEXT;
+    CHECK(module == (void *)(0x7f0000006000 + bound));
+}
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                   stream_t stream, void **parameters, void **extra) {
+    NEEDS_CONTEXT;
+    CHECK(function == OTHER && gx == 1 && gy == 2 && gz == 3 && bx == 4 && by == 5 && bz == 6 && shared == 7 && stream == STREAM &&
+          *(int *)parameters[0] == 8 && !extra);
+}

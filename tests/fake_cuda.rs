@@ -1,0 +1,640 @@
+//! The real backend over fake libraries: which of them is taken, what is said when none is, and that each slot of the table reaches
+//! its function with its arguments in place. tests/fake/*.c are the libraries; each case runs in a process of its own.
+
+use std::ffi::{CString, c_char, c_void};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tcuda::base::{Error, Status};
+use tcuda::runtime::api::Place;
+use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation, Table};
+use tcuda::runtime::{Runtime, cuda};
+
+const CASE: &str = "TCUDA_TEST_CASE";
+const ROOT: &str = "TCUDA_TEST_ROOT";
+const RUNTIMES: [(i32, &str); 3] = [(13000, "libcudart.so.13"), (12040, "libcudart.so.12"), (11080, "libcudart.so.11.0")];
+
+/// A machine for one case: a folder with the fake libraries in it, and the variables of the environment.
+struct Machine {
+    root: PathBuf,
+    variables: Vec<(String, String)>,
+}
+
+impl Machine {
+    /// Puts a library there. Below `loader/` the loader finds it by name.
+    fn with(self, place: &str, library: &Path) -> Machine {
+        let to = self.root.join(place);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(library, to).unwrap();
+        self
+    }
+
+    /// `{}` in the value stands for the machine's folder.
+    fn set(mut self, name: &str, value: &str) -> Machine {
+        let value = value.replace("{}", self.root.to_str().unwrap());
+        self.variables.push((name.into(), value));
+        self
+    }
+}
+
+/// Runs `body` in a new process, on the machine that `build` makes. `name` is the test's own.
+fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnce()) {
+    if std::env::var(CASE).is_ok_and(|case| case == name) {
+        return body();
+    }
+    let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(root.join("loader")).unwrap();
+    let machine = build(Machine { root: root.clone(), variables: Vec::new() });
+    // What the case does not bring must not come from the machine that the test runs on.
+    for library in ["libcuda.so.1"].into_iter().chain(RUNTIMES.map(|(_, soname)| soname)) {
+        let file = root.join("loader").join(library);
+        if !file.exists() {
+            std::fs::write(file, "no library").unwrap();
+        }
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env(CASE, name).env(ROOT, &root);
+    command.env("LD_LIBRARY_PATH", root.join("loader")).env("PATH", root.join("bin")).env("HOME", root.join("home"));
+    for variable in ["TCUDA_BACKEND", "TCUDA_CUDART_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX"]
+    {
+        command.env_remove(variable);
+    }
+    let output = command.envs(machine.variables).output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{name}, in its own process ({}):\n{text}", output.status);
+    std::fs::remove_dir_all(root).unwrap();
+}
+
+// ---- the libraries
+
+fn runtime_library(version: i32) -> PathBuf {
+    let (_, soname) = RUNTIMES.iter().find(|(v, _)| v / 1000 == version / 1000).unwrap();
+    build("cudart.c", soname, &[&format!("-DVERSION={version}")], &[])
+}
+
+fn runtime_without(version: i32, lacks: &[&str]) -> PathBuf {
+    let (_, soname) = RUNTIMES.iter().find(|(v, _)| v / 1000 == version / 1000).unwrap();
+    build("cudart.c", soname, &[&format!("-DVERSION={version}")], lacks)
+}
+
+fn driver(version: i32) -> PathBuf {
+    build("cuda.c", "libcuda.so.1", &[&format!("-DVERSION={version}")], &[])
+}
+
+/// Compiles a library, unless that was done before. As NVIDIA's, it has a SONAME and its symbols carry a version; `lacks` are not
+/// exported.
+fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
+    let mut hasher = std::hash::DefaultHasher::new();
+    (source, soname, defines, lacks).hash(&mut hasher);
+    for file in [source, "fake.h"] {
+        std::fs::read(folder.join(file)).unwrap().hash(&mut hasher);
+    }
+    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{:016x}.so", hasher.finish()));
+    if library.exists() {
+        return library;
+    }
+    // Made under a name of this thread's own: others may want the same one now.
+    let own = format!("{}-{:?}", std::process::id(), std::thread::current().id());
+    let (made, script) = (library.with_extension(format!("{own}.so")), library.with_extension(format!("{own}.map")));
+    let hidden: String = lacks.iter().map(|name| format!("{name};")).collect();
+    let local = if lacks.is_empty() { String::new() } else { format!("local: {hidden}") };
+    std::fs::write(&script, format!("{soname} {{ global: cuda*; cu*; fake_*; {local} }};\n")).unwrap();
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let compiler = cc::Build::new().target(&target).host(&target).opt_level(1).cargo_metadata(false).get_compiler();
+    let output = compiler
+        .to_command()
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
+        .arg(&made)
+        .args(defines)
+        .arg(folder.join(source))
+        .arg(format!("-Wl,-soname,{soname}"))
+        .arg(format!("-Wl,--version-script={}", script.display()))
+        .arg("-ldl")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(made, &library).unwrap();
+    std::fs::remove_file(script).unwrap();
+    library
+}
+
+// ---- in the case's own process
+
+fn root() -> PathBuf {
+    PathBuf::from(std::env::var_os(ROOT).unwrap())
+}
+
+fn open() -> Result<Runtime, Error> {
+    cuda::open_with_local(&root().join("local"))
+}
+
+#[track_caller]
+fn opened() -> Runtime {
+    open().unwrap_or_else(|error| panic!("{:?}: {error}", error.status))
+}
+
+#[track_caller]
+fn refused(status: Status) -> String {
+    match open() {
+        Ok(runtime) => panic!("opened {}", runtime.reason),
+        Err(error) => {
+            assert_eq!(error.status, status, "{error}");
+            error.message.into_owned()
+        }
+    }
+}
+
+#[track_caller]
+fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+}
+
+/// How often a function of the loaded fake was called.
+fn calls(library: &str, counter: &str, name: &str) -> i64 {
+    let (library, counter, name) = (CString::new(library).unwrap(), CString::new(counter).unwrap(), CString::new(name).unwrap());
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        assert!(!handle.is_null());
+        let counter = libc::dlsym(handle, counter.as_ptr());
+        assert!(!counter.is_null());
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> i64>(counter)(name.as_ptr())
+    }
+}
+
+fn is_loaded(library: &str) -> bool {
+    let library = CString::new(library).unwrap();
+    !unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }.is_null()
+}
+
+// The values that the fakes expect.
+const TO: usize = 0x7f0000001000;
+const FROM: usize = 0x7f0000002000;
+const SIZE: usize = 0x500000003;
+const STREAM: usize = 0x7f0000003000;
+const EVENT: usize = 0x7f0000004000;
+const OTHER: usize = 0x7f0000005000;
+const HANDLE: u64 = 0x123456789abcdef;
+
+fn properties() -> MemAllocationProp {
+    MemAllocationProp {
+        kind: 1,
+        handle_types: 9,
+        location: MemLocation { kind: 1, id: 1 },
+        compression: 2,
+        gpu_direct_rdma: 1,
+        usage: 3,
+        ..Default::default()
+    }
+}
+
+unsafe extern "C" fn add_one(data: *mut c_void) {
+    unsafe { *data.cast::<i32>() += 1 };
+}
+
+/// Each slot once, with arguments that the fake checks.
+fn call_every_slot(r: &Runtime, soname: &str) {
+    let t = &r.table;
+    let mut out = 0;
+    r.set_device(1).unwrap();
+    assert_eq!(r.get_device().unwrap(), 1);
+    r.device_synchronize().unwrap();
+    assert_eq!(r.device_attribute(16, 1).unwrap(), 132);
+    let p = r.device_properties(1).unwrap();
+    assert_eq!((p.name.as_str(), &p.uuid, p.total_memory, p.major, p.minor), ("Fake", b"0123456789abcdef", SIZE as u64, 9, 1));
+    assert_eq!(r.pci_bus_id(1).unwrap(), "0000:3b:00.0");
+    assert_eq!(r.stream_priority_range().unwrap(), (0, -5));
+    assert!(r.can_access_peer(0, 1).unwrap());
+    r.enable_peer_access(1).unwrap();
+    assert_eq!(unsafe { (t.cudaDeviceDisablePeerAccess)(1) }, 0);
+    assert_eq!(r.mem_get_info().unwrap(), (SIZE, SIZE + 1));
+    assert_eq!(r.has_primary_context(1), Some(true));
+
+    assert_eq!(r.malloc(SIZE).unwrap(), TO);
+    r.free(TO).unwrap();
+    assert_eq!(r.host_alloc(SIZE, 1).unwrap(), FROM);
+    r.free_host(FROM).unwrap();
+    r.host_register(FROM, SIZE, 2).unwrap();
+    r.host_unregister(FROM).unwrap();
+    assert_eq!(r.place_of(TO).unwrap(), Place::Device { device: 1 });
+    assert_eq!(r.place_of(FROM).unwrap(), Place::Pinned { device: 0 });
+    assert_eq!(r.place_of(OTHER).unwrap(), Place::Managed { device: 0 });
+    assert_eq!(r.place_of(8).unwrap(), Place::Unregistered);
+    r.memcpy(TO, FROM, SIZE).unwrap();
+    r.memcpy_async(TO, FROM, SIZE, STREAM).unwrap();
+    r.memcpy_peer_async(TO, 1, FROM, 0, SIZE, STREAM).unwrap();
+    r.memcpy_2d_async(TO, 32, FROM, 16, 8, 4, STREAM).unwrap();
+    assert_eq!(unsafe { (t.cudaMemset)(TO, -7, SIZE) }, 0);
+    r.memset_async(TO, -7, SIZE, STREAM).unwrap();
+
+    assert_eq!(r.stream_create(1, -3).unwrap(), STREAM);
+    r.stream_synchronize(STREAM).unwrap();
+    assert!(r.stream_query(STREAM).unwrap() && !r.stream_query(OTHER).unwrap());
+    r.stream_wait_event(STREAM, EVENT).unwrap();
+    assert_eq!(r.stream_priority(STREAM).unwrap(), -3);
+    assert_eq!(r.stream_flags(STREAM).unwrap(), 1);
+    assert!(r.stream_is_capturing(STREAM).unwrap());
+    assert_eq!(r.stream_device(STREAM).unwrap(), 1);
+    let mut id = 0;
+    if let Some(get_id) = t.cudaStreamGetId {
+        assert_eq!((unsafe { get_id(STREAM, &mut id) }, id), (0, HANDLE));
+    }
+    let mut data = 1;
+    unsafe { r.launch_host_function(STREAM, add_one, (&raw mut data).cast()) }.unwrap();
+    assert_eq!(data, 2);
+    r.stream_destroy(STREAM).unwrap();
+    let mut mode = 2;
+    assert_eq!((unsafe { (t.cudaThreadExchangeStreamCaptureMode)(&mut mode) }, mode), (0, 0));
+
+    assert_eq!(r.event_create(2).unwrap(), EVENT);
+    r.event_record(EVENT, STREAM).unwrap();
+    assert!(r.event_query(EVENT).unwrap() && !r.event_query(OTHER).unwrap());
+    r.event_synchronize(EVENT).unwrap();
+    assert_eq!(r.event_elapsed_time(EVENT, OTHER).unwrap(), 1.5);
+    r.event_destroy(EVENT).unwrap();
+
+    assert_eq!(r.granularity(&properties()).unwrap(), SIZE);
+    assert_eq!(r.address_reserve(SIZE, 0x200000).unwrap(), TO);
+    assert_eq!(r.mem_create(SIZE, &properties()).unwrap(), HANDLE);
+    r.mem_map(TO, SIZE, HANDLE).unwrap();
+    let access = |id, flags| MemAccess { location: MemLocation { kind: 1, id }, flags };
+    r.mem_set_access(TO, SIZE, &[access(0, 3), access(1, 1)]).unwrap();
+    r.mem_unmap(TO, SIZE).unwrap();
+    r.mem_release(HANDLE).unwrap();
+    r.address_free(TO, SIZE).unwrap();
+
+    let mut context = 0;
+    assert_eq!((unsafe { t.cuStreamGetCtx.unwrap()(STREAM, &mut context) }, context), (0, OTHER));
+    assert_eq!(unsafe { t.cuCtxPushCurrent_v2.unwrap()(context) }, 0);
+    assert_eq!((unsafe { t.cuCtxGetDevice.unwrap()(&mut out) }, out), (0, 1));
+    assert_eq!(unsafe { t.cuCtxPopCurrent_v2.unwrap()(&mut context) }, 0);
+
+    let module = r.module_load(c"ptx").unwrap();
+    let function = r.module_function(module, "kernel").unwrap();
+    let mut argument = 8;
+    let mut parameters = [(&raw mut argument).cast()];
+    unsafe { r.launch_kernel(function, [1, 2, 3], [4, 5, 6], 7, STREAM, &mut parameters) }.unwrap();
+    assert_eq!(unsafe { t.cuModuleUnload.unwrap()(module) }, 0);
+
+    let error = r.malloc(1).unwrap_err();
+    assert_eq!((error.status, error.native, error.device), (Status::TCUDA_ERROR_OUT_OF_MEMORY, 2, 1));
+    assert_says(&error.message, &["out of memory", "cudaErrorMemoryAllocation", "cudaMalloc"]);
+    assert_eq!(unsafe { (t.cudaPeekAtLastError)() }, 0, "a failing call left its error behind");
+
+    let optional = Table::OPTIONAL.iter().filter(|name| r.version >= 12080 || **name == "cudaStreamGetId" && r.version >= 12000);
+    for name in Table::RUNTIME.iter().chain(optional) {
+        assert!(calls(soname, "fake_runtime_calls", name) > 0, "{name} was never called: add it to tests/fake/cudart.c and here");
+    }
+    for name in Table::DRIVER {
+        assert!(calls("libcuda.so.1", "fake_driver_calls", name) > 0, "{name} was never called: add it to tests/fake/cuda.c and here");
+    }
+}
+
+// ---- cases
+
+#[test]
+fn every_slot_of_cuda_13() {
+    case(
+        "every_slot_of_cuda_13",
+        |m| m.with("loader/libcuda.so.1", &driver(13000)).with("loader/libcudart.so.13", &runtime_library(13000)),
+        || {
+            let r = opened();
+            assert_eq!((r.name, r.version, r.driver_version, r.device_count), ("cuda", 13000, 13000, 2));
+            assert_says(&r.reason, &["loader/libcudart.so.13", "CUDA runtime 13.0", "driver for CUDA 13.0", "2 devices"]);
+            assert!(r.has_virtual_memory());
+            call_every_slot(&r, "libcudart.so.13");
+        },
+    );
+}
+
+#[test]
+fn every_slot_of_cuda_12() {
+    case(
+        "every_slot_of_cuda_12",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(12080))
+                .with("loader/libcudart.so.12", &runtime_without(12040, &["cudaStreamGetDevice"]))
+                .set("FAKE_DEVICES", "3")
+        },
+        || {
+            let r = opened();
+            assert_eq!((r.version, r.driver_version, r.device_count), (12040, 12080, 3));
+            assert!(r.table.cudaStreamGetId.is_some() && r.table.cudaStreamGetDevice.is_none());
+            call_every_slot(&r, "libcudart.so.12");
+        },
+    );
+}
+
+#[test]
+fn every_slot_of_cuda_11_on_a_newer_driver() {
+    case(
+        "every_slot_of_cuda_11_on_a_newer_driver",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(13000))
+                .with("loader/libcudart.so.11.0", &runtime_without(11080, &["cudaStreamGetDevice", "cudaStreamGetId"]))
+        },
+        || {
+            let r = opened();
+            assert_eq!((r.version, r.driver_version), (11080, 13000));
+            assert!(r.table.cudaStreamGetId.is_none() && r.table.cudaStreamGetDevice.is_none());
+            call_every_slot(&r, "libcudart.so.11.0");
+        },
+    );
+}
+
+#[test]
+fn a_driver_call_finds_the_current_devices_context() {
+    fn load_on_each_device() {
+        let r = opened();
+        for device in [0, 1, 0] {
+            r.set_device(device).unwrap();
+            // The fake's module handles tell the context they were loaded into.
+            assert_eq!(r.module_load(c"ptx").unwrap(), 0x7f0000006000 + device as usize);
+        }
+        // A thread that never called the runtime has no context yet.
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(r.module_load(c"ptx").unwrap(), 0x7f0000006000));
+        });
+    }
+    let name = "a_driver_call_finds_the_current_devices_context";
+    for (version, soname) in RUNTIMES {
+        let place = format!("loader/{soname}");
+        case(name, |m| m.with("loader/libcuda.so.1", &driver(13000)).with(&place, &runtime_library(version)), load_on_each_device);
+    }
+}
+
+#[test]
+fn a_runtime_newer_than_the_driver_gives_way() {
+    case(
+        "a_runtime_newer_than_the_driver_gives_way",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(12020))
+                .with("loader/libcudart.so.13", &runtime_library(13000))
+                .with("loader/libcudart.so.12", &runtime_library(12040))
+        },
+        || {
+            assert_eq!(opened().version, 12040);
+            assert!(!is_loaded("libcudart.so.13"), "the runtime that was not taken is still loaded");
+        },
+    );
+}
+
+#[test]
+fn a_missing_slot_leads_to_the_next_runtime() {
+    case(
+        "a_missing_slot_leads_to_the_next_runtime",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(13000))
+                .with("loader/libcudart.so.13", &runtime_without(13000, &["cudaMemset"]))
+                .with("loader/libcudart.so.12", &runtime_without(12040, &["cudaGetErrorName"]))
+                .with("loader/libcudart.so.11.0", &runtime_library(11080))
+        },
+        || assert_eq!(opened().version, 11080),
+    );
+}
+
+#[test]
+fn missing_slots_in_all_are_named() {
+    case(
+        "missing_slots_in_all_are_named",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(12040)).with("loader/libcudart.so.12", &runtime_without(12040, &["cudaMemset"])).with(
+                "home/.local/lib/python3.9/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12",
+                &runtime_without(12040, &["cudaFree"]),
+            )
+        },
+        || {
+            let text = refused(Status::TCUDA_ERROR_NO_DEVICE);
+            assert_says(&text, &["libcudart.so.12 has no cudaMemset", "libcudart.so.12 has no cudaFree", "CUDA up to 12.4"]);
+            assert_says(&text, &["pip install nvidia-cuda-runtime-cu12", "TCUDA_CUDART_PATH"]);
+        },
+    );
+}
+
+#[test]
+fn the_driver_is_older_than_every_runtime() {
+    case(
+        "the_driver_is_older_than_every_runtime",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(11040))
+                .with("loader/libcudart.so.13", &runtime_library(13000))
+                .with("local/cuda-12.4/lib64/libcudart.so.12", &runtime_library(12040))
+        },
+        || {
+            let text = refused(Status::TCUDA_ERROR_INSUFFICIENT_DRIVER);
+            assert_says(&text, &["CUDA up to 11.4", "(CUDA runtime 13.0) finds the driver too old", "nvidia-cuda-runtime-cu11"]);
+            assert_says(&text, &["cuda-12.4/lib64/libcudart.so.12 is for drivers of CUDA 12 and later"]);
+        },
+    );
+}
+
+#[test]
+fn no_driver() {
+    case(
+        "no_driver",
+        |m| {
+            m.with("loader/libcudart.so.12", &runtime_library(12040))
+                .with("loader/libcudart.so.11.0", &runtime_library(11080))
+                .set("CUDA_HOME", "{}/nowhere")
+        },
+        || {
+            let text = refused(Status::TCUDA_ERROR_NO_DEVICE);
+            let root = root();
+            let root = root.to_str().unwrap();
+            assert_says(&text, &["no NVIDIA driver", "libcuda.so.1", "Install the driver", "what the process has already: nothing"]);
+            assert_says(&text, &["libcudart.so.12 (CUDA runtime 12.4) finds no driver", "libcudart.so.11.0 finds no driver"]);
+            assert_says(&text, &[&format!("CUDA_HOME={root}/nowhere: nothing"), &format!("{root}/local/cuda*: nothing")]);
+            assert_says(&text, &[&format!("{root}/home/.local: nothing")]);
+        },
+    );
+}
+
+#[test]
+fn the_stub_of_a_toolkit_is_no_driver() {
+    case(
+        "the_stub_of_a_toolkit_is_no_driver",
+        |m| m.with("loader/libcuda.so.1", &build("cuda.c", "libcuda.so.1", &["-DVERSION=13000", "-DSTUB"], &[])),
+        || assert_says(&refused(Status::TCUDA_ERROR_NO_DEVICE), &["no NVIDIA driver works here (libcuda.so.1 answers 34"]),
+    );
+}
+
+#[test]
+fn no_visible_device() {
+    case(
+        "no_visible_device",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(13000))
+                .with("loader/libcudart.so.13", &runtime_library(13000))
+                .set("FAKE_DEVICES", "0")
+                .set("CUDA_VISIBLE_DEVICES", "")
+        },
+        || assert_says(&refused(Status::TCUDA_ERROR_NO_DEVICE), &["see no device", "CUDA_VISIBLE_DEVICES is set to \"\""]),
+    );
+}
+
+#[test]
+fn a_failing_runtime_is_quoted() {
+    case(
+        "a_failing_runtime_is_quoted",
+        |m| {
+            let failing = build("cudart.c", "libcudart.so.13", &["-DVERSION=13000", "-DANSWER=802"], &[]);
+            m.with("loader/libcuda.so.1", &driver(13000)).with("loader/libcudart.so.13", &failing)
+        },
+        || {
+            let error = open().err().unwrap();
+            assert_eq!((error.status, error.native), (Status::TCUDA_ERROR_NO_DEVICE, 802));
+            assert_says(&error.message, &["system not yet initialized (cudaErrorSystemNotReady, 802)"]);
+        },
+    );
+}
+
+#[test]
+fn a_driver_without_virtual_memory() {
+    case(
+        "a_driver_without_virtual_memory",
+        |m| {
+            let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=13000"], &["cuMemCreate", "cuModuleLoadData"]);
+            m.with("loader/libcuda.so.1", &old).with("loader/libcudart.so.13", &runtime_library(13000))
+        },
+        || {
+            let r = opened();
+            assert!(!r.has_virtual_memory() && r.table.cuMemMap.is_some());
+            for error in [r.mem_create(SIZE, &properties()).unwrap_err(), r.module_load(c"ptx").unwrap_err()] {
+                assert_eq!(error.status, Status::TCUDA_ERROR_NOT_SUPPORTED, "{error}");
+                assert_says(&error.message, &["is not available", "libcudart.so.13"]);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_runtime_of_the_process_comes_first() {
+    case(
+        "a_runtime_of_the_process_comes_first",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(13000))
+                .with("loader/libcudart.so.13", &runtime_library(13000))
+                .with("elsewhere/renamed.so", &runtime_library(12040))
+        },
+        || {
+            let file = CString::new(root().join("elsewhere/renamed.so").to_str().unwrap()).unwrap();
+            assert!(!unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.is_null());
+            let r = opened();
+            assert_eq!(r.version, 12040);
+            assert_says(&r.reason, &["elsewhere/renamed.so", "what the process has already"]);
+        },
+    );
+}
+
+#[test]
+fn the_path_given_comes_before_all() {
+    case(
+        "the_path_given_comes_before_all",
+        |m| {
+            m.with("loader/libcuda.so.1", &driver(13000))
+                .with("loader/libcudart.so.13", &runtime_library(13000))
+                .with("mine/libcudart-of-mine.so", &runtime_library(12040))
+                .set("TCUDA_CUDART_PATH", "{}/mine/libcudart-of-mine.so")
+        },
+        || {
+            let r = opened();
+            assert_eq!(r.version, 12040);
+            assert_says(&r.reason, &["mine/libcudart-of-mine.so", "TCUDA_CUDART_PATH"]);
+        },
+    );
+}
+
+#[test]
+fn a_broken_path_given_is_an_error() {
+    let name = "a_broken_path_given_is_an_error";
+    for path in ["{}/none.so", "{}/loader/libcudart.so.11.0", "{}/loader"] {
+        case(
+            name,
+            |m| {
+                m.with("loader/libcuda.so.1", &driver(13000))
+                    .with("loader/libcudart.so.13", &runtime_library(13000))
+                    .set("TCUDA_CUDART_PATH", path)
+            },
+            || {
+                let text = refused(Status::TCUDA_ERROR_NO_DEVICE);
+                let given = std::env::var("TCUDA_CUDART_PATH").unwrap();
+                assert_says(&text, &["looked for in TCUDA_CUDART_PATH: ", &given, "Correct TCUDA_CUDART_PATH"]);
+            },
+        );
+    }
+}
+
+#[test]
+fn every_folder_is_searched() {
+    let name = "every_folder_is_searched";
+    let wheel = "lib/python3.12/site-packages/nvidia";
+    for (place, variable, value) in [
+        ("toolkit/lib64/libcudart.so.12".into(), "CUDA_HOME", "{}/toolkit"),
+        ("toolkit/lib/libcudart.so.12".into(), "CUDA_PATH", "{}/toolkit"),
+        ("local/cuda-12.4/lib64/libcudart.so.12".into(), "UNUSED", ""),
+        (format!("venv/{wheel}/cuda_runtime/lib/libcudart.so.12"), "VIRTUAL_ENV", "{}/venv"),
+        (format!("local/{wheel}/cuda_runtime/lib/libcudart.so.12"), "UNUSED", ""),
+        ("local/lib/python3.12/dist-packages/nvidia/cuda_runtime/lib/libcudart.so.12".into(), "UNUSED", ""),
+        ("conda/lib/libcudart.so.12".into(), "CONDA_PREFIX", "{}/conda"),
+    ] {
+        case(
+            name,
+            |m| {
+                m.with("loader/libcuda.so.1", &driver(12040))
+                    .with(&place, &runtime_library(12040))
+                    .set(variable, value)
+                    .set("PLACE", &place)
+            },
+            || assert_says(&opened().reason, &[&std::env::var("PLACE").unwrap()]),
+        );
+    }
+}
+
+#[test]
+fn the_wheels_of_a_python_on_the_path_are_found() {
+    case(
+        "the_wheels_of_a_python_on_the_path_are_found",
+        |m| {
+            let python = m.root.join("base/bin/python3.12");
+            std::fs::create_dir_all(python.parent().unwrap()).unwrap();
+            std::fs::create_dir_all(m.root.join("bin")).unwrap();
+            std::fs::write(&python, "").unwrap();
+            std::os::unix::fs::symlink(&python, m.root.join("bin/python3")).unwrap();
+            m.with("loader/libcuda.so.1", &driver(13000))
+                .with("base/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13", &runtime_library(13000))
+        },
+        || assert_says(&opened().reason, &["base/lib/python3.12/site-packages/nvidia/cu13/lib/libcudart.so.13"]),
+    );
+}
+
+#[test]
+fn many_threads_start_at_once() {
+    case(
+        "many_threads_start_at_once",
+        |m| m.with("loader/libcuda.so.1", &driver(13000)).with("loader/libcudart.so.13", &runtime_library(13000)),
+        || {
+            std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..8).map(|_| scope.spawn(|| std::ptr::from_ref(tcuda::runtime::runtime().unwrap()) as usize)).collect();
+                let runtimes: Vec<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+                assert!(runtimes.iter().all(|runtime| *runtime == runtimes[0]));
+            });
+            assert_eq!(tcuda::runtime::backend_name(), "cuda");
+            assert_eq!(calls("libcudart.so.13", "fake_runtime_calls", "cudaGetDeviceCount"), 1);
+        },
+    );
+}
+
+#[test]
+fn without_a_device_the_simulated_one_is_offered_not_taken() {
+    case(
+        "without_a_device_the_simulated_one_is_offered_not_taken",
+        |m| m,
+        || {
+            assert_eq!(tcuda::runtime::backend_name(), "none");
+            assert_says(&tcuda::runtime::backend_reason(), &["no NVIDIA driver", "TCUDA_BACKEND=sim"]);
+        },
+    );
+}
