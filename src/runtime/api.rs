@@ -437,14 +437,6 @@ impl Runtime {
 
     // ---- modules (driver)
 
-    /// Makes the current device's context the thread's own. The driver needs that; the runtime may not have done it yet (before
-    /// CUDA 12 the first call that works does, not cudaSetDevice).
-    pub fn bind_context(&self) -> Result<()> {
-        let mut device = 0;
-        let bound = self.table.cuCtxGetDevice.is_some_and(|function| unsafe { function(&mut device) } == code::SUCCESS);
-        if bound { Ok(()) } else { self.free(0) }
-    }
-
     /// Does what a capture of this thread would forbid though it takes no part in it, as loading a module.
     pub fn outside_capture<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         const RELAXED: i32 = 2;

@@ -109,7 +109,6 @@ pub unsafe fn launch<A: Copy + Send + 'static>(
         let twin = kernel.twin;
         return sim::launch(stream, move || unsafe { twin(&arguments) }, accesses);
     }
-    runtime.bind_context()?;
     let handle = kernel.handle(runtime, device)?;
     let mut parameters = [std::ptr::from_mut(&mut arguments).cast::<c_void>()];
     unsafe { runtime.launch_kernel(handle, [blocks, 1, 1], [threads, 1, 1], 0, stream, &mut parameters) }
