@@ -197,7 +197,6 @@ unsafe extern "C" fn add_one(data: *mut c_void) {
 /// Each slot once, with arguments that the fake checks.
 fn call_every_slot(r: &Runtime, soname: &str) {
     let t = &r.table;
-    let mut out = 0;
     r.set_device(1).unwrap();
     assert_eq!(r.get_device().unwrap(), 1);
     r.device_synchronize().unwrap();
@@ -267,9 +266,11 @@ fn call_every_slot(r: &Runtime, soname: &str) {
 
     let mut context = 0;
     assert_eq!((unsafe { t.cuStreamGetCtx.unwrap()(STREAM, &mut context) }, context), (0, OTHER));
-    assert_eq!(unsafe { t.cuCtxPushCurrent_v2.unwrap()(context) }, 0);
+    assert_eq!(r.primary_context(1).unwrap().unwrap(), OTHER);
+    r.context_push(context).unwrap();
+    let mut out = 0;
     assert_eq!((unsafe { t.cuCtxGetDevice.unwrap()(&mut out) }, out), (0, 1));
-    assert_eq!(unsafe { t.cuCtxPopCurrent_v2.unwrap()(&mut context) }, 0);
+    r.context_pop().unwrap();
 
     let module = r.module_load(c"ptx").unwrap();
     let function = r.module_function(module, "kernel").unwrap();

@@ -57,6 +57,7 @@ int cuMemSetAccess(void *address, size_t size, const access_t *access, size_t co
           access[0].flags == 3 && access[1].location_id == 1 && access[1].flags == 1);
 }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { GIVE(device == 1, (*flags = 4, *active = 1)); }
+int cuDevicePrimaryCtxRetain(void **context, int device) { GIVE(device == 1, *context = OTHER); }
 int cuStreamGetCtx(stream_t stream, void **context) {
     NEEDS_CONTEXT;
     GIVE(stream == STREAM, *context = OTHER);
