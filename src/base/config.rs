@@ -21,6 +21,11 @@ pub const VARIABLES: &[Variable] = &[
         default: "",
         meaning: "shuffles the progress of simulated streams; without it an idle stream completes at once",
     },
+    Variable {
+        name: "TCUDA_SIM_PEERS",
+        default: "all",
+        meaning: "which simulated devices reach each other: all, none, or pairs as 0-1,2-3",
+    },
     Variable { name: "TCUDA_LOG", default: "warning", meaning: "what goes to stderr without a log callback: error, warning or info" },
     Variable { name: "CUDA_VISIBLE_DEVICES", default: "", meaning: "CUDA's own; the simulated device honours it too" },
     Variable { name: "CUDA_LAUNCH_BLOCKING", default: "0", meaning: "CUDA's own; the simulated device honours it too" },

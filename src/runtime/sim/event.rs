@@ -1,0 +1,116 @@
+//! Events: marks in streams, with the time at which they were passed.
+
+use super::super::table::{Code, RawEvent, RawStream, code};
+use super::Sim;
+use super::stream::{self, Point, State, Work};
+use std::time::{Duration, Instant};
+
+pub struct Event {
+    pub device: usize,
+    pub flags: u32,
+    /// Counts the records: a later one makes an earlier one void.
+    pub version: u64,
+    /// Where it was recorded last.
+    point: Option<Point>,
+    pub at: Option<Instant>,
+}
+
+const DISABLE_TIMING: u32 = 2;
+const INTERPROCESS: u32 = 4;
+const KNOWN: u32 = 7;
+/// What a real device's clock resolves.
+const TICK: Duration = Duration::from_nanos(500);
+
+impl Sim {
+    pub fn create_event(&'static self, flags: u32) -> Result<RawEvent, Code> {
+        let device = self.current()?;
+        if flags & !KNOWN != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
+            return Err(code::INVALID_VALUE);
+        }
+        let mut line = self.scheduler.line();
+        let id = line.state.next_id();
+        line.state.events.insert(id, Event { device, flags, version: 0, point: None, at: None });
+        Ok(stream::event_handle(id))
+    }
+
+    /// Work that it stands in goes on.
+    pub fn destroy_event(&'static self, event: RawEvent) -> Result<(), Code> {
+        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
+        let gone = self.scheduler.line().state.events.remove(&id).ok_or(code::INVALID_HANDLE)?;
+        self.devices[gone.device].check()
+    }
+
+    pub fn record_event(&'static self, event: RawEvent, raw: RawStream) -> Result<(), Code> {
+        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
+        let (stream, device) = self.stream(raw)?;
+        let mut line = self.scheduler.line();
+        let mark = line.state.events.get_mut(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
+        mark.version += 1;
+        mark.at = None;
+        let version = mark.version;
+        let now = Instant::now();
+        let point = line.state.push(stream, Work::Record { event: id, version }, Vec::new(), now).ok_or(code::INVALID_HANDLE)?;
+        if let Some(mark) = line.state.events.get_mut(&id) {
+            mark.point = Some(point);
+        }
+        Ok(())
+    }
+
+    /// The stream's later work waits for the event as it was recorded last; never recorded is no wait.
+    pub fn wait_event(&'static self, raw: RawStream, event: RawEvent, flags: u32) -> Result<(), Code> {
+        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
+        let (stream, _) = self.stream(raw)?;
+        if flags != 0 {
+            return Err(code::INVALID_VALUE);
+        }
+        let mut line = self.scheduler.line();
+        let (device, point) = line.state.events.get(&id).map(|mark| (mark.device, mark.point)).ok_or(code::INVALID_HANDLE)?;
+        self.devices[device].check()?;
+        let pending = point.filter(|point| !line.state.has_reached(*point));
+        if let Some(point) = pending {
+            line.state.push(stream, Work::Nothing, vec![point], Instant::now()).ok_or(code::INVALID_HANDLE)?;
+        }
+        Ok(())
+    }
+
+    /// Its device, and where it is still to come; None: complete.
+    fn pending(&'static self, event: RawEvent) -> Result<(usize, Option<Point>), Code> {
+        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
+        let line = self.scheduler.line();
+        let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
+        self.devices[mark.device].check()?;
+        Ok((mark.device, mark.point.filter(|point| !line.state.has_reached(*point))))
+    }
+
+    pub fn query_event(&'static self, event: RawEvent) -> Result<(), Code> {
+        match self.pending(event)? {
+            (_, None) => Ok(()),
+            (_, Some(_)) => Err(code::NOT_READY),
+        }
+    }
+
+    pub fn synchronize_event(&'static self, event: RawEvent) -> Result<(), Code> {
+        let (device, Some(point)) = self.pending(event)? else { return Ok(()) };
+        self.wait_for(&[point]);
+        self.devices[device].check()
+    }
+
+    pub fn elapsed_time(&'static self, start: RawEvent, end: RawEvent) -> Result<f32, Code> {
+        let line = self.scheduler.line();
+        let find = |event| line.state.events.get(&stream::event_id(event)?).filter(|mark| mark.flags & DISABLE_TIMING == 0);
+        let (start, end) = (find(start).ok_or(code::INVALID_HANDLE)?, find(end).ok_or(code::INVALID_HANDLE)?);
+        self.devices[start.device].check()?;
+        if start.device != end.device || start.point.is_none() || end.point.is_none() {
+            return Err(code::INVALID_HANDLE);
+        }
+        let (Some(start), Some(end)) = (start.at, end.at) else { return Err(code::NOT_READY) };
+        let milliseconds = |time: Duration| (time.as_nanos() / TICK.as_nanos()) as f32 * (TICK.as_nanos() as f32 / 1e6);
+        Ok(if end >= start { milliseconds(end - start) } else { -milliseconds(start - end) })
+    }
+}
+
+impl State {
+    pub fn events_of(&self, device: usize) -> usize {
+        self.events.values().filter(|event| event.device == device).count()
+    }
+}

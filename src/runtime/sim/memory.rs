@@ -1,0 +1,373 @@
+//! The books of all memory: which addresses are whose, and whether a range may be touched now.
+
+use super::super::table::{Address, Code, MemHandle, code};
+use super::host::HostBlock;
+use super::os::{self, PAGE};
+use super::peer::Peers;
+use super::small::{self, Small};
+use super::vmm::{Handle, Mapping, Space};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+pub struct Memory {
+    books: Mutex<Books>,
+    /// Somebody waits in `settle`, and a range was let go.
+    let_go: Condvar,
+    pub peers: Peers,
+}
+
+pub(super) struct Books {
+    regions: BTreeMap<Address, Region>,
+    blocks: BTreeMap<Address, Block>,
+    pub host: BTreeMap<Address, HostBlock>,
+    pub mappings: BTreeMap<Address, Mapping>,
+    pub handles: HashMap<MemHandle, Handle>,
+    pub next_handle: MemHandle,
+    pub pools: Vec<Pool>,
+    /// Ranges that work touches at this moment, each with the number of its holder.
+    held: Vec<(u64, Address, usize)>,
+    next_holder: u64,
+    settling: usize,
+}
+
+/// A stretch of addresses that belongs to the simulation.
+struct Region {
+    end: Address,
+    kind: RegionKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RegionKind {
+    /// Holds blocks of cudaMalloc.
+    Window(usize),
+    /// From cuMemAddressReserve.
+    Reservation,
+}
+
+struct Block {
+    device: usize,
+    /// As asked for: beyond it is out of range.
+    size: usize,
+    /// As taken.
+    room: usize,
+}
+
+/// One device's memory.
+pub(super) struct Pool {
+    /// What a program sees as the total.
+    total: usize,
+    /// What can be had; a test may lower it.
+    limit: usize,
+    used: usize,
+    small: Small,
+    /// The newest last. Only the newest is carved.
+    windows: VecDeque<Window>,
+    pub space: Space,
+}
+
+struct Window {
+    start: Address,
+    end: Address,
+    next: Address,
+    /// Blocks and pages of small blocks in it.
+    live: usize,
+}
+
+impl Pool {
+    const WINDOW: usize = 16 << 30;
+    /// An emptied window is used again when there are so many: a freed address stays unused for long.
+    const KEPT: usize = 4;
+
+    pub fn charge(&mut self, size: usize) -> Result<(), Code> {
+        if size > self.limit.saturating_sub(self.used) {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        self.used += size;
+        Ok(())
+    }
+
+    pub fn refund(&mut self, size: usize) {
+        self.used -= size;
+    }
+}
+
+/// A range of bytes that work is to touch.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub address: Address,
+    pub size: usize,
+    pub write: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    Device(usize),
+    Pinned,
+    Pageable,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    pub place: Place,
+    /// Whether the device that asks may touch it.
+    pub ours: bool,
+    /// Whether the device that it lies on may touch it.
+    pub owners: bool,
+}
+
+/// Who touches: a copy may go through the device that owns the memory, a kernel may not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    Copy(usize),
+    Kernel(usize),
+}
+
+impl Memory {
+    pub fn new(devices: usize, size: usize, peers: Peers) -> Memory {
+        let pool =
+            || Pool { total: size, limit: size, used: 0, small: Small::default(), windows: VecDeque::new(), space: Space::default() };
+        let books = Books {
+            regions: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            host: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            handles: HashMap::new(),
+            next_handle: 1,
+            pools: (0..devices).map(|_| pool()).collect(),
+            held: Vec::new(),
+            next_holder: 0,
+            settling: 0,
+        };
+        Memory { books: Mutex::new(books), let_go: Condvar::new(), peers }
+    }
+
+    pub(super) fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock()
+    }
+
+    /// (free, total) bytes.
+    pub fn info(&self, device: usize) -> (usize, usize) {
+        let books = self.books();
+        let pool = &books.pools[device];
+        (pool.limit.saturating_sub(pool.used), pool.total.max(pool.limit))
+    }
+
+    /// What can be had from now on. Below what is in use, nothing can until enough was freed.
+    pub fn set_limit(&self, device: usize, size: usize) {
+        self.books().pools[device].limit = size / PAGE * PAGE;
+    }
+
+    pub fn malloc(&self, device: usize, size: usize) -> Result<Address, Code> {
+        if size == 0 {
+            return Ok(0);
+        }
+        let mut books = self.books();
+        if size > books.pools[device].limit {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        let (address, room) = if size <= small::MOST {
+            let room = size.next_multiple_of(small::GRAIN);
+            (books.take_small(device, room)?, room)
+        } else {
+            let room = size.next_multiple_of(PAGE);
+            (books.take_pages(device, room)?, room)
+        };
+        books.blocks.insert(address, Block { device, size, room });
+        Ok(address)
+    }
+
+    /// The device of a block that starts there.
+    pub fn block_device(&self, address: Address) -> Option<usize> {
+        self.books().blocks.get(&address).map(|block| block.device)
+    }
+
+    pub fn free(&self, address: Address) -> Result<(), Code> {
+        let mut books = self.books();
+        let room = books.blocks.get(&address).ok_or(code::INVALID_VALUE)?.room;
+        self.settle(&mut books, address, room);
+        // Another thread may have freed it while this one waited.
+        let block = books.blocks.remove(&address).ok_or(code::INVALID_VALUE)?;
+        if block.size > small::MOST {
+            books.give_pages(block.device, address, block.room);
+        } else if let Some(page) = books.pools[block.device].small.give(address, block.room) {
+            books.give_pages(block.device, page, PAGE);
+        }
+        Ok(())
+    }
+
+    /// Waits until no work is in the middle of touching the range. The books are unlocked meanwhile.
+    pub(super) fn settle(&self, books: &mut MutexGuard<'_, Books>, address: Address, size: usize) {
+        while books.held.iter().any(|(_, held, bytes)| *held < address + size && address < held + bytes) {
+            books.settling += 1;
+            self.let_go.wait(books);
+            books.settling -= 1;
+        }
+    }
+
+    pub fn find(&self, span: Span, by: usize) -> Result<Found, Code> {
+        self.books().find(span, by, &self.peers)
+    }
+
+    /// Runs `work` if every range may be touched, and keeps the ranges from being freed until it is done. `brief` work of copies
+    /// runs with the books locked; anything else must not.
+    pub fn touch<R>(&self, spans: &[Span], by: By, brief: bool, work: impl FnOnce() -> R) -> Result<R, Code> {
+        let mut books = self.books();
+        for span in spans {
+            books.check(*span, by, &self.peers)?;
+        }
+        if brief {
+            let result = work();
+            drop(books);
+            return Ok(result);
+        }
+        let holder = books.next_holder;
+        books.next_holder += 1;
+        books.held.extend(spans.iter().map(|span| (holder, span.address, span.size)));
+        drop(books);
+        let hold = Hold { memory: self, holder };
+        let result = work();
+        drop(hold);
+        Ok(result)
+    }
+
+    pub(super) fn add_reservation(&self, address: Address, size: usize) {
+        self.books().regions.insert(address, Region { end: address + size, kind: RegionKind::Reservation });
+    }
+
+    pub fn reservations(&self) -> usize {
+        self.books().regions.values().filter(|region| region.kind == RegionKind::Reservation).count()
+    }
+
+    /// Bytes and number of blocks of a device.
+    pub fn blocks_of(&self, device: usize) -> (usize, usize) {
+        let books = self.books();
+        let blocks = books.blocks.values().filter(|block| block.device == device);
+        blocks.fold((0, 0), |(bytes, count), block| (bytes + block.size, count + 1))
+    }
+}
+
+/// Lets the ranges go, also when the work panicked.
+struct Hold<'a> {
+    memory: &'a Memory,
+    holder: u64,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let mut books = self.memory.books();
+        books.held.retain(|(holder, _, _)| *holder != self.holder);
+        if books.settling > 0 {
+            self.memory.let_go.notify_all();
+        }
+    }
+}
+
+impl Books {
+    fn take_small(&mut self, device: usize, room: usize) -> Result<Address, Code> {
+        if let Some(address) = self.pools[device].small.take(room) {
+            return Ok(address);
+        }
+        let page = self.take_pages(device, PAGE)?;
+        let small = &mut self.pools[device].small;
+        small.add_page(page);
+        small.take(room).ok_or(code::OUT_OF_MEMORY)
+    }
+
+    fn take_pages(&mut self, device: usize, size: usize) -> Result<Address, Code> {
+        self.pools[device].charge(size)?;
+        let address = self.carve(device, size).filter(|address| os::commit(*address, size));
+        let pool = &mut self.pools[device];
+        let Some(address) = address else {
+            pool.refund(size);
+            return Err(code::OUT_OF_MEMORY);
+        };
+        if let Some(window) = pool.windows.back_mut() {
+            window.next = address + size;
+            window.live += 1;
+        }
+        Ok(address)
+    }
+
+    /// Addresses out of the newest window, which a new or an emptied one becomes if need be.
+    fn carve(&mut self, device: usize, size: usize) -> Option<Address> {
+        let pool = &mut self.pools[device];
+        if let Some(window) = pool.windows.back().filter(|window| window.end - window.next >= size) {
+            return Some(window.next);
+        }
+        let emptied = pool.windows.iter().position(|window| window.live == 0 && window.end - window.start >= size);
+        let window = match emptied.filter(|_| pool.windows.len() >= Pool::KEPT).and_then(|at| pool.windows.remove(at)) {
+            Some(window) => Window { next: window.start, ..window },
+            None => {
+                let length = size.max(Pool::WINDOW);
+                let start = os::reserve(length, PAGE)?;
+                self.regions.insert(start, Region { end: start + length, kind: RegionKind::Window(device) });
+                Window { start, end: start + length, next: start, live: 0 }
+            }
+        };
+        let start = window.start;
+        pool.windows.push_back(window);
+        Some(start)
+    }
+
+    fn give_pages(&mut self, device: usize, address: Address, size: usize) {
+        os::decommit(address, size);
+        let pool = &mut self.pools[device];
+        pool.refund(size);
+        if let Some(window) = pool.windows.iter_mut().find(|window| (window.start..window.end).contains(&address)) {
+            window.live -= 1;
+        }
+    }
+
+    /// The end and kind of the region that an address lies in.
+    fn region(&self, address: Address) -> Option<&Region> {
+        self.regions.range(..=address).next_back().map(|(_, region)| region).filter(|region| address < region.end)
+    }
+
+    pub fn reservation(&self, address: Address) -> Option<(Address, Address)> {
+        let (start, region) = self.regions.range(..=address).next_back()?;
+        (address < region.end && region.kind == RegionKind::Reservation).then_some((*start, region.end))
+    }
+
+    pub fn remove_reservation(&mut self, address: Address) {
+        self.regions.remove(&address);
+    }
+
+    /// Whether a host range keeps clear of everything that belongs to devices.
+    pub fn is_foreign(&self, address: Address, size: usize) -> bool {
+        let last = address.saturating_add(size.max(1) - 1);
+        self.region(last).is_none() && self.regions.range(address..=last).next().is_none() && self.region(address).is_none()
+    }
+
+    /// Where a range lies. Err: in no one thing that lives.
+    pub fn find(&self, span: Span, by: usize, peers: &Peers) -> Result<Found, Code> {
+        let end = span.address.checked_add(span.size).ok_or(code::INVALID_VALUE)?;
+        match self.region(span.address).map(|region| region.kind) {
+            Some(RegionKind::Window(_)) => {
+                let (start, block) = self.blocks.range(..=span.address).next_back().ok_or(code::INVALID_VALUE)?;
+                if end > start + block.size {
+                    return Err(code::INVALID_VALUE);
+                }
+                Ok(Found { place: Place::Device(block.device), ours: peers.reaches(by, block.device), owners: true })
+            }
+            Some(RegionKind::Reservation) => self.find_mapped(span, by),
+            None => {
+                let pinned = self.host.range(..end.max(span.address + 1)).next_back();
+                match pinned.filter(|(start, block)| **start + block.size > span.address) {
+                    Some((start, block)) if *start <= span.address && end <= start + block.size => {
+                        Ok(Found { place: Place::Pinned, ours: true, owners: true })
+                    }
+                    None if self.is_foreign(span.address, span.size) => Ok(Found { place: Place::Pageable, ours: false, owners: false }),
+                    _ => Err(code::INVALID_VALUE),
+                }
+            }
+        }
+    }
+
+    /// At the moment of touching. Everything that is wrong by then is an illegal address.
+    fn check(&self, span: Span, by: By, peers: &Peers) -> Result<(), Code> {
+        let (By::Copy(device) | By::Kernel(device)) = by;
+        let found = self.find(span, device, peers).map_err(|_| code::ILLEGAL_ADDRESS)?;
+        let may = found.place != Place::Pageable && (found.ours || (found.owners && by == By::Copy(device)));
+        if may { Ok(()) } else { Err(code::ILLEGAL_ADDRESS) }
+    }
+}

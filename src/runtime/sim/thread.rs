@@ -1,0 +1,124 @@
+//! What CUDA keeps for each thread: the current device, the last error, contexts pushed, default streams of its own.
+
+use super::super::table::{Code, code};
+use super::Sim;
+use crate::base::process;
+use std::cell::{Cell, RefCell};
+
+struct Thread {
+    /// The simulation that the rest belongs to; each starts anew.
+    sim: Cell<usize>,
+    device: Cell<usize>,
+    last: Cell<Code>,
+    capture_mode: Cell<i32>,
+    in_host_function: Cell<bool>,
+}
+
+/// What has to be given back when the thread ends.
+struct Owned {
+    streams: Vec<(&'static Sim, usize, u64)>,
+    /// Devices that were current before cuCtxPushCurrent.
+    contexts: Vec<usize>,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // The child of a fork must not take locks that a thread of the parent may have held.
+        if !process::is_forked() {
+            for (sim, _, stream) in &self.streams {
+                sim.retire_stream(*stream);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread {
+            sim: Cell::new(0),
+            device: Cell::new(0),
+            last: Cell::new(0),
+            capture_mode: Cell::new(0),
+            in_host_function: Cell::new(false),
+        }
+    };
+    static OWNED: RefCell<Owned> = const { RefCell::new(Owned { streams: Vec::new(), contexts: Vec::new() }) };
+}
+
+/// At the start of every call.
+#[inline]
+pub fn enter(sim: &Sim) -> Result<(), Code> {
+    THREAD.with(|thread| {
+        if thread.sim.get() != sim.id {
+            thread.sim.set(sim.id);
+            thread.device.set(0);
+            thread.last.set(0);
+            thread.capture_mode.set(0);
+        }
+        if thread.in_host_function.get() {
+            Err(code::NOT_PERMITTED)
+        } else if process::is_forked() {
+            Err(code::NOT_INITIALIZED)
+        } else {
+            Ok(())
+        }
+    })
+}
+
+pub fn device() -> usize {
+    THREAD.with(|thread| thread.device.get())
+}
+
+pub fn set_device(device: usize) {
+    THREAD.with(|thread| thread.device.set(device));
+}
+
+pub fn set_last(code: Code) {
+    THREAD.with(|thread| thread.last.set(code));
+}
+
+pub fn last() -> Code {
+    THREAD.with(|thread| thread.last.get())
+}
+
+/// Returns the previous mode.
+pub fn exchange_capture_mode(mode: i32) -> i32 {
+    THREAD.with(|thread| thread.capture_mode.replace(mode))
+}
+
+/// CUDA's functions are refused on this thread while `work` runs.
+pub fn in_host_function(work: impl FnOnce()) {
+    THREAD.with(|thread| thread.in_host_function.set(true));
+    work();
+    THREAD.with(|thread| thread.in_host_function.set(false));
+}
+
+/// Makes a device current and remembers the one before.
+pub fn push_context(device_pushed: usize) -> Result<(), Code> {
+    OWNED.try_with(|owned| owned.borrow_mut().contexts.push(device())).map_err(|_| code::INVALID_CONTEXT)?;
+    set_device(device_pushed);
+    Ok(())
+}
+
+/// The device that was current, and is no more.
+pub fn pop_context() -> Result<usize, Code> {
+    let popped = device();
+    let before = OWNED.try_with(|owned| owned.borrow_mut().contexts.pop()).ok().flatten().ok_or(code::INVALID_CONTEXT)?;
+    set_device(before);
+    Ok(popped)
+}
+
+/// This thread's own default stream of a device, made at first use. Err: the thread is ending.
+pub fn default_stream(sim: &'static Sim, device: usize) -> Result<u64, Code> {
+    OWNED
+        .try_with(|owned| {
+            let mut owned = owned.borrow_mut();
+            let found = owned.streams.iter().find(|(s, d, _)| std::ptr::eq(*s, sim) && *d == device);
+            found.map(|(_, _, stream)| *stream).unwrap_or_else(|| {
+                let stream = sim.make_stream(device, 0, 0, false);
+                owned.streams.push((sim, device, stream));
+                stream
+            })
+        })
+        .map_err(|_| code::INVALID_HANDLE)
+}
