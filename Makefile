@@ -13,11 +13,14 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib test clean
+.PHONY: help lib demo test gpu-kit clean
 
 help:
-	@echo "make lib       the shared and the static library in $(LIB)"
-	@echo "make test      every test; make test SUITES='c install' some of them"
+	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
+	@echo "               on the GPU if there is one, else on the simulated device"
+	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
+	@echo "make lib       the shared and the static library in $(LIB), the header is include/tcuda.h"
+	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit"
 	@echo "make clean     removes $(BUILD) and $(TARGET)"
 
 # One artefact a call: with several crate types at once cargo drops link-time optimisation.
@@ -33,8 +36,16 @@ lib:
 	@mv -f $(LIB)/libtcuda.a.new $(LIB)/libtcuda.a
 	@echo "libtcuda.so and libtcuda.a $(VERSION) are in $(LIB)"
 
+demo: lib
+	@mkdir -p $(BUILD)/demo
+	$(CC) -O2 -Iinclude examples_c/replay.c -o $(BUILD)/demo/replay -L$(LIB) -ltcuda -Wl,-rpath,'$$ORIGIN/../lib' -pthread
+	TCUDA_BACKEND=$${TCUDA_BACKEND:-auto} $(BUILD)/demo/replay
+
 test: lib
 	$(PYTHON) tests/run.py $(SUITES)
+
+gpu-kit: lib
+	$(PYTHON) tools/gpu_kit.py
 
 clean:
 	rm -rf $(BUILD)

@@ -1,5 +1,6 @@
-"""The C tests under AddressSanitizer (library and program), LeakSanitizer, and UndefinedBehaviorSanitizer (program)."""
+"""The C tests and the call of every function under AddressSanitizer (library and program), LeakSanitizer, and UndefinedBehaviorSanitizer (program)."""
 
+import every
 import kit
 import sanitized
 
@@ -16,4 +17,9 @@ def run(suite):
     env = kit.environment(ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
                           UBSAN_OPTIONS="print_stacktrace=1")
     flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-    sanitized.run(suite, "address", flags, env, PLANTED)
+    build = sanitized.run(suite, "address", flags, env, PLANTED)
+    if build:
+        folder = kit.BUILD / "tests/address"
+        code, output = build(every.write(folder), folder / "every")
+        suite.check("compile the program of every call", code == 0, output)
+        every.judge(suite, folder / "every", env)

@@ -18,7 +18,8 @@ LIB = BUILD / "lib"
 CARGO = os.environ.get("CARGO", "cargo")
 CC = shlex.split(os.environ.get("CC", "cc"))
 CXX = shlex.split(os.environ.get("CXX", "c++"))
-STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_POSIX_C_SOURCE=200809L", f"-I{ROOT}/include", f"-I{ROOT}/tests_c"]
+INCLUDE = [f"-I{ROOT}/include", f"-I{ROOT}/tests_c"]
+STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-D_POSIX_C_SOURCE=200809L", *INCLUDE]
 # What `rustc --print native-static-libs` says, from its one home.
 SYSTEM_LIBS = ["-l" + name for name in
                re.search(r"set\(TCUDA_SYSTEM_LIBS ([^)]*)\)", (ROOT / "CMakeLists.txt").read_text()).group(1).split()]

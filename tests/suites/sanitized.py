@@ -37,7 +37,7 @@ def build_library(suite, sanitizer, triple):
 def compile_with(flags, standard, source, library, runtime, program):
     link = ["-x", "none", library, "-Wl,--whole-archive", runtime, "-Wl,--no-whole-archive", "-Wl,--export-dynamic", *kit.SYSTEM_LIBS]
     made = program.with_suffix(".o")
-    code, output = kit.run([*kit.compiler(standard), *kit.STRICT, "-O1", "-g", "-fno-omit-frame-pointer", *flags, "-c", source, "-o", made])
+    code, output = kit.run([*kit.compiler(standard), *(kit.STRICT if source.parent.name == "tests_c" else kit.INCLUDE), "-O1", "-g", "-fno-omit-frame-pointer", *flags, "-c", source, "-o", made])
     if code == 0:
         driver = kit.CXX if "+" in standard else kit.CC
         code, output = kit.run([*driver, made, *link, "-o", program])
@@ -45,10 +45,11 @@ def compile_with(flags, standard, source, library, runtime, program):
 
 
 def run(suite, sanitizer, flags, env, planted):
+    """Gives a function that compiles a source with the sanitizer, or None when the library could not be built."""
     triple = host()
     library, runtime = build_library(suite, sanitizer, triple), runtime_of(sanitizer, triple)
     if library is None:
-        return
+        return None
     folder = kit.BUILD / "tests" / sanitizer
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -71,3 +72,4 @@ def run(suite, sanitizer, flags, env, planted):
 
     suite.each([lambda s=source: one(s, "c11") for source in kit.c_sources()] +
                [lambda s=source: one(s, "c++17") for source in kit.cxx_sources()])
+    return lambda source, program: compile_with(flags, "gnu11", source, library, runtime, program)

@@ -1,0 +1,31 @@
+"""`make gpu-kit` packs a folder that runs by itself; here on the simulated device, from another place."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import kit
+
+
+def run(suite):
+    packed = suite.runs("pack", [sys.executable, kit.ROOT / "tools/gpu_kit.py"], timeout=1800)
+    if packed is None:
+        return
+    copy = kit.BUILD / "tests/gpu kit"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(kit.TARGET / "gpu-kit", copy)
+    programs = sorted(path.name for folder in ("tests", "demo") for path in (copy / folder).iterdir())
+    suite.check("it has the conformance suite, C tests and the demo", {"conformance", "replay", "test_smoke"} <= set(programs), programs)
+    # Nothing but the library beside it and the system's: no Rust, no path of this machine.
+    for program in (copy / "tests/test_smoke", copy / "demo/replay", copy / "tests/conformance"):
+        _, output = kit.run(["readelf", "-d", program])
+        suite.check(f"{program.name} looks for libraries beside itself only", str(kit.ROOT) not in output and "NEEDED" in output, output)
+    answer = subprocess.run(["sh", copy / "run.sh"], env=kit.environment(OUT=copy), cwd="/", text=True, capture_output=True, timeout=1800)
+    suite.check("run.sh passes on the simulated device", answer.returncode == 0, answer.stdout + answer.stderr)
+    for name in programs:
+        suite.check(f"{name} is in the table", re.search(rf"^{name} +passed", answer.stdout, re.M), answer.stdout)
+    (copy / "tests/test_smoke").write_text("#!/bin/sh\necho broken on purpose\nexit 3\n")
+    answer = subprocess.run(["sh", copy / "run.sh", "test_smoke"], env=kit.environment(OUT=copy), text=True, capture_output=True, timeout=60)
+    right = answer.returncode != 0 and "FAILED (3)" in answer.stdout and "broken on purpose" in answer.stdout
+    suite.check("a program that fails is reported", right, answer.stdout)

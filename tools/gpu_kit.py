@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Packs target/gpu-kit: what proves the library on a machine with a GPU, with no Rust and no compiler there. `make gpu-kit` calls it.
+
+The shared library as it ships, the conformance suite, the C and C++ tests (those named test_sim_* need the simulated device and stay
+here), the demo with its traces, and run.sh, which runs them all and prints a table.
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/suites"))
+import kit  # noqa: E402
+
+KIT = kit.TARGET / "gpu-kit"
+MOST = 64 << 20
+
+
+def must(command):
+    code, output = kit.run(command, timeout=1800)
+    if code != 0:
+        sys.exit(f"{kit.show(command)}\nended with {code}\n{output}")
+    return output
+
+
+def rust_test(name):
+    """The executable of a Rust test, stripped."""
+    command = [kit.CARGO, "test", "--locked", "--no-run", "--test", name, "--message-format=json"]
+    answer = subprocess.run(command, cwd=kit.ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    messages = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
+    executable = next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == name)
+    must(["strip", "-o", KIT / "tests" / name, executable])
+
+
+def compile_into(folder, source, standard):
+    program = KIT / folder / source.stem
+    must([*kit.compiler(standard), "-O2", f"-I{kit.ROOT}/include", f"-I{kit.ROOT}/tests_c", source, "-x", "none", f"-L{kit.LIB}", "-ltcuda",
+          "-Wl,-rpath,$ORIGIN/../lib", "-pthread", "-s", "-o", program])
+
+
+def main():
+    shutil.rmtree(KIT, ignore_errors=True)
+    for folder in ("lib", "tests", "demo", "examples_c"):
+        (KIT / folder).mkdir(parents=True)
+    # Not links: a copy of the kit need not keep them.
+    shutil.copy(kit.LIB / f"libtcuda.so.{kit.VERSION}", KIT / "lib" / f"libtcuda.so.{kit.ABI}")
+    for source, standard in [(s, "c11") for s in kit.c_sources()] + [(s, "c++17") for s in kit.cxx_sources()]:
+        if not source.name.startswith("test_sim_"):
+            compile_into("tests", source, standard)
+    rust_test("conformance")
+    compile_into("demo", kit.ROOT / "examples_c/replay.c", "c11")
+    shutil.copytree(kit.ROOT / "examples_c/data", KIT / "examples_c/data")
+    shutil.copy(kit.ROOT / "tools/gpu_kit_run.sh", KIT / "run.sh")
+    size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file())
+    if size > MOST:
+        sys.exit(f"{KIT} has {size} bytes; {MOST} is the most")
+    print(f"{KIT}: {size >> 10} KiB. On the machine with the GPU: sh run.sh, or sh run.sh --sanitize")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+#!/bin/sh
+# Runs everything in this folder on the GPU (TCUDA_BACKEND says otherwise) and prints a table. Ends with 0 if all passed.
+#
+#   sh run.sh               plain
+#   sh run.sh --sanitize    under NVIDIA's compute-sanitizer, which must be installed
+#   sh run.sh [--sanitize] NAME...   only these
+
+cd "$(dirname "$0")" || exit 2
+export TCUDA_BACKEND="${TCUDA_BACKEND:-cuda}"
+logs=${OUT:-.}/logs
+mkdir -p "$logs" || exit 2
+
+sanitizer=
+if [ "$1" = --sanitize ]; then
+    shift
+    for place in compute-sanitizer /usr/local/cuda/bin/compute-sanitizer /usr/local/cuda/compute-sanitizer/compute-sanitizer \
+                 /usr/local/cuda-*/bin/compute-sanitizer; do
+        if command -v "$place" >/dev/null 2>&1; then
+            sanitizer=$place
+            break
+        fi
+    done
+    if [ -z "$sanitizer" ]; then
+        echo "compute-sanitizer is not installed (looked on PATH and in /usr/local/cuda*)"
+        exit 2
+    fi
+fi
+
+passed=0
+failed=0
+failures=
+
+# one NAME PROGRAM: runs it, keeps its output, prints its line.
+one() {
+    started=$(date +%s)
+    if [ -n "$sanitizer" ]; then
+        "$sanitizer" --error-exitcode 86 --leak-check full --check-device-heap yes "$2" >"$logs/$1.txt" 2>&1
+    else
+        "$2" >"$logs/$1.txt" 2>&1
+    fi
+    code=$?
+    said=$(grep -E 'passed.*failed|ERROR SUMMARY' "$logs/$1.txt" | tail -n 2 | tr '\n' ' ' | cut -c 1-90)
+    if [ $code -eq 0 ]; then
+        passed=$((passed + 1))
+        result=passed
+    else
+        failed=$((failed + 1))
+        failures="$failures $1"
+        result="FAILED ($code)"
+    fi
+    printf '%-28s %-14s %4s s  %s\n' "$1" "$result" "$(($(date +%s) - started))" "$said"
+}
+
+for program in tests/* demo/*; do
+    name=$(basename "$program")
+    case " $* " in
+    "  " | *" $name "*) one "$name" "$program" ;;
+    esac
+done
+
+for name in $failures; do
+    echo "---- $name ----"
+    tail -n 40 "$logs/$name.txt"
+done
+echo "gpu kit ($TCUDA_BACKEND${sanitizer:+, compute-sanitizer}): $passed passed, $failed failed"
+[ $failed -eq 0 ] && [ $passed -gt 0 ]
