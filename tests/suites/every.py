@@ -12,7 +12,12 @@ import kit
 # Functions for which a bad device, a dead handle or a dead pointer is no error, and why.
 TOLERANT = {
     "tcuda_set_device": "a negative index does nothing, as torch documents",
+    "tcuda_exchange_device": "likewise",
 }
+# Outputs that may be NULL: NULL and no capacity ask for the size of a text.
+OPTIONAL = ("text", "needed", "replaced")
+# What a new handle takes to be of use.
+PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
 # Functions that cannot succeed with the arguments made here, and why.
 NEVER_SUCCEED = {}
 
@@ -123,7 +128,8 @@ class Generator:
             buffer = f"&every_{'in' if constant else 'out'}[{index}]"
             sizes = [(f"{name} of size {size}", f"(({base} *)(void *){buffer})->struct_size = {size};", expected)
                      for size, expected in (("0", "FAIL"), ("1", "FAIL"), ("SIZE_MAX", "FAIL"))]
-            return f"{declare} = ({kind})every_sized({buffer}, sizeof({base}));", [null, *sizes]
+            missing = (null[0], null[1], "ANY" if constant else "FAIL")
+            return f"{declare} = ({kind})every_sized({buffer}, sizeof({base}));", [missing, *sizes]
         if base in ("tcuda_tensor_t", "DLTensor"):
             return self.tensor(parameter, var, declare, kind, null)
         if base == "tcuda_managed_tensor_t" and not constant:
@@ -135,7 +141,11 @@ class Generator:
             free = f" every_may_change[{index}] = 1;" if name == "needed" else ""
             if constant or "const" in kind:
                 return f"{declare} = ({kind})(const void *)every_pointers();", [null]
-            return f"{declare} = ({kind})(void *)&every_out[{index}];{free}", [null]
+            missing = "ANY" if name in OPTIONAL else "FAIL"
+            variants = [(null[0], null[1], missing)]
+            if base in self.header.handles:
+                variants.append((f"NULL in {name}", f"every_out[{index}].pointer = NULL;", "ANY"))
+            return f"{declare} = ({kind})(void *)&every_out[{index}];{free}", variants
         raise ValueError(f"{function.name}: nothing is known of the type '{parameter.type}' of '{name}'; teach tests/suites/every.py")
 
     def memory(self, function, parameter, var, declare, null):
@@ -172,6 +182,7 @@ class Generator:
             arguments = ", ".join(["&handle"] + [f"a{index}" for index in range(1, len(create.parameters))])
             self.extra.append(f"static {handle} every_{handle}(int dead)\n{{\n    {handle} handle = NULL;\n    " + "\n    ".join(lines) +
                               f"\n    if (every_mode == FIRST)\n        return NULL;\n    {create.name}({arguments});\n"
+                              f"    {PREPARE.get(handle, '')}\n"
                               f"    if (dead)\n        {destroy.name}(handle);\n    return handle;\n}}")
         return self.makers[handle]
 

@@ -99,8 +99,8 @@ def compiler(standard):
     return [*CXX, "-x", "c++", f"-std={standard}"] if "+" in standard else [*CC, "-x", "c", f"-std={standard}"]
 
 
-def shared_link():
-    return ["-x", "none", f"-L{LIB}", "-ltcuda", f"-Wl,-rpath,{LIB}", "-pthread"]
+def shared_link(folder=LIB):
+    return ["-x", "none", f"-L{folder}", "-ltcuda", f"-Wl,-rpath,{folder}", "-pthread"]
 
 
 def static_link():
