@@ -5,6 +5,7 @@ runtime, so that there is one. Bugs planted in tests_c/planted.c prove that the 
 """
 
 import os
+import pathlib
 import re
 
 import kit
@@ -17,8 +18,14 @@ def host():
 
 
 def runtime_of(sanitizer, triple):
+    """The sanitizer's runtime that comes with the Rust toolchain."""
     _, sysroot = kit.run(["rustc", "--print", "sysroot"])
-    return f"{sysroot.strip()}/lib/rustlib/{triple}/lib/librustc-stable_rt.{ {'address': 'asan', 'thread': 'tsan'}[sanitizer] }.a"
+    folder = pathlib.Path(sysroot.strip(), "lib/rustlib", triple, "lib")
+    short = {"address": "asan", "thread": "tsan"}[sanitizer]
+    found = sorted(folder.glob(f"librustc*_rt.{short}.a"))
+    if not found:
+        raise kit.Missing(f"{folder} has no librustc*_rt.{short}.a. The toolchains of rustup bring it; install one and run again.")
+    return found[0]
 
 
 def build_library(suite, sanitizer, triple):
