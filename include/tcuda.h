@@ -56,6 +56,8 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
 #define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
+#define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
+#define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * What a call answers. 0 is success; numbers are never reused.
@@ -272,6 +274,62 @@ typedef struct tcuda_device_properties_t {
  * or anything of tcuda that does, must not wait for another stream, and no C++ exception or longjmp may leave it.
  */
 typedef void (*tcuda_host_fn_t)(void *user_data);
+
+/**
+ * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
+ */
+typedef struct tcuda_sim_options_t {
+    size_t struct_size;
+    /**
+     * Bytes of each device, from 2 MiB on; over TCUDA_SIM_MEMORY. Host memory is taken only where it is touched.
+     */
+    uint64_t memory;
+    /**
+     * Shuffles the order in which streams go on, so that a missing synchronisation shows; over TCUDA_SIM_SEED.
+     */
+    uint64_t seed;
+    /**
+     * Which devices reach each other: `all`, `none`, or pairs as `0-1,2-3`; over TCUDA_SIM_PEERS.
+     */
+    const char *peers;
+    /**
+     * 1 to 64; over TCUDA_SIM_DEVICES.
+     */
+    int32_t devices;
+    /**
+     * 1: work is done when the call returns; over CUDA_LAUNCH_BLOCKING.
+     */
+    int32_t launch_blocking;
+} tcuda_sim_options_t;
+
+/**
+ * What lives on the simulated machine: CUDA's objects, not tcuda's. Set it to TCUDA_SIM_LIVE_INIT before the call.
+ */
+typedef struct tcuda_sim_live_t {
+    size_t struct_size;
+    /**
+     * Of cudaMalloc.
+     */
+    uint64_t blocks;
+    uint64_t block_bytes;
+    /**
+     * Physical memory of cuMemCreate that is not given back: its handle is not released, or it is mapped.
+     */
+    uint64_t handles;
+    uint64_t handle_bytes;
+    uint64_t mappings;
+    /**
+     * Without the default streams.
+     */
+    uint64_t streams;
+    uint64_t events;
+    /**
+     * The following are those of the whole machine: address ranges, and pinned memory by cudaHostAlloc and cudaHostRegister.
+     */
+    uint64_t reservations;
+    uint64_t pinned_blocks;
+    uint64_t registered_blocks;
+} tcuda_sim_live_t;
 
 /**
  * DLPack's version: structs of another major version have another layout.
@@ -748,6 +806,77 @@ tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
  * @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
  */
 tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
+
+/* ==== The simulated device ====================================================================================================
+ * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps
+ * CUDA's rules and catches what a real device leaves undefined, so a program can be tested on it, with faults on demand. Kernels in CUDA
+ * binaries do not run. These functions start the backend if need be; with another one they fail with TCUDA_ERROR_NOT_SUPPORTED. All but
+ * tcuda_sim_configure and tcuda_sim_delay work after tcuda_shutdown too.
+ */
+
+/**
+ * Says what the simulated machine is to look like; before the first call that needs a device. It does not choose the backend.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: a value is out of range; nothing changed. TCUDA_ERROR_INVALID_STATE: a backend is in use already.
+ */
+tcuda_status_t tcuda_sim_configure(const tcuda_sim_options_t *options);
+
+/**
+ * Makes a call of CUDA fail and do nothing else. Several such faults may wait at once. Calls for the last error are never struck.
+ *
+ * @param call The CUDA function as tcuda calls it (cudaMalloc, cuMemMap, cudaEventRecord); NULL: whichever.
+ * @param nth  1: the next call; 0: every call until tcuda_sim_clear_faults.
+ * @param code What it answers, of CUDA's codes (2: out of memory); not 0.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: no function is called so, or the code is 0.
+ */
+tcuda_status_t tcuda_sim_fail_at(const char *call, uint64_t nth, int32_t code);
+
+/**
+ * Forgets every fault that still waits for its call. Devices that are lost stay lost.
+ */
+tcuda_status_t tcuda_sim_clear_faults(void);
+
+/**
+ * How often tcuda (and a program that shares its table) has called a CUDA function.
+ *
+ * @param call NULL: all together, without those that ask for the last error.
+ */
+tcuda_status_t tcuda_sim_call_count(uint64_t *count, const char *call);
+
+/**
+ * Sets all counts to 0.
+ */
+tcuda_status_t tcuda_sim_reset_call_counts(void);
+
+/**
+ * A device goes bad for good: its work stops where it is, and every later call on it answers the code, until the process ends.
+ *
+ * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+ * @param code   Of CUDA's codes: 719 is a launch failure, 700 an illegal address, 214 an ECC error.
+ */
+tcuda_status_t tcuda_sim_lose_device(int32_t device, int32_t code);
+
+/**
+ * Changes how much memory can be had on a device, as if another process took or gave it. What is in use stays; below that nothing more can
+ * be had. The total does not shrink.
+ *
+ * @param device -1: the current one; TCUDA_DEVICE_ALL: each.
+ */
+tcuda_status_t tcuda_sim_set_memory(int32_t device, uint64_t bytes);
+
+/**
+ * What lives: so that a program can prove that nothing leaked.
+ *
+ * @param device -1: the current one; TCUDA_DEVICE_ALL: all together.
+ */
+tcuda_status_t tcuda_sim_live(tcuda_sim_live_t *live, int32_t device);
+
+/**
+ * Keeps a stream busy (torch.cuda._sleep, in time instead of cycles), so that a test can see what happens meanwhile.
+ *
+ * @param nanoseconds At most an hour.
+ */
+tcuda_status_t tcuda_sim_delay(tcuda_stream_t stream, uint64_t nanoseconds);
 
 #ifdef __cplusplus
 }  // extern "C"

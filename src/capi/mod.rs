@@ -22,3 +22,5 @@ pub mod device;
 pub mod stream;
 
 pub mod event;
+
+pub mod sim;

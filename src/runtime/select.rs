@@ -72,7 +72,12 @@ fn initialise() -> Result<&'static Runtime> {
 }
 
 pub fn is_initialized() -> bool {
-    !CURRENT.load(Ordering::Acquire).is_null() && process::is_running()
+    is_chosen() && process::is_running()
+}
+
+/// Whether a backend was chosen, which stays for the life of the process, also after shutdown.
+pub fn is_chosen() -> bool {
+    !CURRENT.load(Ordering::Acquire).is_null()
 }
 
 /// `cuda`, `sim`, or `none` when there is no usable backend.

@@ -82,9 +82,9 @@ pub unsafe extern "C" fn cudaGetDevice(device: *mut i32) -> Code {
 /// Makes the context, as CUDA does since 12.0.
 pub unsafe extern "C" fn cudaSetDevice(device: i32) -> Code {
     call(Slot::cudaSetDevice, |sim| {
-        let chosen = sim.device(device)?;
+        sim.device(device)?.activate()?;
         thread::set_device(device as usize);
-        chosen.activate()
+        Ok(())
     })
 }
 

@@ -156,11 +156,14 @@ impl Sim {
         &self.faults
     }
 
+    /// The calling thread's, without a call that counts.
+    pub fn current_device(&self) -> usize {
+        thread::current(self)
+    }
+
     /// Lowers or raises what a device's memory can hold; what is allocated stays.
-    pub fn set_memory(&self, device: i32, bytes: usize) -> Result<(), Code> {
-        self.device(device)?;
-        self.memory.set_limit(device as usize, bytes);
-        Ok(())
+    pub fn set_memory(&self, device: usize, bytes: usize) {
+        self.memory.set_limit(device, bytes);
     }
 
     /// One call of a slot: counted, refused where it must be, with CUDA's last error kept.
@@ -213,10 +216,13 @@ impl Sim {
         Ok(())
     }
 
-    /// Keeps a stream busy for a time that nothing shortens.
-    pub fn delay(&'static self, raw: RawStream, duration: Duration) -> Result<(), Code> {
-        thread::enter(self)?;
-        let (stream, _) = self.stream(raw)?;
-        self.enqueue(stream, Work::Delay(duration), Vec::new()).map(|_| ())
+    /// Keeps a stream busy for a time that nothing but the loss of its device shortens. Answers CUDA's codes; no fault strikes it.
+    pub fn delay(&'static self, raw: RawStream, duration: Duration) -> Code {
+        let enqueue = || {
+            thread::enter(self)?;
+            let (stream, _) = self.stream(raw)?;
+            self.enqueue(stream, Work::Delay(duration), Vec::new())
+        };
+        enqueue().err().unwrap_or(code::SUCCESS)
     }
 }

@@ -65,6 +65,11 @@ pub fn enter(sim: &Sim) -> Result<(), Code> {
     })
 }
 
+/// The current device of a machine that this thread may not have called yet.
+pub fn current(sim: &Sim) -> usize {
+    THREAD.with(|thread| if thread.sim.get() == sim.id { thread.device.get() } else { 0 })
+}
+
 pub fn device() -> usize {
     THREAD.with(|thread| thread.device.get())
 }
