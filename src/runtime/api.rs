@@ -81,8 +81,12 @@ impl Runtime {
         let name = self.error_text(self.table.cudaGetErrorName, code);
         let text = self.error_text(self.table.cudaGetErrorString, code);
         let (status, hint) = classify(code);
+        // The current device, unless the error is one that stays and this device does not have it: then it is another's, whose
+        // stream, event or memory was named in the call.
         let mut device = -1;
-        unsafe { (self.table.cudaGetDevice)(&mut device) };
+        if !code::is_sticky(code) || unsafe { (self.table.cudaPeekAtLastError)() } != code::SUCCESS {
+            unsafe { (self.table.cudaGetDevice)(&mut device) };
+        }
         Error::new(status, format!("CUDA error: {text} ({name}, {code}) in {call}.{hint}")).with_native(code).on_device(device)
     }
 
