@@ -14,7 +14,9 @@ pub const HANDLE_CURRENT: usize = 0x80;
 /// The default stream of device 0; the others follow. Page zero is never mapped, so no real handle is this small.
 pub const HANDLE_DEFAULT: usize = 0x100;
 /// Past the last default stream.
-pub const HANDLE_END: usize = HANDLE_DEFAULT + 0x400;
+const DEFAULT_END: usize = HANDLE_DEFAULT + 0x400;
+/// The first address that can be a stream's.
+pub const HANDLE_END: usize = 0x1000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -139,7 +141,7 @@ fn special(handle: usize, device: i32) -> Result<Stream> {
         0 | 1 => Ok(Stream { device: device::resolve(device)?, raw: DEFAULT }),
         2 => Ok(Stream { device: device::resolve(device)?, raw: PER_THREAD }),
         HANDLE_CURRENT => current::current(device),
-        HANDLE_DEFAULT..HANDLE_END => Ok(Stream { device: device::resolve((handle - HANDLE_DEFAULT) as i32)?, raw: DEFAULT }),
+        HANDLE_DEFAULT..DEFAULT_END => Ok(Stream { device: device::resolve((handle - HANDLE_DEFAULT) as i32)?, raw: DEFAULT }),
         _ => Err(Error::new(
             Status::TCUDA_ERROR_INVALID_HANDLE,
             format!("{handle:#x} is no stream: neither a stream's address nor one of the special values (NULL, 0x1, 0x2, TCUDA_STREAM_*)."),

@@ -1,0 +1,260 @@
+//! Start and end: options, no device, threads at once, fork, shutdown. What changes a whole process runs in a child process.
+
+use crate::kit::*;
+use crate::{fails, get, ok, tests};
+use std::process::Command;
+use std::ptr::{null, null_mut};
+use tcuda::base::Status;
+use tcuda::capi::device::*;
+use tcuda::capi::event::{tcuda_event_create, tcuda_event_destroy};
+use tcuda::capi::init::*;
+use tcuda::capi::stream::*;
+use tcuda::capi::version::tcuda_version_string;
+
+tests![
+    init_again_does_nothing,
+    options_are_checked,
+    a_backend_is_named_and_explained,
+    nothing_is_initialized_before_the_first_need,
+    threads_that_start_together_get_one_backend,
+    without_a_device_everything_says_why,
+    after_fork_the_child_is_refused,
+    fork_before_the_first_use_is_fine,
+    shutdown_ends_and_init_starts_again,
+    no_stray_context: [TwoDevices, ContextState],
+];
+
+fn options(backend: *const std::ffi::c_char) -> tcuda_init_options_t {
+    tcuda_init_options_t { struct_size: size_of::<tcuda_init_options_t>(), backend, cudart_path: null(), alloc_conf: null() }
+}
+
+fn init_again_does_nothing() {
+    ok!(tcuda_init(null()));
+    ok!(tcuda_init(&options(null())));
+    ok!(tcuda_init(&options(c"auto".as_ptr())));
+    assert!(tcuda_is_initialized() && tcuda_is_available());
+}
+
+fn options_are_checked() {
+    let (same, other) = if backend() == "sim" { (c"sim", c"cuda") } else { (c"cuda", c"sim") };
+    ok!(tcuda_init(&options(same.as_ptr())));
+    let said = fails!(INVALID_STATE, tcuda_init(&options(other.as_ptr())));
+    assert!(said.contains("cuda") && said.contains("sim"), "{said}");
+    let said = fails!(INVALID_ARGUMENT, tcuda_init(&options(c"rocm".as_ptr())));
+    assert!(said.contains("rocm"), "{said}");
+    fails!(INVALID_ARGUMENT, tcuda_init(&options(c"\xff".as_ptr())));
+    for struct_size in [0, 7, usize::MAX] {
+        fails!(INVALID_ARGUMENT, tcuda_init(&tcuda_init_options_t { struct_size, ..options(null()) }));
+    }
+    let newer = [size_of::<tcuda_init_options_t>() + 8, 0, 0, 0, 0];
+    ok!(tcuda_init(newer.as_ptr().cast()));
+    let newer = [size_of::<tcuda_init_options_t>() + 8, 0, 0, 0, 1];
+    fails!(VERSION_MISMATCH, tcuda_init(newer.as_ptr().cast()));
+    // An older caller, whose struct had the backend only.
+    ok!(tcuda_init([16usize, same.as_ptr() as usize].as_ptr().cast()));
+}
+
+fn a_backend_is_named_and_explained() {
+    assert!(["cuda", "sim"].contains(&backend().as_str()));
+    assert!(reason().len() > 10);
+    assert_eq!(tcuda_backend_name(), tcuda_backend_name());
+}
+
+/// Runs a scene of `child` in a process of its own.
+fn in_child(scene: &str, environment: &[(&str, &str)]) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--child", scene]).env("TCUDA_BACKEND", backend()).envs(environment.iter().copied());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{scene}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "done", "{scene}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn child(scene: &str) {
+    match scene {
+        "before_init" => scene_before_init(),
+        "threads" => scene_threads(),
+        "no_device" => scene_no_device(),
+        "fork" => scene_fork(),
+        "fork_first" => scene_fork_first(),
+        "shutdown" => scene_shutdown(),
+        "stray_context" => scene_stray_context(),
+        other => panic!("no scene is called {other}"),
+    }
+    println!("done");
+}
+
+fn nothing_is_initialized_before_the_first_need() {
+    in_child("before_init", &[]);
+}
+
+fn scene_before_init() {
+    assert!(!tcuda_is_initialized());
+    assert!(text(tcuda_version_string()).contains("not initialized"));
+    ok!(tcuda_set_device(-1));
+    ok!(tcuda_stream_destroy(null_mut()));
+    assert!(!tcuda_is_initialized());
+    assert_eq!(get!(-1, out => tcuda_current_device(out)), 0);
+    assert!(tcuda_is_initialized());
+}
+
+fn threads_that_start_together_get_one_backend() {
+    in_child("threads", &[]);
+}
+
+fn scene_threads() {
+    let threads: Vec<_> = (0..16)
+        .map(|_| {
+            std::thread::spawn(|| {
+                ok!(tcuda_init(null()));
+                drop(Own::new());
+                device_count()
+            })
+        })
+        .collect();
+    let counts: Vec<i32> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(counts.iter().all(|count| *count == counts[0] && *count > 0));
+}
+
+fn without_a_device_everything_says_why() {
+    in_child("no_device", &[("TCUDA_BACKEND", "cuda"), ("CUDA_VISIBLE_DEVICES", "-1")]);
+}
+
+fn scene_no_device() {
+    assert!(!tcuda_is_available());
+    assert_eq!(device_count(), 0);
+    assert_eq!(backend(), "none");
+    assert!(reason().contains("TCUDA_BACKEND=sim"), "{}", reason());
+    assert!(!tcuda_is_initialized());
+    ok!(tcuda_set_device(-1));
+    let no_device = |status: Status| {
+        assert!([Status::TCUDA_ERROR_NO_DEVICE, Status::TCUDA_ERROR_INSUFFICIENT_DRIVER].contains(&status), "{status:?}: {}", message());
+        assert!(message().contains("TCUDA_BACKEND=sim"), "{}", message());
+    };
+    let (mut device, mut stream, mut event) = (-7, handle(0x77), null_mut());
+    unsafe {
+        no_device(tcuda_init(null()));
+        no_device(tcuda_current_device(&mut device));
+        no_device(tcuda_set_device(0));
+        no_device(tcuda_exchange_device(&mut device, 0));
+        no_device(tcuda_synchronize(-1));
+        no_device(tcuda_stream_create(&mut stream, -1, 0));
+        no_device(tcuda_stream_from_pool(&mut stream, 0, 0));
+        no_device(tcuda_current_stream(&mut stream, -1));
+        no_device(tcuda_stream_synchronize(NULL));
+        no_device(tcuda_event_create(&mut event, 0));
+    }
+    assert_eq!((device, stream, event), (-7, handle(0x77), null_mut()));
+    // What failed can be asked for again, in another way.
+    unsafe { std::env::remove_var("CUDA_VISIBLE_DEVICES") };
+    ok!(tcuda_init(&options(c"sim".as_ptr())));
+    assert!(tcuda_is_available() && backend() == "sim");
+}
+
+/// Forks; what the child does decides its exit code.
+fn forked(child: impl FnOnce()) {
+    match unsafe { libc::fork() } {
+        0 => {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            unsafe { libc::_exit(if done.is_ok() { 0 } else { 1 }) }
+        }
+        pid => {
+            let mut status = -1;
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            assert_eq!(status, 0, "the forked child failed");
+        }
+    }
+}
+
+fn after_fork_the_child_is_refused() {
+    in_child("fork", &[]);
+}
+
+fn scene_fork() {
+    let stream = create_on(-1);
+    ok!(tcuda_stream_synchronize(stream));
+    forked(|| {
+        assert!(!tcuda_is_available() && !tcuda_is_initialized());
+        assert_eq!(device_count(), 0);
+        let said = fails!(FORKED, tcuda_init(null()));
+        assert!(said.contains("fork"), "{said}");
+        let (mut device, mut complete) = (-7, true);
+        fails!(FORKED, tcuda_current_device(&mut device));
+        fails!(FORKED, tcuda_set_device(0));
+        fails!(FORKED, tcuda_stream_query(stream, &mut complete));
+        fails!(FORKED, tcuda_stream_destroy(stream));
+        fails!(FORKED, tcuda_shutdown());
+        assert!(device == -7 && complete);
+    });
+    // The parent goes on.
+    ok!(tcuda_stream_synchronize(stream));
+    ok!(tcuda_stream_destroy(stream));
+}
+
+fn fork_before_the_first_use_is_fine() {
+    in_child("fork_first", &[]);
+}
+
+fn scene_fork_first() {
+    forked(|| {
+        assert!(tcuda_is_available());
+        drop(Own::new());
+    });
+    drop(Own::new());
+}
+
+fn shutdown_ends_and_init_starts_again() {
+    in_child("shutdown", &[]);
+}
+
+fn scene_shutdown() {
+    for _ in 0..3 {
+        let own = create_on(-1);
+        let pooled = get!(NULL, out => tcuda_stream_from_pool(out, -1, 0));
+        let event = get!(null_mut(), out => tcuda_event_create(out, 0));
+        ok!(tcuda_stream_wait_stream(own, pooled));
+        ok!(tcuda_set_stream(pooled));
+        let diary = Diary::default();
+        diary.write_on(own, 1);
+        ok!(tcuda_shutdown());
+        assert_eq!(diary.read(), [1]);
+        ok!(tcuda_shutdown());
+        assert!(!tcuda_is_initialized() && !tcuda_is_available());
+        assert_eq!(device_count(), 0);
+        let said = fails!(SHUT_DOWN, tcuda_stream_synchronize(NULL));
+        assert!(said.contains("tcuda_init"), "{said}");
+        fails!(SHUT_DOWN, tcuda_set_device(0));
+        ok!(tcuda_stream_destroy(own));
+        ok!(tcuda_event_destroy(event));
+        fails!(INVALID_ARGUMENT, tcuda_init(&options(c"rocm".as_ptr())));
+        fails!(SHUT_DOWN, tcuda_synchronize(-1));
+        ok!(tcuda_init(null()));
+        assert!(tcuda_is_initialized() && tcuda_is_available());
+        assert_eq!(get!(NULL, out => tcuda_current_stream(out, 0)), default_of(0));
+        ok!(tcuda_synchronize(-1));
+    }
+}
+
+fn no_stray_context() {
+    in_child("stray_context", &[]);
+}
+
+/// Work on device 1 makes no context on device 0, which is current all the time.
+fn scene_stray_context() {
+    let runtime = tcuda::runtime::runtime().unwrap();
+    let has_context = || runtime.has_primary_context(0).unwrap();
+    assert!(!has_context());
+    let (stream, other) = (create_on(1), get!(NULL, out => tcuda_stream_from_pool(out, 1, 0)));
+    let event = get!(null_mut(), out => tcuda_stream_record_event(stream, out));
+    ok!(tcuda_stream_wait_event(other, event));
+    ok!(tcuda_stream_wait_stream(stream, other));
+    Diary::default().write_on(stream, 1);
+    ok!(tcuda_stream_synchronize(default_of(1)));
+    ok!(tcuda_stream_synchronize(stream));
+    ok!(tcuda_synchronize(1));
+    let (mut free, mut total) = (0, 0);
+    ok!(tcuda_mem_get_info(&mut free, &mut total, 1));
+    ok!(tcuda_event_destroy(event));
+    ok!(tcuda_stream_destroy(stream));
+    assert_eq!(device(), 0);
+    assert!(!has_context());
+}

@@ -1,0 +1,251 @@
+//! What the tests are written with.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Arc, Condvar, Mutex};
+use tcuda::base::Status;
+use tcuda::capi::device::{tcuda_device_count, tcuda_set_device};
+use tcuda::capi::error::{tcuda_error_info_t, tcuda_last_error, tcuda_last_error_message};
+use tcuda::capi::init::{tcuda_backend_name, tcuda_backend_reason, tcuda_init, tcuda_init_options_t};
+use tcuda::capi::stream::{tcuda_stream_add_host_function, tcuda_stream_create, tcuda_stream_destroy};
+use tcuda::capi::structs::tcuda_stream_t;
+
+pub struct Test {
+    pub name: &'static str,
+    pub needs: &'static [Capability],
+    pub run: fn(),
+}
+
+/// Builds the list of a file: `tests![plain, on_two: [TwoDevices]]`.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident $(: [$($need:ident),*])?),* $(,)?) => {
+        pub const TESTS: &[$crate::kit::Test] = &[$(
+            $crate::kit::Test { name: stringify!($name), needs: &[$($($crate::kit::Capability::$need),*)?], run: $name },
+        )*];
+    };
+}
+
+/// What a backend may lack.
+#[derive(Clone, Copy, Debug)]
+pub enum Capability {
+    /// More than one device.
+    TwoDevices,
+    /// A driver that tells which devices have a context.
+    ContextState,
+}
+
+impl Capability {
+    pub fn name(self) -> &'static str {
+        match self {
+            Capability::TwoDevices => "two-devices",
+            Capability::ContextState => "context-state",
+        }
+    }
+
+    pub fn is_there(&self) -> bool {
+        match self {
+            Capability::TwoDevices => device_count() >= 2,
+            Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
+        }
+    }
+}
+
+/// The call succeeds.
+#[macro_export]
+macro_rules! ok {
+    ($call:expr) => {{
+        #[allow(unused_unsafe)]
+        let status = unsafe { $call };
+        assert_eq!(status, tcuda::base::Status::TCUDA_SUCCESS, "{}: {}", stringify!($call), $crate::kit::message());
+    }};
+}
+
+/// The call fails with this status (its name without TCUDA_ERROR_) and leaves a message; the message is the value.
+#[macro_export]
+macro_rules! fails {
+    ($status:ident, $call:expr) => {{
+        $crate::kit::forget_error();
+        #[allow(unused_unsafe)]
+        let status = unsafe { $call };
+        let expected = concat!("TCUDA_ERROR_", stringify!($status));
+        assert_eq!(format!("{status:?}"), expected, "{}: {}", stringify!($call), $crate::kit::message());
+        let call = stringify!($call).split('(').next().unwrap_or_default();
+        assert_eq!(call.rsplit("::").next().map(str::trim), Some($crate::kit::failed_function().as_str()));
+        let message = $crate::kit::message();
+        assert!(message.len() > 10, "{} left the message '{message}'", stringify!($call));
+        message
+    }};
+}
+
+/// One output of a call that succeeds: `get!(0, out => tcuda_current_device(out))`.
+#[macro_export]
+macro_rules! get {
+    ($start:expr, $out:ident => $call:expr) => {{
+        let mut value = $start;
+        let $out = &raw mut value;
+        $crate::ok!($call);
+        value
+    }};
+}
+
+/// Puts a known record over the last one, so that an old message does not pass for a new one.
+pub fn forget_error() {
+    unsafe { tcuda::capi::version::tcuda_runtime_version(std::ptr::null_mut()) };
+}
+
+/// The function in the record of the last failure.
+pub fn failed_function() -> String {
+    let mut info: tcuda_error_info_t = unsafe { std::mem::zeroed() };
+    info.struct_size = size_of::<tcuda_error_info_t>();
+    ok!(tcuda_last_error(&mut info));
+    text(info.function)
+}
+
+pub fn text(pointer: *const c_char) -> String {
+    assert!(!pointer.is_null());
+    unsafe { CStr::from_ptr(pointer) }.to_str().unwrap().to_owned()
+}
+
+pub fn message() -> String {
+    text(tcuda_last_error_message())
+}
+
+pub fn reason() -> String {
+    text(tcuda_backend_reason())
+}
+
+pub fn backend() -> String {
+    text(tcuda_backend_name())
+}
+
+pub fn device_count() -> i32 {
+    get!(-1, out => tcuda_device_count(out))
+}
+
+pub fn device() -> i32 {
+    get!(-1, out => tcuda::capi::device::tcuda_current_device(out))
+}
+
+/// Starts tcuda with TCUDA_BACKEND, else auto; the backend's name.
+pub fn start() -> Result<String, String> {
+    let auto = tcuda_init_options_t {
+        struct_size: size_of::<tcuda_init_options_t>(),
+        backend: if std::env::var_os("TCUDA_BACKEND").is_some() { std::ptr::null() } else { c"auto".as_ptr() },
+        cudart_path: std::ptr::null(),
+        alloc_conf: std::ptr::null(),
+    };
+    match unsafe { tcuda_init(&auto) } {
+        Status::TCUDA_SUCCESS => Ok(backend()),
+        _ => Err(message()),
+    }
+}
+
+pub const NULL: tcuda_stream_t = std::ptr::null_mut();
+
+pub fn handle(value: usize) -> tcuda_stream_t {
+    value as tcuda_stream_t
+}
+
+pub fn default_of(device: i32) -> tcuda_stream_t {
+    handle(0x100 + device as usize)
+}
+
+pub const CURRENT_STREAM: usize = 0x80;
+
+pub fn create_on(device: i32) -> tcuda_stream_t {
+    get!(NULL, out => tcuda_stream_create(out, device, 0))
+}
+
+/// A stream for the length of a test.
+pub struct Own(pub tcuda_stream_t);
+
+impl Own {
+    pub fn new() -> Own {
+        Own(create_on(-1))
+    }
+
+    pub fn on(device: i32) -> Own {
+        Own(create_on(device))
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        unsafe { tcuda_stream_destroy(self.0) };
+    }
+}
+
+/// Work that keeps a stream busy until the gate opens, at the latest when it is dropped.
+#[derive(Clone)]
+pub struct Gate(Arc<(Mutex<(bool, bool)>, Condvar)>);
+
+impl Gate {
+    pub fn on(stream: tcuda_stream_t) -> Gate {
+        let gate = Gate(Arc::new((Mutex::new((false, false)), Condvar::new())));
+        let data = Box::into_raw(Box::new(gate.clone()));
+        ok!(tcuda_stream_add_host_function(stream, Some(wait_at_gate), data.cast()));
+        gate
+    }
+
+    pub fn open(&self) {
+        self.0.0.lock().unwrap().0 = true;
+        self.0.1.notify_all();
+    }
+
+    pub fn was_passed(&self) -> bool {
+        self.0.0.lock().unwrap().1
+    }
+
+    /// Opens after a moment, from another thread: for calls that have to wait.
+    pub fn open_later(&self) -> std::thread::JoinHandle<()> {
+        let gate = self.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            gate.open();
+        })
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+unsafe extern "C" fn wait_at_gate(data: *mut c_void) {
+    let gate = *unsafe { Box::from_raw(data.cast::<Gate>()) };
+    let mut state = gate.0.0.lock().unwrap();
+    while !state.0 {
+        state = gate.0.1.wait(state).unwrap();
+    }
+    state.1 = true;
+}
+
+/// Appends a number to a list in the order of a stream.
+#[derive(Clone, Default)]
+pub struct Diary(Arc<Mutex<Vec<i32>>>);
+
+impl Diary {
+    pub fn write_on(&self, stream: tcuda_stream_t, entry: i32) {
+        let data = Box::into_raw(Box::new((self.clone(), entry)));
+        ok!(tcuda_stream_add_host_function(stream, Some(write_entry), data.cast()));
+    }
+
+    pub fn read(&self) -> Vec<i32> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+unsafe extern "C" fn write_entry(data: *mut c_void) {
+    let (diary, entry) = *unsafe { Box::from_raw(data.cast::<(Diary, i32)>()) };
+    diary.0.lock().unwrap().push(entry);
+}
+
+/// Indices that no device has.
+pub fn bad_devices() -> [i32; 5] {
+    [-2, -3, i32::MIN, device_count(), i32::MAX]
+}
+
+pub fn set_device(device: i32) {
+    ok!(tcuda_set_device(device));
+}

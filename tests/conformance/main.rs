@@ -1,0 +1,115 @@
+//! The conformance suite: one set of tests through the C interface, for the simulated device and for a real one.
+//!
+//!     cargo test --test conformance                          whatever is there (TCUDA_BACKEND, else auto)
+//!     cargo test --test conformance -- stream.               the tests whose names hold this
+//!     conformance --backend-required cuda                    fails unless this is the backend
+//!
+//! names.txt beside this file lists every test with the capabilities it needs. A test that is not in the list, or listed and not there, is
+//! a failure; a test runs unless the backend lacks a capability that the list names for it.
+
+mod device;
+mod error;
+mod event;
+mod init;
+mod kit;
+mod stream;
+
+use kit::{Capability, Test};
+use std::process::ExitCode;
+
+/// The tests, by file.
+const GROUPS: &[(&str, &[Test])] =
+    &[("error", error::TESTS), ("init", init::TESTS), ("device", device::TESTS), ("stream", stream::TESTS), ("event", event::TESTS)];
+
+struct Arguments {
+    filter: Option<String>,
+    required: Option<String>,
+    child: Option<String>,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut found = Arguments { filter: None, required: None, child: None };
+    let mut given = std::env::args().skip(1);
+    while let Some(argument) = given.next() {
+        let mut value = || given.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--backend-required" => found.required = Some(value()?),
+            "--child" => found.child = Some(value()?),
+            // What cargo test hands to every test binary.
+            "--nocapture" | "-q" | "--quiet" | "--show-output" => {}
+            "--test-threads" => drop(value()?),
+            other if other.starts_with('-') => return Err(format!("{other} is not known")),
+            filter => found.filter = Some(filter.to_owned()),
+        }
+    }
+    Ok(found)
+}
+
+/// The tests of names.txt and of the code are the same, in the same order, with the same needs. TCUDA_BLESS=1 writes the list.
+fn compare_with_list() -> Result<(), String> {
+    const HEAD: &str = "# Every test and the capabilities it needs. `TCUDA_BLESS=1 cargo test --test conformance` writes this list.\n";
+    let line = |(name, test): (String, &Test)| test.needs.iter().fold(name, |line, need| line + " " + need.name());
+    let there: Vec<String> = all().map(line).collect();
+    if std::env::var_os("TCUDA_BLESS").is_some() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/names.txt");
+        return std::fs::write(path, format!("{HEAD}{}\n", there.join("\n"))).map_err(|error| error.to_string());
+    }
+    let listed: Vec<&str> = include_str!("names.txt").lines().filter(|line| !line.starts_with('#')).collect();
+    if listed == there {
+        return Ok(());
+    }
+    let missing: Vec<_> = listed.iter().filter(|line| !there.iter().any(|name| name == *line)).collect();
+    let unlisted: Vec<_> = there.iter().filter(|name| !listed.contains(&name.as_str())).collect();
+    Err(format!("names.txt is not the list of the tests. Listed and not there: {missing:?}. There and not listed: {unlisted:?}."))
+}
+
+fn all() -> impl Iterator<Item = (String, &'static Test)> {
+    GROUPS.iter().flat_map(|(group, tests)| tests.iter().map(move |test| (format!("{group}.{}", test.name), test)))
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(message) => {
+            eprintln!("conformance: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<usize, String> {
+    let arguments = arguments()?;
+    if let Some(scene) = arguments.child {
+        init::child(&scene);
+        return Ok(0);
+    }
+    compare_with_list()?;
+    let backend = kit::start()?;
+    println!("{}", kit::reason());
+    if let Some(required) = arguments.required.filter(|required| *required != backend) {
+        return Err(format!("the backend is {backend}, {required} is required"));
+    }
+    let chosen: Vec<_> = all().filter(|(name, _)| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter))).collect();
+    let (mut passed, mut absent, mut failed) = (0, 0, 0);
+    for (name, test) in chosen {
+        if let Some(need) = test.needs.iter().find(|need| !need.is_there()) {
+            println!("{name}: absent, this backend has no {}", Capability::name(*need));
+            absent += 1;
+            continue;
+        }
+        // A thread of its own: current device, current streams and last error start afresh.
+        match std::thread::Builder::new().name(name.clone()).spawn(test.run).map(|thread| thread.join()) {
+            Ok(Ok(())) => passed += 1,
+            _ => {
+                println!("{name}: FAILED");
+                failed += 1;
+            }
+        }
+    }
+    println!("conformance ({backend}): {passed} passed, {absent} absent by capability, {failed} failed");
+    if passed + failed == 0 {
+        return Err("no test has this in its name".into());
+    }
+    Ok(failed)
+}
