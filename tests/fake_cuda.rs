@@ -492,6 +492,23 @@ fn a_failing_runtime_is_quoted() {
 }
 
 #[test]
+fn no_failing_call_leaves_its_error_behind() {
+    case(
+        "no_failing_call_leaves_its_error_behind",
+        |m| {
+            let m = m.with("loader/libcuda.so.1", &driver(13000)).with("loader/libcudart.so.13", &runtime_library(13000));
+            m.set("FAKE_LOST", "1")
+        },
+        || {
+            let r = opened();
+            let error = r.malloc(1).unwrap_err();
+            assert_eq!((error.native, error.device), (2, -1));
+            assert_eq!(unsafe { (r.table.cudaGetLastError)() }, 0);
+        },
+    );
+}
+
+#[test]
 fn a_driver_without_virtual_memory() {
     case(
         "a_driver_without_virtual_memory",

@@ -84,8 +84,9 @@ impl Runtime {
         // The current device, unless the error is one that stays and this device does not have it: then it is another's, whose
         // stream, event or memory was named in the call.
         let mut device = -1;
-        if !code::is_sticky(code) || unsafe { (self.table.cudaPeekAtLastError)() } != code::SUCCESS {
-            unsafe { (self.table.cudaGetDevice)(&mut device) };
+        let is_current = !code::is_sticky(code) || unsafe { (self.table.cudaPeekAtLastError)() } != code::SUCCESS;
+        if is_current && unsafe { (self.table.cudaGetDevice)(&mut device) } != code::SUCCESS {
+            unsafe { (self.table.cudaGetLastError)() };
         }
         Error::new(status, format!("CUDA error: {text} ({name}, {code}) in {call}.{hint}")).with_native(code).on_device(device)
     }

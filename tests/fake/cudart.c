@@ -63,7 +63,10 @@ int cudaGetDeviceCount(int *count) {
     *count = devices();
     return 0;
 }
-int cudaGetDevice(int *out) { GIVE(1, *out = device); }
+int cudaGetDevice(int *out) {
+    if (getenv("FAKE_LOST")) return last_error = 700;
+    GIVE(1, *out = device);
+}
 int cudaSetDevice(int wanted) {
     note(__func__);
     if (wanted < 0 || wanted >= devices()) return last_error = 101;
