@@ -1,4 +1,4 @@
-/* The library loads, says which backend it has, and allocates. */
+/* The library loads, says which backend it has, and does work. */
 
 #include <stdlib.h>
 
@@ -7,7 +7,9 @@
 int main(void)
 {
     int32_t count = -1;
-    void *block = NULL;
+    tcuda_stream_t stream = NULL;
+    tcuda_event_t event = NULL;
+    bool complete = false;
 
     CHECK(getenv("TCUDA_BACKEND") != NULL);
     CHECK_TEXT(tcuda_backend_name(), getenv("TCUDA_BACKEND"));
@@ -15,8 +17,13 @@ int main(void)
     CHECK(count >= 1);
     CHECK(tcuda_device_count(NULL) != TCUDA_SUCCESS);
     CHECK(strlen(tcuda_last_error_message()) > 0);
-    CHECK_OK(tcuda_malloc_cached(&block, 1000, NULL));
-    CHECK(block != NULL);
-    CHECK_OK(tcuda_free_cached(block));
+    CHECK_OK(tcuda_stream_create(&stream, 0, 0));
+    CHECK_OK(tcuda_event_create(&event, TCUDA_EVENT_DISABLE_TIMING));
+    CHECK_OK(tcuda_event_record(event, stream));
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_event_query(event, &complete));
+    CHECK(complete);
+    CHECK_OK(tcuda_event_destroy(event));
+    CHECK_OK(tcuda_stream_destroy(stream));
     return CHECK_DONE();
 }

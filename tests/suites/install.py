@@ -113,7 +113,7 @@ def pkg_config(suite, tools):
     suite.check("pkg-config knows the version", version.strip() == kit.VERSION, version)
     code, _ = kit.run([*ask, "--exists", "tcuda >= 99"], env=env)
     suite.check("pkg-config refuses a version", code != 0)
-    for language, compiler, source in (("C", kit.CC, "main.c"), ("C++", kit.CXX, "main.cpp")):
+    for language, compiler, source in (("C", kit.CC, "main.c"), ("C++", [*kit.CXX, "-std=c++17"], "main.cpp")):
         for kind in ("shared", "static"):
             what, program = f"pkg-config in {language}, {kind}", FOLDER / f"pc_{source}_{kind}"
             flags = "--libs --static" if kind == "static" else "--libs"

@@ -6,11 +6,11 @@
 
 int main(void)
 {
-    void *block = NULL;
+    tcuda_stream_t stream = NULL;
     int32_t count = 0;
 
-    if (tcuda_device_count(&count) != TCUDA_SUCCESS || count < 1 || tcuda_malloc_cached(&block, 4096, NULL) != TCUDA_SUCCESS ||
-        tcuda_free_cached(block) != TCUDA_SUCCESS) {
+    if (tcuda_device_count(&count) != TCUDA_SUCCESS || count < 1 || tcuda_stream_create(&stream, 0, 0) != TCUDA_SUCCESS ||
+        tcuda_stream_synchronize(stream) != TCUDA_SUCCESS || tcuda_stream_destroy(stream) != TCUDA_SUCCESS) {
         fprintf(stderr, "%s\n", tcuda_last_error_message());
         return 1;
     }

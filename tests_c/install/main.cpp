@@ -2,15 +2,15 @@
 
 #include <cstring>
 #include <iostream>
-#include <tcuda.h>
+#include <tcuda.hpp>
 
 int main()
 {
-    void *block = nullptr;
     int32_t count = 0;
+    tcuda_stream_t stream = nullptr;
 
-    if (tcuda_device_count(&count) != TCUDA_SUCCESS || count < 1 || tcuda_malloc_cached(&block, 4096, nullptr) != TCUDA_SUCCESS ||
-        tcuda_free_cached(block) != TCUDA_SUCCESS) {
+    if (tcuda_device_count(&count) != TCUDA_SUCCESS || count < 1 || tcuda_stream_create(&stream, 0, 0) != TCUDA_SUCCESS ||
+        tcuda_stream_synchronize(stream) != TCUDA_SUCCESS || tcuda_stream_destroy(stream) != TCUDA_SUCCESS) {
         std::cerr << tcuda_last_error_message() << '\n';
         return 1;
     }
