@@ -46,7 +46,6 @@ static union every_buffer every_in[BUFFERS];
 
 static const char *every_variant;
 static int every_expected;
-static char every_other_message[1024];
 
 /* Generated from the header's list of codes. */
 static int every_known_status(int status);
@@ -106,11 +105,8 @@ static void every_begin(const char *function)
             every_watch(child);
         signal(SIGALRM, SIG_DFL);
     }
-    if (every_mode != FIRST) {
-        /* The message of another failure, so that a missing one shows. */
+    if (every_mode != FIRST) /* another failure, so that one that is not recorded shows */
         tcuda_device_count(NULL);
-        snprintf(every_other_message, sizeof every_other_message, "%s", tcuda_last_error_message());
-    }
     memcpy(every_before, every_out, sizeof every_out);
     every_shared->calls++;
     alarm(SECONDS);
@@ -119,6 +115,7 @@ static void every_begin(const char *function)
 static void every_end_status(const char *function, int status)
 {
     const char *message = tcuda_last_error_message();
+    tcuda_error_info_t error = TCUDA_ERROR_INFO_INIT;
     char number[32];
     int i;
 
@@ -138,8 +135,8 @@ static void every_end_status(const char *function, int status)
         return;
     if (message == NULL || message[0] == 0)
         every_fail("fails without a message", number);
-    else if (every_mode == IN_USE && strcmp(message, every_other_message) == 0 && strcmp(function, "tcuda_device_count") != 0)
-        every_fail("fails and leaves the message of an earlier call", number);
+    if (tcuda_last_error(&error) != TCUDA_SUCCESS || error.status != status || strcmp(error.function, function) != 0)
+        every_fail("fails and leaves another call's error as the last", error.function);
     for (i = 0; i < BUFFERS; i++)
         if (!every_may_change[i] && memcmp(every_out[i].bytes, every_before[i].bytes, BUFFER) != 0)
             every_fail("fails and has written an output", number);
