@@ -12,7 +12,7 @@ pub enum Level {
     Info = 3,
 }
 
-type Sink = std::sync::Arc<dyn Fn(Level, &str) + Send + Sync>;
+pub type Sink = std::sync::Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 

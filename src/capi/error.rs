@@ -6,8 +6,8 @@
 
 use super::guard::{self, guard_always, guard_value, lasting};
 use super::structs::{Growing, StructOut};
+use crate::base::log;
 use crate::base::status::{self, tcuda_status_t};
-use crate::base::{log, log::Level};
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ unsafe impl Sync for UserData {}
 pub unsafe extern "C" fn tcuda_set_log_callback(function: tcuda_log_fn_t, user_data: *mut c_void) -> tcuda_status_t {
     guard_always("tcuda_set_log_callback", || {
         let user_data = UserData(user_data);
-        log::set_sink(function.map(|function| -> Arc<dyn Fn(Level, &str) + Send + Sync> {
+        log::set_sink(function.map(|function| -> log::Sink {
             Arc::new(move |level, text| {
                 let user_data = &user_data;
                 if let Ok(text) = CString::new(text.replace('\0', " ")) {

@@ -54,7 +54,7 @@ impl Capability {
 #[macro_export]
 macro_rules! ok {
     ($call:expr) => {{
-        #[allow(unused_unsafe)]
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)] // the tests are calls of C functions
         let status = unsafe { $call };
         assert_eq!(status, tcuda::base::Status::TCUDA_SUCCESS, "{}: {}", stringify!($call), $crate::kit::message());
     }};
@@ -65,7 +65,7 @@ macro_rules! ok {
 macro_rules! fails {
     ($status:ident, $call:expr) => {{
         $crate::kit::forget_error();
-        #[allow(unused_unsafe)]
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)] // the tests are calls of C functions
         let status = unsafe { $call };
         let expected = concat!("TCUDA_ERROR_", stringify!($status));
         assert_eq!(format!("{status:?}"), expected, "{}: {}", stringify!($call), $crate::kit::message());

@@ -42,7 +42,11 @@ impl Machine {
     }
 
     fn set_device(self, device: usize) {
-        self.call(|_| Ok(thread::set_device(device))).unwrap();
+        self.call(|_| {
+            thread::set_device(device);
+            Ok(())
+        })
+        .unwrap();
     }
 
     fn malloc(self, size: usize) -> Result<Address, Code> {
@@ -456,7 +460,7 @@ fn the_legacy_default_stream_and_blocking_streams_wait_for_each_other() {
     assert_ne!(std::thread::spawn(move || m.call(|sim| sim.stream(2))).join().unwrap(), Ok(of_thread));
     m.fill(cell, 4, 8, 2).unwrap(); // a thread's own default stream blocks too
     assert_eq!(done(2), Ok(false));
-    m.call(|sim| Ok(sim.synchronize_stream(sim.stream(0)?.0))).unwrap();
+    m.call(|sim| sim.stream(0).map(|found| sim.synchronize_stream(found.0))).unwrap();
     m.synchronize().unwrap();
     let value = m.read(cell).unwrap();
     assert!(value == 0x0303_0303_0303_0303 || value == 0x0404_0404_0404_0404, "{value:#x}");
@@ -766,7 +770,7 @@ fn many_threads_share_devices() {
                         m.wait(stream, event).unwrap();
                     }
                     m.copy(host.as_ptr() as Address + 8, cell, 8, stream).unwrap();
-                    m.call(|sim| Ok(sim.synchronize_stream(sim.stream(stream)?.0))).unwrap();
+                    m.call(|sim| sim.stream(stream).map(|found| sim.synchronize_stream(found.0))).unwrap();
                     assert_eq!(host[1], turn);
                     m.free(cell).unwrap();
                 }
