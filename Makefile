@@ -45,7 +45,7 @@ test: lib
 	$(PYTHON) tests/run.py $(SUITES)
 
 gpu-kit: lib
-	$(PYTHON) tools/gpu_kit.py
+	$(PYTHON) tools/pack_gpu_kit.py
 
 clean:
 	rm -rf $(BUILD)

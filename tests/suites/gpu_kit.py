@@ -9,16 +9,18 @@ import kit
 
 
 def run(suite):
-    packed = suite.runs("pack", [sys.executable, kit.ROOT / "tools/gpu_kit.py"], timeout=1800)
+    packed = suite.runs("pack", [sys.executable, kit.ROOT / "tools/pack_gpu_kit.py"], timeout=1800)
     if packed is None:
         return
     copy = kit.BUILD / "tests/gpu kit"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(kit.TARGET / "gpu-kit", copy)
-    programs = sorted(path.name for folder in ("tests", "demo") for path in (copy / folder).iterdir())
-    suite.check("it has the conformance suite, C tests and the demo", {"conformance", "replay", "test_smoke"} <= set(programs), programs)
+    programs = sorted(path.name for folder in ("tests", "examples") for path in (copy / folder).iterdir())
+    examples = {source.stem for source in (kit.ROOT / "examples_c").glob("*.c")}
+    tests = {source.stem for source in kit.c_sources() + kit.cxx_sources() if not source.name.startswith("test_sim_")}
+    suite.check("it has the conformance suite, the tests and the examples", set(programs) == {"conformance"} | tests | examples, programs)
     # Nothing but the library beside it and the system's: no Rust, no path of this machine.
-    for program in (copy / "tests/test_smoke", copy / "demo/replay", copy / "tests/conformance"):
+    for program in (copy / "tests/test_smoke", copy / "tests/conformance"):
         _, output = kit.run(["readelf", "-d", program])
         suite.check(f"{program.name} looks for libraries beside itself only", str(kit.ROOT) not in output and "NEEDED" in output, output)
     answer = subprocess.run(["sh", copy / "run.sh"], env=kit.environment(OUT=copy), cwd="/", text=True, capture_output=True, timeout=1800)

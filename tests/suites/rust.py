@@ -20,7 +20,13 @@ def run(suite):
             suite.passed += int(result.group(1))
             suite.failed += int(result.group(2))
             ignored += int(result.group(3))
+        # The conformance suite has its own words; on the simulated device no capability is absent.
+        result = re.match(r"conformance \(\w+\): (\d+) passed, (\d+) absent by capability, (\d+) failed", line)
+        if result:
+            suite.passed += int(result.group(1))
+            suite.failed += int(result.group(3))
+            ignored += int(result.group(2))
     code = process.wait()
     if suite.failed == 0:
         suite.check("cargo test", code == 0, f"ended with {code}")
-    suite.check("no test is ignored", ignored == 0, f"{ignored} are")
+    suite.check("no test is ignored or absent", ignored == 0, f"{ignored} are")

@@ -2,7 +2,7 @@
 """Packs target/gpu-kit: what proves the library on a machine with a GPU, with no Rust and no compiler there. `make gpu-kit` calls it.
 
 The shared library as it ships, the conformance suite, the C and C++ tests (those named test_sim_* need the simulated device and stay
-here), the demo with its traces, and run.sh, which runs them all and prints a table.
+here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table.
 """
 
 import json
@@ -42,7 +42,7 @@ def compile_into(folder, source, standard):
 
 def main():
     shutil.rmtree(KIT, ignore_errors=True)
-    for folder in ("lib", "tests", "demo", "examples_c"):
+    for folder in ("lib", "tests", "examples", "examples_c"):
         (KIT / folder).mkdir(parents=True)
     # Not links: a copy of the kit need not keep them.
     shutil.copy(kit.LIB / f"libtcuda.so.{kit.VERSION}", KIT / "lib" / f"libtcuda.so.{kit.ABI}")
@@ -50,9 +50,10 @@ def main():
         if not source.name.startswith("test_sim_"):
             compile_into("tests", source, standard)
     rust_test("conformance")
-    compile_into("demo", kit.ROOT / "examples_c/replay.c", "c11")
+    for source in sorted((kit.ROOT / "examples_c").glob("*.c")):
+        compile_into("examples", source, "c11")
     shutil.copytree(kit.ROOT / "examples_c/data", KIT / "examples_c/data")
-    shutil.copy(kit.ROOT / "tools/gpu_kit_run.sh", KIT / "run.sh")
+    shutil.copy(kit.ROOT / "tools/run_gpu_kit.sh", KIT / "run.sh")
     size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file())
     if size > MOST:
         sys.exit(f"{KIT} has {size} bytes; {MOST} is the most")
