@@ -43,7 +43,7 @@ impl Guard {
         let runtime = runtime::runtime()?;
         let previous = runtime.get_device()?;
         let device = super::resolve(if device == super::CURRENT { previous } else { device })?;
-        Ok(Guard { device, runtime, undo: enter(runtime, previous, device)? })
+        Ok(Guard { device, runtime, undo: enter(runtime, previous, device).map_err(super::blame(device))? })
     }
 }
 
@@ -63,12 +63,20 @@ fn enter(runtime: &Runtime, previous: i32, device: i32) -> Result<Undo> {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Nothing to tell the caller: whatever ails the previous device, its next call says so.
-        let _ = match self.undo {
+        // A second try, for what passes. More cannot be told to the caller: what ails the previous device, its next call says.
+        if self.undo().is_err() {
+            let _ = self.undo();
+        }
+    }
+}
+
+impl Guard {
+    fn undo(&self) -> Result<()> {
+        match self.undo {
             Undo::Nothing => Ok(()),
             Undo::SetDevice(previous) => self.runtime.set_device(previous),
             Undo::Pop => self.runtime.context_pop(),
-        };
+        }
     }
 }
 

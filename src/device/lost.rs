@@ -17,6 +17,14 @@ pub fn mark(device: i32, error: &Error) {
     }
 }
 
+/// For an error of a call that named this device by a handle: CUDA does not say whose error it is.
+pub fn blame(device: i32) -> impl Fn(Error) -> Error {
+    move |error| {
+        let unknown = error.status == Status::TCUDA_ERROR_DEVICE_LOST && error.device < 0;
+        if unknown { error.on_device(device) } else { error }
+    }
+}
+
 /// An error if the device is lost.
 #[inline]
 pub fn check(device: i32) -> Result<()> {
@@ -50,5 +58,13 @@ mod tests {
         assert_eq!((error.status, error.native, error.device), (Status::TCUDA_ERROR_DEVICE_LOST, 700, 1000));
         assert!(error.message.contains("an illegal address"));
         assert!(check(1001).is_ok());
+    }
+
+    #[test]
+    fn only_an_error_without_a_device_is_blamed_on_one() {
+        let lost = Error::new(Status::TCUDA_ERROR_DEVICE_LOST, "x");
+        assert_eq!(blame(4)(lost.clone()).device, 4);
+        assert_eq!(blame(4)(lost.on_device(2)).device, 2);
+        assert_eq!(blame(4)(Error::internal("x")).device, -1);
     }
 }

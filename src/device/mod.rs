@@ -11,7 +11,7 @@ pub mod peer;
 mod properties;
 
 pub use guard::{Guard, guard_against_stray_context};
-pub use lost::{check as check_lost, mark as mark_lost};
+pub use lost::{blame, check as check_lost, mark as mark_lost};
 pub use properties::{DeviceProperties, properties};
 
 use crate::base::{Error, Result, Status, process};
@@ -50,7 +50,7 @@ pub fn exchange(device: i32) -> Result<i32> {
         check_range(device)?;
         lost::check(device)?;
         // Also when it is current already: as in CUDA, this is what makes the device's context.
-        runtime::runtime()?.set_device(device)?;
+        runtime::runtime()?.set_device(device).map_err(blame(device))?;
     }
     Ok(previous)
 }

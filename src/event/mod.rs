@@ -10,8 +10,9 @@ pub mod pool;
 
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::runtime::{self, RawEvent, Runtime, code};
+use crate::runtime::{self, Code, RawEvent, Runtime, code};
 use crate::stream::Stream;
+use known::Known;
 
 /// The bits of the flags: CUDA's.
 pub const BLOCKING: u32 = 1;
@@ -38,28 +39,37 @@ pub fn create(flags: u32) -> Result<RawEvent> {
 
 /// Ends an event. Waits that were enqueued on it stay as they are.
 pub fn destroy(event: RawEvent) -> Result<()> {
-    let (entered, _guard) = enter(event)?;
-    let known = known::remove(event);
-    entered.event_destroy(event).map_err(|error| {
-        // It was alive and stays alive.
-        if let Some((device, flags)) = known.filter(|_| !is_dead(&error)) {
-            known::insert(event, device, flags);
+    check(event)?;
+    match known::destroy(event) {
+        known::Destroyed::Before => Err(destroyed(event)),
+        known::Destroyed::Unknown => runtime::runtime()?.event_destroy(event).map_err(|error| explain(event, error)),
+        known::Destroyed::Kept(oldest) => {
+            if let Some((event, known)) = oldest
+                && really_destroy(event, known).is_err()
+            {
+                known::keep(event, known);
+            }
+            Ok(())
         }
-        explain(event, error)
-    })
+    }
+}
+
+fn really_destroy(event: RawEvent, known: Known) -> Result<()> {
+    let _guard = device::guard_against_stray_context(known.device)?;
+    runtime::runtime()?.event_destroy(event)
 }
 
 /// Marks the point that a stream's work has come to. A second record replaces the first.
 pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
-    check(event)?;
+    let known = check(event)?;
     let entered = stream.enter()?;
-    entered.runtime.event_record(event, entered.raw).map_err(|error| match known::get(event) {
-        Some((device, _)) if device != stream.device => {
-            Error::invalid_argument(format!("Event device {device} does not match recording stream's device {}.", stream.device))
+    entered.runtime.event_record(event, entered.raw).map_err(|error| match known {
+        Some(known) if known.device != stream.device => {
+            Error::invalid_argument(format!("Event device {} does not match recording stream's device {}.", known.device, stream.device))
                 .with_native(error.native)
                 .on_device(stream.device)
         }
-        _ => explain(event, error),
+        _ => device::blame(stream.device)(explain(event, error)),
     })
 }
 
@@ -67,7 +77,7 @@ pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
 pub fn wait(event: RawEvent, stream: Stream) -> Result<()> {
     check(event)?;
     let entered = stream.enter()?;
-    entered.runtime.stream_wait_event(entered.raw, event).map_err(|error| explain(event, error))
+    entered.runtime.stream_wait_event(entered.raw, event).map_err(|error| device::blame(stream.device)(explain(event, error)))
 }
 
 /// Whether the work before the last record is done; true for an event that was never recorded.
@@ -84,28 +94,29 @@ pub fn synchronize(event: RawEvent) -> Result<()> {
 
 /// Milliseconds between two records.
 pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
-    check(end)?;
+    let known = (check(start)?, check(end)?);
     let (runtime, _guard) = enter(start)?;
-    let has_no_timing = |event| known::get(event).is_some_and(|(_, flags)| flags & DISABLE_TIMING != 0);
-    let state = |text: &'static str| Error::new(Status::TCUDA_ERROR_INVALID_STATE, text);
-    if has_no_timing(start) || has_no_timing(end) {
-        return Err(state(
-            "Both events must be created with timing enabled: without TCUDA_EVENT_DISABLE_TIMING (torch: with argument 'enable_timing=True').",
-        ));
-    }
+    let has_no_timing = |known: Known| known.flags & DISABLE_TIMING != 0;
+    let state = |text: &'static str, code: Code| Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).with_native(code);
     runtime.event_elapsed_time(start, end).map_err(|error| match error.native {
         code::NOT_READY => Error::new(
             Status::TCUDA_ERROR_NOT_READY,
             "Both events must be completed before calculating elapsed time. tcuda_event_synchronize waits for one.",
         )
         .with_native(error.native),
-        // CUDA has one code for this and for no timing, for two devices, and for no event.
-        code::INVALID_HANDLE => match (known::get(start), known::get(end)) {
-            (Some((first, _)), Some((second, _))) if first != second => Error::invalid_argument(format!(
-                "The start event belongs to device {first}, the end event to device {second}. Time is measured on one device."
+        // CUDA has one code for no timing, no record, two devices, and no event.
+        code::INVALID_HANDLE => match known {
+            (Some(first), Some(second)) if has_no_timing(first) || has_no_timing(second) => state(
+                "Both events must be created with timing enabled: without TCUDA_EVENT_DISABLE_TIMING (torch: with argument \
+                 'enable_timing=True').",
+                error.native,
+            ),
+            (Some(first), Some(second)) if first.device != second.device => Error::invalid_argument(format!(
+                "The start event belongs to device {}, the end event to device {}. Time is measured on one device.",
+                first.device, second.device
             ))
             .with_native(error.native),
-            (Some(_), Some(_)) => state("Both events must be recorded before calculating elapsed time.").with_native(error.native),
+            (Some(_), Some(_)) => state("Both events must be recorded before calculating elapsed time.", error.native),
             _ => error.context(
                 "Both events must be created with timing enabled, be recorded before calculating elapsed time, and belong to one device",
             ),
@@ -124,21 +135,28 @@ pub fn wait_stream(waiting: Stream, other: Stream) -> Result<()> {
     wait(event.raw(), waiting)
 }
 
-/// Handles are addresses: page zero holds none, and CUDA would read it.
-fn check(event: RawEvent) -> Result<()> {
-    if event >= 0x1000 {
-        return Ok(());
+/// What is known of an event; an error for what is none for sure: page zero holds no event, and some were destroyed.
+fn check(event: RawEvent) -> Result<Option<Known>> {
+    if event < 0x1000 {
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("{event:#x} is no event. tcuda_event_create makes one.")));
     }
-    Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("{event:#x} is no event. tcuda_event_create makes one.")))
+    match known::get(event) {
+        Some(known) if known.is_destroyed => Err(destroyed(event)),
+        known => Ok(known),
+    }
+}
+
+#[cold]
+fn destroyed(event: RawEvent) -> Error {
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("The event {event:#x} was destroyed."))
 }
 
 /// The runtime, with the event's device current where another one would get a context by the call.
 fn enter(event: RawEvent) -> Result<(&'static Runtime, Option<device::Guard>)> {
-    check(event)?;
-    let guard = match known::get(event) {
-        Some((device, _)) => {
-            device::check_lost(device)?;
-            device::guard_against_stray_context(device)?
+    let guard = match check(event)? {
+        Some(known) => {
+            device::check_lost(known.device)?;
+            device::guard_against_stray_context(known.device)?
         }
         None => None,
     };
@@ -162,8 +180,8 @@ fn explain(event: RawEvent, error: Error) -> Error {
 /// Destroys every event that tcuda made. Nothing may use one any more.
 pub fn shutdown() {
     pool::shutdown();
-    for event in known::all() {
+    for (event, known) in known::clear() {
         // What cannot be destroyed is lost with its device.
-        let _ = destroy(event);
+        let _ = really_destroy(event, known);
     }
 }

@@ -57,24 +57,24 @@ impl Stream {
     /// Whether all work given to it so far is done.
     pub fn query(self) -> Result<bool> {
         let entered = self.enter()?;
-        entered.runtime.stream_query(entered.raw)
+        entered.runtime.stream_query(entered.raw).map_err(device::blame(self.device))
     }
 
     /// Waits until all work given to it so far is done.
     pub fn synchronize(self) -> Result<()> {
         let entered = self.enter()?;
-        entered.runtime.stream_synchronize(entered.raw)
+        entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(self.device))
     }
 
     /// As the driver has it: a smaller number is served first.
     pub fn priority(self) -> Result<i32> {
         let entered = self.enter()?;
-        entered.runtime.stream_priority(entered.raw)
+        entered.runtime.stream_priority(entered.raw).map_err(device::blame(self.device))
     }
 
     pub fn is_capturing(self) -> Result<bool> {
         let entered = self.enter()?;
-        entered.runtime.stream_is_capturing(entered.raw)
+        entered.runtime.stream_is_capturing(entered.raw).map_err(device::blame(self.device))
     }
 }
 

@@ -67,7 +67,10 @@ fn take_parked(device: i32, priority: i32) -> Option<RawStream> {
 pub fn destroy(raw: RawStream) -> Result<()> {
     let stream = leave(raw, Kind::Own)?;
     match tell_gone(stream).and_then(|()| stream.priority()) {
-        Ok(priority) => park(Parked { stream, priority }),
+        Ok(priority) => {
+            park(Parked { stream, priority });
+            Ok(())
+        }
         Err(error) => {
             registry::change(raw, Kind::Leaving, Kind::Own);
             Err(error)
@@ -75,18 +78,27 @@ pub fn destroy(raw: RawStream) -> Result<()> {
     }
 }
 
-fn park(new: Parked) -> Result<()> {
+fn park(new: Parked) {
     let mut parked = PARKED.lock();
     registry::change(new.stream.raw, Kind::Leaving, Kind::Parked);
     parked.push(new);
     if parked.len() <= MOST_PARKED {
-        return Ok(());
+        return;
     }
-    let oldest = parked.remove(0).stream;
+    let oldest = parked.remove(0);
     drop(parked);
-    let entered = oldest.enter()?;
-    registry::remove(oldest.raw);
-    entered.runtime.stream_destroy(oldest.raw)
+    // Forgotten first: the address may be another stream's as soon as this one is destroyed.
+    registry::remove(oldest.stream.raw);
+    if really_destroy(oldest.stream).is_err() {
+        // Another turn tries again.
+        registry::insert(oldest.stream.raw, oldest.stream.device, Kind::Parked);
+        PARKED.lock().push(oldest);
+    }
+}
+
+fn really_destroy(stream: Stream) -> Result<()> {
+    let entered = stream.enter()?;
+    entered.runtime.stream_destroy(stream.raw)
 }
 
 /// Makes a stream of somebody else known, with its device where CUDA cannot tell it (-1: ask CUDA). Known before: checked only.
@@ -100,10 +112,7 @@ pub fn register(raw: RawStream, device: i32) -> Result<Stream> {
     let device = device::resolve(device)?;
     let found = match registry::resolve(raw) {
         Ok(stream) => stream,
-        Err(error) if error.status == Status::TCUDA_ERROR_NOT_SUPPORTED => {
-            registry::insert(raw, device, Kind::Foreign);
-            Stream { device, raw }
-        }
+        Err(error) if error.status == Status::TCUDA_ERROR_NOT_SUPPORTED => Stream { device: registry::meet(raw, device).device, raw },
         Err(error) => return Err(error),
     };
     if found.device == device {
@@ -165,6 +174,6 @@ pub(super) fn shutdown() {
     PARKED.lock().clear();
     for stream in registry::all(Kind::Own).into_iter().chain(registry::all(Kind::Parked)) {
         // What cannot be destroyed is lost with its device.
-        let _ = stream.enter().and_then(|entered| entered.runtime.stream_destroy(stream.raw));
+        let _ = really_destroy(stream);
     }
 }

@@ -73,12 +73,17 @@ pub fn clear() {
 }
 
 /// Enters a stream. A stream that tcuda made takes the place of whatever had its address before.
-pub fn insert(raw: RawStream, device: i32, kind: Kind) -> Entry {
+pub fn insert(raw: RawStream, device: i32, kind: Kind) {
     let entry = Entry { device, kind, serial: SERIAL.fetch_add(1, Ordering::Relaxed) };
     if STREAMS.write().insert(raw, entry).is_some() {
         GENERATION.fetch_add(1, Ordering::Release);
     }
-    entry
+}
+
+/// Enters a stream of somebody else, unless another thread has just done so.
+pub fn meet(raw: RawStream, device: i32) -> Entry {
+    let entry = Entry { device, kind: Kind::Foreign, serial: SERIAL.fetch_add(1, Ordering::Relaxed) };
+    *STREAMS.write().entry(raw).or_insert(entry)
 }
 
 /// Changes the kind if it is `from`; the answer is the entry found.
@@ -176,7 +181,7 @@ fn look_up(handle: usize, generation: u64, slot: usize) -> Result<Stream> {
                 }
                 error.context(format!("{handle:#x} is no stream that tcuda or CUDA knows"))
             })?;
-            insert(handle, device, Kind::Foreign)
+            meet(handle, device)
         }
     };
     device::check_lost(entry.device)?;
@@ -187,4 +192,52 @@ fn look_up(handle: usize, generation: u64, slot: usize) -> Result<Stream> {
 /// The handle that names a stream in every call: default streams as TCUDA_STREAM_DEFAULT(device).
 pub fn handle_of(stream: Stream) -> usize {
     if stream.raw == DEFAULT { HANDLE_DEFAULT + stream.device as usize } else { stream.raw }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Addresses of no stream; no test shares one.
+
+    #[test]
+    fn a_stream_that_is_met_twice_is_one_stream() {
+        let first = meet(0xa000, 3);
+        let second = meet(0xa000, 4);
+        assert_eq!((first.serial, second.device), (second.serial, 3));
+        insert(0xa000, 5, Kind::Own);
+        let own = find(0xa000).unwrap();
+        assert!(own.serial != first.serial && own.device == 5 && own.kind == Kind::Own);
+    }
+
+    #[test]
+    fn only_live_streams_are_found_and_each_change_tells_the_threads() {
+        insert(0xb000, 0, Kind::Own);
+        let before = generation();
+        assert_eq!(change(0xb000, Kind::Foreign, Kind::Leaving).map(|found| found.kind), Some(Kind::Own));
+        assert!(find(0xb000).is_some());
+        change(0xb000, Kind::Own, Kind::Leaving);
+        assert!(generation() > before && find(0xb000).is_none());
+        assert_eq!(change(0xb000, Kind::Own, Kind::Leaving).map(|found| found.kind), Some(Kind::Leaving));
+        remove(0xb000);
+        assert!(change(0xb000, Kind::Own, Kind::Leaving).is_none());
+    }
+
+    #[test]
+    fn what_a_thread_remembers_ends_with_the_generation() {
+        insert(0xc000, 7, Kind::Own);
+        assert_eq!(resolve(0xc000), Ok(Stream { device: 7, raw: 0xc000 }));
+        assert_eq!(resolve(0xc000), Ok(Stream { device: 7, raw: 0xc000 }));
+        let error = resolve_on(0xc000, 6).unwrap_err();
+        assert!(error.message.contains("device 7") && error.message.contains("device 6"), "{error}");
+        change(0xc000, Kind::Own, Kind::Parked);
+        assert_eq!(resolve(0xc000).map_err(|error| error.status), Err(Status::TCUDA_ERROR_INVALID_HANDLE));
+    }
+
+    #[test]
+    fn default_streams_have_handles_of_their_own() {
+        assert_eq!(handle_of(Stream { device: 3, raw: DEFAULT }), 0x103);
+        assert_eq!(handle_of(Stream { device: 3, raw: PER_THREAD }), 2);
+        assert_eq!(handle_of(Stream { device: 3, raw: 0xd000 }), 0xd000);
+    }
 }

@@ -1,7 +1,7 @@
 //! Start and end: options, no device, threads at once, fork, shutdown. What changes a whole process runs in a child process.
 
 use crate::kit::*;
-use crate::{fails, get, ok, tests};
+use crate::{fails, fault, get, ok, tests};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
@@ -61,7 +61,7 @@ fn a_backend_is_named_and_explained() {
 }
 
 /// Runs a scene of `child` in a process of its own.
-fn in_child(scene: &str, environment: &[(&str, &str)]) {
+pub fn in_child(scene: &str, environment: &[(&str, &str)]) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--child", scene]).env("TCUDA_BACKEND", backend()).envs(environment.iter().copied());
     let output = command.output().unwrap();
@@ -78,6 +78,8 @@ pub fn child(scene: &str) {
         "fork_first" => scene_fork_first(),
         "shutdown" => scene_shutdown(),
         "stray_context" => scene_stray_context(),
+        "sweep" => fault::scene_sweep(),
+        "lost" => fault::scene_lost(),
         other => panic!("no scene is called {other}"),
     }
     println!("done");
@@ -217,6 +219,9 @@ fn scene_shutdown() {
         diary.write_on(own, 1);
         ok!(tcuda_shutdown());
         assert_eq!(diary.read(), [1]);
+        if backend() == "sim" {
+            assert_eq!(fault::living(), (0, 0));
+        }
         ok!(tcuda_shutdown());
         assert!(!tcuda_is_initialized() && !tcuda_is_available());
         assert_eq!(device_count(), 0);

@@ -32,6 +32,8 @@ pub enum Capability {
     TwoDevices,
     /// A driver that tells which devices have a context.
     ContextState,
+    /// Faults on demand, and counts of calls: the simulated device.
+    Faults,
 }
 
 impl Capability {
@@ -39,12 +41,14 @@ impl Capability {
         match self {
             Capability::TwoDevices => "two-devices",
             Capability::ContextState => "context-state",
+            Capability::Faults => "faults",
         }
     }
 
     pub fn is_there(&self) -> bool {
         match self {
             Capability::TwoDevices => device_count() >= 2,
+            Capability::Faults => backend() == "sim",
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }

@@ -10,6 +10,7 @@
 mod device;
 mod error;
 mod event;
+mod fault;
 mod init;
 mod kit;
 mod stream;
@@ -18,8 +19,14 @@ use kit::{Capability, Test};
 use std::process::ExitCode;
 
 /// The tests, by file.
-const GROUPS: &[(&str, &[Test])] =
-    &[("error", error::TESTS), ("init", init::TESTS), ("device", device::TESTS), ("stream", stream::TESTS), ("event", event::TESTS)];
+const GROUPS: &[(&str, &[Test])] = &[
+    ("error", error::TESTS),
+    ("init", init::TESTS),
+    ("device", device::TESTS),
+    ("stream", stream::TESTS),
+    ("event", event::TESTS),
+    ("fault", fault::TESTS),
+];
 
 struct Arguments {
     filter: Option<String>,

@@ -1,0 +1,176 @@
+//! Faults on demand: every call of the backend fails once, in turn; a device goes bad; and what is hot calls nothing.
+
+use crate::init::in_child;
+use crate::kit::*;
+use crate::{fails, get, ok, tests};
+use std::collections::BTreeSet;
+use std::ptr::{null, null_mut};
+use tcuda::base::Status;
+use tcuda::capi::device::*;
+use tcuda::capi::event::*;
+use tcuda::capi::init::tcuda_shutdown;
+use tcuda::capi::sim::*;
+use tcuda::capi::stream::*;
+use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
+
+tests![
+    hot_calls_make_no_call_of_cuda: [Faults],
+    each_call_may_fail_once: [Faults, TwoDevices],
+    a_lost_device_says_so_and_the_others_work: [Faults, TwoDevices],
+];
+
+/// Streams and events that live on the simulated devices.
+pub fn living() -> (u64, u64) {
+    let mut live: tcuda_sim_live_t = unsafe { std::mem::zeroed() };
+    live.struct_size = size_of::<tcuda_sim_live_t>();
+    ok!(tcuda_sim_live(&mut live, -3));
+    (live.streams, live.events)
+}
+
+fn calls() -> u64 {
+    get!(0, out => tcuda_sim_call_count(out, null()))
+}
+
+fn hot_calls_make_no_call_of_cuda() {
+    let own = Own::new();
+    let drawn: BTreeSet<_> = (0..32).map(|_| get!(NULL, out => tcuda_stream_from_pool(out, 0, 0))).collect();
+    assert_eq!(drawn.len(), 32);
+    ok!(tcuda_stream_wait_stream(own.0, default_of(0)));
+    let event = tcuda::event::pool::take(0).unwrap();
+    tcuda::event::pool::give(0, event);
+    let before = calls();
+    for _ in 0..100 {
+        get!(NULL, out => tcuda_stream_from_pool(out, 0, 0));
+        get!(NULL, out => tcuda_current_stream(out, 0));
+        get!(NULL, out => tcuda_default_stream(out, 0));
+        get!(-1, out => tcuda_stream_device(own.0, out));
+        get!(NULL, out => tcuda_stream_native(own.0, out));
+        let event = tcuda::event::pool::take(0).unwrap();
+        tcuda::event::pool::give(0, event);
+    }
+    assert_eq!(calls() - before, 0);
+}
+
+fn each_call_may_fail_once() {
+    in_child("sweep", &[]);
+}
+
+/// What a program does with streams and events on two devices; the statuses of all calls.
+fn workload() -> Vec<Status> {
+    let mut statuses = Vec::new();
+    let mut did = |status: Status| statuses.push(status);
+    let (mut own, mut pooled): ([tcuda_stream_t; 2], tcuda_stream_t) = ([NULL; 2], NULL);
+    let mut events: [tcuda_event_t; 3] = [null_mut(); 3];
+    let (mut complete, mut number, mut time, mut free, mut total) = (false, 0, 0.0, 0, 0);
+    unsafe {
+        did(tcuda_set_device(0));
+        did(tcuda_stream_create(&mut own[0], 0, 0));
+        did(tcuda_stream_create(&mut own[1], 1, -1));
+        did(tcuda_stream_from_pool(&mut pooled, 1, -2));
+        did(tcuda_event_create(&mut events[0], 0));
+        did(tcuda_event_create(&mut events[1], 0));
+        for stream in own {
+            if !stream.is_null() {
+                did(tcuda_set_stream(stream));
+                did(tcuda_stream_wait_stream(stream, default_of(0)));
+                did(tcuda_stream_wait_stream(default_of(1), stream));
+                did(tcuda_stream_query(stream, &mut complete));
+                did(tcuda_stream_priority(stream, &mut number));
+            }
+        }
+        did(tcuda_stream_record_event(default_of(1), &mut events[2]));
+        for event in events.into_iter().filter(|event| !event.is_null()) {
+            did(tcuda_stream_wait_event(NULL, event));
+            did(tcuda_event_synchronize(event));
+        }
+        if events[..2].iter().all(|event| !event.is_null()) {
+            let recorded = [tcuda_event_record(events[0], default_of(0)), tcuda_event_record(events[1], default_of(0))];
+            did(tcuda_stream_synchronize(default_of(0)));
+            if recorded == [Status::TCUDA_SUCCESS; 2] {
+                did(tcuda_event_elapsed_time(&mut time, events[0], events[1]));
+            }
+            recorded.into_iter().for_each(&mut did);
+        }
+        did(tcuda_get_device_capability(&mut number, &mut number, 1));
+        did(tcuda_can_device_access_peer(&mut complete, 1, 0));
+        did(tcuda_mem_get_info(&mut free, &mut total, 1));
+        did(tcuda_synchronize(1));
+        did(tcuda_set_stream(default_of(1)));
+        let back = tcuda_set_stream(default_of(0));
+        if back != Status::TCUDA_SUCCESS {
+            ok!(tcuda_set_stream(default_of(0)));
+        }
+        did(back);
+        for event in events {
+            did(tcuda_event_destroy(event));
+        }
+        for stream in own {
+            // A destroy that failed left the stream as it was: the second one ends it.
+            let first = tcuda_stream_destroy(stream);
+            if first != Status::TCUDA_SUCCESS {
+                ok!(tcuda_stream_destroy(stream));
+            }
+            did(first);
+        }
+    }
+    statuses
+}
+
+pub fn scene_sweep() {
+    // Nothing is warm in the first round of each kind; all is in the later ones.
+    const OPERATING_SYSTEM: i32 = 304;
+    let (mut nth, mut struck) = (1, 0);
+    loop {
+        ok!(tcuda_sim_clear_faults());
+        ok!(tcuda_set_device(0));
+        let before = calls();
+        ok!(tcuda_sim_fail_at(null(), nth, OPERATING_SYSTEM));
+        let statuses = workload();
+        let made = calls() - before;
+        ok!(tcuda_sim_clear_faults());
+        let failed: Vec<_> = statuses.iter().filter(|status| **status != Status::TCUDA_SUCCESS).collect();
+        assert!(failed.iter().all(|status| **status == Status::TCUDA_ERROR_CUDA), "fault {nth}: {failed:?}");
+        if !failed.is_empty() {
+            assert_eq!(tcuda::capi::error::tcuda_last_error_native(), OPERATING_SYSTEM);
+            assert!(message().contains("304"), "{}", message());
+            struck += 1;
+        }
+        assert_eq!(device(), 0, "fault {nth} left another device current");
+        // The library works as before.
+        assert!(workload().iter().all(|status| *status == Status::TCUDA_SUCCESS), "after fault {nth}: {}", message());
+        if made < nth {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(nth > 50 && struck > nth / 2, "{struck} of {nth} faults struck");
+    ok!(tcuda_shutdown());
+    assert_eq!(living(), (0, 0));
+}
+
+fn a_lost_device_says_so_and_the_others_work() {
+    in_child("lost", &[]);
+}
+
+pub fn scene_lost() {
+    const ILLEGAL_ADDRESS: i32 = 700;
+    let (on_0, on_1) = (create_on(0), create_on(1));
+    ok!(tcuda_sim_lose_device(1, ILLEGAL_ADDRESS));
+    let first = fails!(DEVICE_LOST, tcuda_stream_synchronize(on_1));
+    assert_eq!(tcuda::capi::error::tcuda_last_error_native(), ILLEGAL_ADDRESS);
+    let said = fails!(DEVICE_LOST, tcuda_synchronize(1));
+    assert!(said.contains("new process") && said.contains("evice"), "{first} / {said}");
+    let said = fails!(DEVICE_LOST, tcuda_synchronize(1));
+    assert!(said.starts_with("Device 1 is lost"), "{said}");
+    let mut stream = NULL;
+    fails!(DEVICE_LOST, tcuda_stream_create(&mut stream, 1, 0));
+    fails!(DEVICE_LOST, tcuda_set_device(1));
+    fails!(DEVICE_LOST, tcuda_stream_synchronize(default_of(1)));
+    assert_eq!((stream, device(), device_count()), (NULL, 0, device_count()));
+    // The other device is as good as before.
+    ok!(tcuda_stream_synchronize(on_0));
+    ok!(tcuda_synchronize(0));
+    ok!(tcuda_stream_destroy(on_0));
+    drop(Own::on(0));
+    ok!(tcuda_shutdown());
+}
