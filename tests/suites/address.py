@@ -14,7 +14,7 @@ PLANTED = {
 
 
 def run(suite):
-    env = kit.environment(ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
+    env = kit.environment(ASAN_OPTIONS="allow_addr2line=1:detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1",
                           UBSAN_OPTIONS="print_stacktrace=1")
     flags = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
     build = sanitized.run(suite, "address", flags, env, PLANTED)

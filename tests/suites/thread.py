@@ -12,5 +12,5 @@ PLANTED = {
 
 def run(suite):
     suppressions = kit.ROOT / "tests/thread_suppressions.txt"
-    env = kit.environment(TSAN_OPTIONS=f"suppressions={suppressions}:halt_on_error=0:second_deadlock_stack=1")
+    env = kit.environment(TSAN_OPTIONS=f"allow_addr2line=1:suppressions={suppressions}:halt_on_error=0:second_deadlock_stack=1")
     sanitized.run(suite, "thread", ["-fsanitize=thread"], env, PLANTED)
