@@ -4,6 +4,7 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_char;
 use std::ptr::{from_ref, null, null_mut};
+use std::sync::Mutex;
 use tcuda::capi::device::*;
 use tcuda::capi::stream::tcuda_stream_query;
 
@@ -22,6 +23,7 @@ tests![
     properties_of_an_older_caller,
     a_device_is_no_peer_of_itself,
     peers_can_be_asked_both_ways: [TwoDevices],
+    peer_access_is_enabled_once_and_told: [TwoDevices],
     the_device_of_an_address,
     the_device_of_an_address_on_another_device: [TwoDevices],
     synchronize_waits_for_every_stream,
@@ -215,6 +217,33 @@ fn peers_can_be_asked_both_ways() {
     set_device(1);
     assert_eq!(get!(false, out => tcuda_can_device_access_peer(out, -1, 0)), back);
     assert_eq!(device(), 1);
+}
+
+fn peer_access_is_enabled_once_and_told() {
+    use tcuda::base::{Error, Result};
+    use tcuda::device::peer;
+    static TOLD: Mutex<Vec<(i32, i32)>> = Mutex::new(Vec::new());
+    fn fails_first(device: i32, peer: i32) -> Result<()> {
+        let mut told = TOLD.lock().unwrap();
+        told.push((device, peer));
+        if told.len() == 1 { Err(Error::internal("not yet")) } else { Ok(()) }
+    }
+    assert_eq!(peer::ensure(1, 1), Ok(true));
+    if !get!(false, out => tcuda_can_device_access_peer(out, 1, 0)) {
+        assert_eq!(peer::ensure(1, 0), Ok(false));
+        assert!(!peer::with_access_to(0).contains(&1));
+        return;
+    }
+    peer::on_enabled(fails_first);
+    peer::on_enabled(fails_first);
+    // A hook that fails leaves the pair as it was; the next need tries again.
+    assert!(peer::ensure(1, 0).is_err());
+    assert!(!peer::with_access_to(0).contains(&1));
+    let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(|| peer::ensure(1, 0))).collect();
+    threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(true)));
+    assert_eq!(*TOLD.lock().unwrap(), [(1, 0), (1, 0)]);
+    assert!(peer::with_access_to(0).contains(&1) && !peer::with_access_to(1).contains(&0));
+    assert_eq!(device(), 0);
 }
 
 fn the_device_of_an_address() {
