@@ -116,7 +116,7 @@ fn calls_are_counted_and_streams_kept_busy() {
     assert!(count("") >= 1);
     assert_eq!(live(-3).unwrap().streams, before.streams + 1);
     assert_eq!((0..4).map(|device| live(device).unwrap().streams).sum::<u64>(), before.streams + 1);
-    assert_eq!(unsafe { tcuda_sim_delay(stream, 20_000_000) }, TCUDA_SUCCESS);
+    assert_eq!(unsafe { tcuda_sim_delay(stream, 300_000_000) }, TCUDA_SUCCESS);
     let mut done = true;
     assert_eq!(unsafe { tcuda_stream_query(stream, &mut done) }, TCUDA_SUCCESS);
     assert!(!done);

@@ -294,19 +294,29 @@ impl Books {
         if let Some(window) = pool.windows.back().filter(|window| window.end - window.next >= size) {
             return Some(window.next);
         }
-        let emptied = pool.windows.iter().position(|window| window.live == 0 && window.end - window.start >= size);
-        let window = match emptied.filter(|_| pool.windows.len() >= Pool::KEPT).and_then(|at| pool.windows.remove(at)) {
-            Some(window) => Window { next: window.start, ..window },
-            None => {
-                let length = size.max(Pool::WINDOW);
-                let start = os::reserve(length, PAGE)?;
-                self.regions.insert(start, Region { end: start + length, kind: RegionKind::Window(device) });
-                Window { start, end: start + length, next: start, live: 0 }
-            }
+        let made = if pool.windows.len() < Pool::KEPT { self.open_window(device, size) } else { None };
+        let window = match made.or_else(|| self.emptied_window(device, size)) {
+            Some(window) => window,
+            None => self.open_window(device, size)?,
         };
         let start = window.start;
-        pool.windows.push_back(window);
+        self.pools[device].windows.push_back(window);
         Some(start)
+    }
+
+    /// Where addresses are scarce, as under valgrind, a shorter one than usual.
+    fn open_window(&mut self, device: usize, size: usize) -> Option<Window> {
+        let lengths = std::iter::successors(Some(Pool::WINDOW), |length| Some(length / 2)).take_while(|length| *length > size);
+        let (start, length) = lengths.chain([size]).find_map(|length| Some((os::reserve(length, PAGE)?, length)))?;
+        self.regions.insert(start, Region { end: start + length, kind: RegionKind::Window(device) });
+        Some(Window { start, end: start + length, next: start, live: 0 })
+    }
+
+    /// The one that was the newest the longest ago.
+    fn emptied_window(&mut self, device: usize, size: usize) -> Option<Window> {
+        let windows = &mut self.pools[device].windows;
+        let at = windows.iter().position(|window| window.live == 0 && window.end - window.start >= size)?;
+        windows.remove(at).map(|window| Window { next: window.start, ..window })
     }
 
     fn give_pages(&mut self, device: usize, address: Address, size: usize) {

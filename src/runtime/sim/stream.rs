@@ -362,6 +362,8 @@ impl State {
         for id in self.busy[device].clone() {
             self.advance(id, now);
         }
+        let streams = &self.streams;
+        self.delays.retain(|Reverse((_, id))| streams.get(id).is_some_and(|stream| stream.until.is_some()));
     }
 
     /// Streams that the program made on a device.
