@@ -58,7 +58,9 @@ pub fn create(device: i32, priority: i32) -> Result<Stream> {
 fn take_parked(device: i32, priority: i32) -> Option<RawStream> {
     let runtime = runtime::runtime().ok()?;
     let mut parked = PARKED.lock();
-    let fits = |p: &Parked| p.stream.device == device && p.priority == priority && runtime.stream_query(p.stream.raw) == Ok(true);
+    // A query would end a capture that another thread makes in CUDA's global mode.
+    let is_idle = |stream: Stream| runtime.outside_capture(|| runtime.stream_query(stream.raw)) == Ok(true);
+    let fits = |p: &Parked| p.stream.device == device && p.priority == priority && is_idle(p.stream);
     let index = parked.iter().position(fits)?;
     Some(parked.remove(index).stream.raw)
 }
