@@ -1,1 +1,249 @@
 //! # memory
+//! Owns:   the device caches: what is allocated, free and reserved on every device, and in which order streams may have it again.
+//! Uses:   stream, event, device, runtime, base.
+//! Never:  touches the bytes of a block; knows tensors, graphs or handles of C; waits for a device while it holds `core`.
+//! Locks:  per device cache::driving, then cache::core. Peer hooks run under device's locks and take core.
+//! Tests:  in the files, tests/conformance/memory.rs, tests/cache_model.rs, tests/fault_sweep.rs.
+
+mod cache;
+mod lookup;
+pub mod options;
+pub mod stats;
+mod summary;
+
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::runtime::{self, Address};
+use crate::stream::{self, Stream};
+use cache::Cache;
+use cache::core::{Request, StreamKey};
+use once_cell::sync::OnceCell;
+use stats::{Family, Stats};
+
+static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
+
+/// The caches of all devices, made at the first allocation.
+fn caches() -> Result<&'static [Cache]> {
+    CACHES
+        .get_or_try_init(|| {
+            let count = runtime::runtime()?.device_count;
+            stream::on_gone(stream_goes);
+            device::peer::on_enabled(peer_enabled);
+            let caches: Vec<Cache> = (0..count).map(Cache::new).collect();
+            Ok(caches)
+        })
+        .map(Vec::as_slice)
+}
+
+fn cache_of(device: i32) -> Result<&'static Cache> {
+    let cache = caches()?.get(device as usize);
+    cache.ok_or_else(|| Error::new(Status::TCUDA_ERROR_INVALID_DEVICE, format!("There is no device {device}.")))
+}
+
+/// The cache if there is one yet: reading statistics makes none.
+fn existing(device: i32) -> Option<&'static Cache> {
+    CACHES.get()?.get(device as usize)
+}
+
+fn stream_goes(stream: Stream) -> Result<()> {
+    if let Some(cache) = existing(stream.device) {
+        cache.stream_goes(stream);
+    }
+    Ok(())
+}
+
+fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
+    match existing(peer) {
+        Some(cache) => cache.open_to_peers(runtime::runtime()?),
+        None => Ok(()),
+    }
+}
+
+/// Memory on the stream's device for work on that stream. `alignment` is a power of two; size 0 gives address 0.
+#[inline]
+pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address> {
+    if size == 0 {
+        return Ok(0);
+    }
+    let request = Request::new(size, alignment).ok_or_else(|| too_large(size, stream.device))?;
+    let cache = match existing(stream.device) {
+        Some(cache) => cache,
+        None => first_use(stream.device)?,
+    };
+    cache.allocate(&request, stream)
+}
+
+#[cold]
+fn first_use(device: i32) -> Result<&'static Cache> {
+    let cache = cache_of(device)?;
+    let fraction = options::get().per_process_memory_fraction;
+    if fraction < 1.0 {
+        for device in 0..caches()?.len() as i32 {
+            set_fraction(fraction, device)?;
+        }
+    }
+    Ok(cache)
+}
+
+#[cold]
+fn too_large(size: usize, device: i32) -> Error {
+    let text = format!("CUDA out of memory. Tried to allocate more than 1EB memory ({size} bytes).");
+    Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).on_device(device).with_bytes(size as u64)
+}
+
+/// Gives a block back; its stream may have it at once, others when its uses are past. Address 0 does nothing.
+#[inline]
+pub fn free(address: Address) -> Result<()> {
+    give_back(address, None)
+}
+
+/// The same, ordered after the work of another stream of the device, which may have it at once. The program has made sure that
+/// its uses on other streams are before that stream's next work.
+pub fn free_on(address: Address, stream: Stream) -> Result<()> {
+    give_back(address, Some(stream))
+}
+
+#[inline]
+fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
+    if address == 0 {
+        return Ok(());
+    }
+    let found = lookup::find(address).ok_or_else(|| not_a_block(address))?;
+    let cache = existing(found.device).ok_or_else(|| not_a_block(address))?;
+    let mut core = cache.core.lock();
+    let id = core.allocated_at(found.block, address).ok_or_else(|| not_a_block(address))?;
+    let owner = match stream {
+        None => None,
+        Some(stream) if stream.device == cache.device => Some(core.slot_of(StreamKey::of(stream))?),
+        Some(stream) => return Err(other_device(address, cache.device, stream)),
+    };
+    core.free(id, owner);
+    Ok(())
+}
+
+#[cold]
+fn not_a_block(address: Address) -> Error {
+    let inside = block_around(address).map(|(start, _)| start);
+    let text = match inside {
+        Some(start) => format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; only its start can be given back."),
+        None => format!("invalid device pointer: 0x{address:x} was not allocated by tcuda, or was freed before."),
+    };
+    Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
+}
+
+#[cold]
+fn other_device(address: Address, device: i32, stream: Stream) -> Error {
+    Error::invalid_argument(format!(
+        "The stream is on device {}, the memory at 0x{address:x} on device {device}. A block is freed or used on a stream of its own device.",
+        stream.device
+    ))
+}
+
+/// Start and device of the block that holds an address.
+fn block_around(address: Address) -> Option<(Address, i32)> {
+    CACHES.get()?.iter().find_map(|cache| {
+        let core = cache.core.lock();
+        core.block_around(address).map(|id| (core.blocks[id].address, cache.device))
+    })
+}
+
+/// The device of the live block that holds an address, which may lie inside; None for memory of somebody else.
+pub fn device_of(address: Address) -> Option<i32> {
+    block_around(address).map(|(_, device)| device)
+}
+
+/// Notes that a stream uses the block that starts here (Tensor.record_stream): after the free it is reused only when that stream has
+/// done what was enqueued until the free. Costs nothing before the free.
+pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
+    if address == 0 {
+        return Ok(());
+    }
+    let found = lookup::find(address).ok_or_else(|| not_a_block(address))?;
+    let cache = existing(found.device).ok_or_else(|| not_a_block(address))?;
+    let mut core = cache.core.lock();
+    let id = core.allocated_at(found.block, address).ok_or_else(|| not_a_block(address))?;
+    if stream.device != cache.device {
+        return Err(other_device(address, cache.device, stream));
+    }
+    let slot = core.slot_of(StreamKey::of(stream))?;
+    core.record_use(id, slot);
+    Ok(())
+}
+
+/// The same for any address: one inside a block means the block, memory of somebody else and another device's stream mean nothing.
+pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
+    match block_around(address) {
+        Some((start, device)) if device == stream.device => record_stream(start, stream),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.
+pub fn empty_cache(device: Option<i32>) -> Result<()> {
+    let Some(caches) = CACHES.get() else { return Ok(()) };
+    caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device)).try_for_each(Cache::empty)
+}
+
+/// A picture of the statistics; all zero before the first allocation.
+pub fn stats(device: i32) -> Stats {
+    existing(device).map_or_else(Stats::default, |cache| cache.core.lock().stats)
+}
+
+pub fn reset_peak_stats(device: i32) {
+    if let Some(cache) = existing(device) {
+        cache.core.lock().stats.reset_peak();
+    }
+}
+
+pub fn reset_accumulated_stats(device: i32) {
+    if let Some(cache) = existing(device) {
+        cache.core.lock().stats.reset_accumulated();
+    }
+}
+
+pub fn current(family: Family, device: i32) -> i64 {
+    stats(device).current(family)
+}
+
+pub fn peak(family: Family, device: i32) -> i64 {
+    stats(device).peak(family)
+}
+
+/// torch's table.
+pub fn summary(device: i32, abbreviated: bool) -> String {
+    summary::summary(device, &stats(device), abbreviated)
+}
+
+/// The most bytes that may be held from the driver; None: as many as there are.
+pub fn set_limit(limit: Option<usize>, device: i32) -> Result<()> {
+    cache_of(device)?.core.lock().limit = limit;
+    Ok(())
+}
+
+pub fn limit(device: i32) -> Option<usize> {
+    existing(device).and_then(|cache| cache.core.lock().limit)
+}
+
+/// The limit as a share of the device's memory; 1 takes it away.
+pub fn set_fraction(fraction: f64, device: i32) -> Result<()> {
+    if !(0.0..=1.0).contains(&fraction) {
+        return Err(Error::invalid_argument(format!("Invalid fraction value: {fraction}. Allowed range: 0 to 1.")));
+    }
+    let total = device::properties(device)?.total_memory;
+    let limit = (fraction < 1.0).then(|| (fraction * total as f64).round() as usize);
+    set_limit(limit, device)
+}
+
+/// The limit as a share; 1 without one.
+pub fn fraction(device: i32) -> Result<f64> {
+    let total = device::properties(device)?.total_memory;
+    Ok(limit(device).map_or(1.0, |limit| limit as f64 / total as f64))
+}
+
+/// Gives everything back, also what is handed out. Nothing may use it any more.
+pub fn shutdown() {
+    let Ok(runtime) = runtime::runtime() else { return };
+    for cache in CACHES.get().into_iter().flatten() {
+        cache.tear_down(runtime);
+    }
+}

@@ -1,0 +1,444 @@
+//! Memory from the driver and back. With virtual memory an area is a large reservation of addresses that is filled with physical
+//! pieces as needed, and pieces go back when all of their bytes are free; without it an area is one `cudaMalloc`.
+
+use super::block::{Block, BlockId, NIL, State};
+use super::core::{Core, Request};
+use super::{Abilities, Cache, StreamSlot};
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::memory::{lookup, options};
+use crate::memory::stats::Family;
+use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
+use crate::runtime::{Address, MemHandle, Runtime};
+
+/// Addresses in one stretch, covered by blocks.
+pub struct Area {
+    pub base: Address,
+    pub size: usize,
+    pub small: bool,
+    /// One cudaMalloc; else a reservation.
+    pub plain: bool,
+    pub first: BlockId,
+}
+
+/// Physical memory, mapped at its key in `Core::pieces`. Without a handle it is a plain segment.
+pub struct Piece {
+    pub size: usize,
+    pub handle: Option<MemHandle>,
+}
+
+/// Pieces are no larger, so that one live block keeps no more than this from the driver.
+const LARGEST_PIECE: usize = 512 << 20;
+/// A piece is at most this share of what is held: what a live block may keep back stays in proportion.
+const SHARE: usize = 800;
+/// torch's segment sizes, for plain segments.
+const PLAIN_SMALL: usize = 2 << 20;
+const PLAIN_LARGE: usize = 20 << 20;
+const PLAIN_OWN: usize = 10 << 20;
+
+/// Why there is no more memory.
+pub enum Refusal {
+    /// The driver has none.
+    Driver(Error),
+    /// More than the limit that was set.
+    Limit,
+}
+
+pub fn abilities(runtime: &Runtime, device: i32) -> Result<Abilities> {
+    let total = runtime.device_properties(device)?.total_memory as usize;
+    let virtual_memory = if options::get().expandable_segments && runtime.has_virtual_memory() {
+        probe(runtime, device)?
+    } else {
+        None
+    };
+    Ok(Abilities { total, virtual_memory })
+}
+
+/// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
+fn probe(runtime: &Runtime, device: i32) -> Result<Option<(MemAllocationProp, usize)>> {
+    const PINNED: i32 = 1;
+    const FILE_DESCRIPTOR: i32 = 1;
+    let location = device_location(device);
+    for (handle_types, gpu_direct_rdma) in [(FILE_DESCRIPTOR, 1), (FILE_DESCRIPTOR, 0), (0, 0)] {
+        let properties = MemAllocationProp { kind: PINNED, handle_types, location, gpu_direct_rdma, ..Default::default() };
+        let Ok(granularity) = runtime.granularity(&properties) else { continue };
+        match runtime.mem_create(granularity, &properties) {
+            Ok(handle) => {
+                release(runtime, handle);
+                return Ok(Some((properties, granularity)));
+            }
+            Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST => return Err(error),
+            // No room is no verdict on the kind.
+            Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => return Ok(Some((properties, granularity))),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn device_location(device: i32) -> MemLocation {
+    const DEVICE: i32 = 1;
+    MemLocation { kind: DEVICE, id: device }
+}
+
+/// Read and write for the device itself and all that reach its memory.
+fn access_list(device: i32) -> Vec<MemAccess> {
+    const READ_WRITE: i32 = 3;
+    let peers = device::peer::with_access_to(device);
+    std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
+}
+
+/// What undoes something is tried once more before it is given up: a leak is worse than a second call.
+fn insist(undo: impl Fn() -> Result<()>) -> bool {
+    undo().is_ok() || undo().is_ok()
+}
+
+fn release(runtime: &Runtime, handle: MemHandle) {
+    insist(|| runtime.mem_release(handle));
+}
+
+impl Core {
+    fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
+        let index = self.areas.iter().position(Option::is_none).unwrap_or(self.areas.len());
+        let first = self.blocks.insert(Block {
+            address: base,
+            size,
+            requested: 0,
+            ticket: 0,
+            prev: NIL,
+            next: NIL,
+            link_prev: NIL,
+            link_next: NIL,
+            area: index as u32,
+            slot,
+            state: State::Unmapped,
+            used_elsewhere: false,
+        });
+        let area = Some(Area { base, size, small, plain, first });
+        if index == self.areas.len() { self.areas.push(area) } else { self.areas[index] = area }
+        first
+    }
+
+    fn count_piece(&mut self, small: bool, size: usize) {
+        self.stats.add(Family::Segment, small, 1);
+        self.stats.add(Family::ReservedBytes, small, size);
+        self.stats.num_device_alloc += 1;
+    }
+
+    fn uncount_piece(&mut self, small: bool, size: usize) {
+        self.stats.sub(Family::Segment, small, 1);
+        self.stats.sub(Family::ReservedBytes, small, size);
+        self.stats.num_device_free += 1;
+    }
+
+    fn limited(&self, size: usize) -> bool {
+        self.limit.is_some_and(|limit| self.reserved().saturating_add(size) > limit)
+    }
+
+    /// Memory from the driver, so that the request fits on this stream. Nothing changes on failure.
+    pub fn grow(&mut self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<(), Refusal> {
+        match abilities.virtual_memory {
+            Some((properties, granularity)) => self.grow_mapped(runtime, abilities, &properties, granularity, slot, request),
+            None => self.grow_plain(runtime, slot, request),
+        }
+    }
+
+    fn grow_plain(&mut self, runtime: &Runtime, slot: StreamSlot, request: &Request) -> Result<(), Refusal> {
+        let size = match request.search {
+            _ if request.small && request.search <= PLAIN_SMALL => PLAIN_SMALL,
+            size if size < PLAIN_OWN => PLAIN_LARGE,
+            size => size.next_multiple_of(PLAIN_SMALL),
+        };
+        if self.limited(size) {
+            return Err(Refusal::Limit);
+        }
+        let guard = device::Guard::new(self.device).map_err(Refusal::Driver)?;
+        let base = runtime.malloc(size).map_err(Refusal::Driver)?;
+        if base + size > lookup::LIMIT {
+            insist(|| runtime.free(base));
+            return Err(Refusal::Driver(beyond_the_table(base)));
+        }
+        drop(guard);
+        let first = self.new_area(base, size, request.small, true, slot);
+        self.pieces.insert(base, Piece { size, handle: None });
+        self.count_piece(request.small, size);
+        self.make_free(first);
+        Ok(())
+    }
+
+    fn grow_mapped(
+        &mut self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        properties: &MemAllocationProp,
+        granularity: usize,
+        slot: StreamSlot,
+        request: &Request,
+    ) -> Result<(), Refusal> {
+        let (hole, need) = match self.best_hole(slot, request, granularity) {
+            Some(found) => found,
+            None => {
+                let need = request.search.next_multiple_of(granularity);
+                if self.limited(need) {
+                    return Err(Refusal::Limit);
+                }
+                // Addresses cost nothing; four times the memory leaves room for pieces that come and go.
+                let size = (4 * abilities.total).max(4 * need).next_multiple_of(granularity);
+                let base = runtime.address_reserve(size, granularity).map_err(Refusal::Driver)?;
+                if base + size > lookup::LIMIT {
+                    insist(|| runtime.address_free(base, size));
+                    return Err(Refusal::Driver(beyond_the_table(base)));
+                }
+                (self.new_area(base, size, request.small, false, slot), need)
+            }
+        };
+        if self.limited(need) {
+            return Err(Refusal::Limit);
+        }
+        let start = self.blocks[hole].address;
+        let largest = (self.reserved() / SHARE).max(need / 8).next_multiple_of(granularity).clamp(granularity, LARGEST_PIECE);
+        let pieces = map_all(runtime, properties, start, need, largest, &access_list(self.device)).map_err(Refusal::Driver)?;
+        let mut at = start;
+        for (handle, size) in pieces {
+            self.pieces.insert(at, Piece { size, handle: Some(handle) });
+            self.count_piece(request.small, size);
+            at += size;
+        }
+        if self.blocks[hole].size > need {
+            self.blocks.split(hole, need);
+        }
+        self.blocks[hole].slot = slot;
+        self.blocks[hole].ticket = 0;
+        self.make_free(hole);
+        Ok(())
+    }
+
+    /// Where new memory would complete the request with the fewest bytes: a hole behind free memory of the stream, or any with room.
+    fn best_hole(&self, slot: StreamSlot, request: &Request, granularity: usize) -> Option<(BlockId, usize)> {
+        let mut best: Option<(BlockId, usize)> = None;
+        for area in self.areas.iter().flatten().filter(|area| area.small == request.small && !area.plain) {
+            for id in self.blocks.chain(area.first) {
+                let hole = &self.blocks[id];
+                if hole.state != State::Unmapped {
+                    continue;
+                }
+                let before = (hole.prev != NIL).then(|| &self.blocks[hole.prev]);
+                let have = before.filter(|block| block.state == State::Free && block.slot == slot).map_or(0, |block| block.size);
+                let need = request.search.saturating_sub(have).next_multiple_of(granularity);
+                if need > 0 && need <= hole.size && best.is_none_or(|(_, least)| need < least) {
+                    best = Some((id, need));
+                }
+            }
+        }
+        best
+    }
+
+    /// Pieces all of whose bytes are free and past, with the area's kind.
+    fn releasable(&self) -> Vec<Address> {
+        let mut found = Vec::new();
+        for area in self.areas.iter().flatten() {
+            let mut pieces = self.pieces.range(area.base..area.base + area.size).peekable();
+            let mut free_from = area.base;
+            let mut end = area.base;
+            for id in self.blocks.chain(area.first) {
+                let block = &self.blocks[id];
+                if block.state != State::Free || !self.is_past(block) {
+                    free_from = block.end();
+                }
+                end = block.end();
+                // Pieces that end here or before lie in the run of free blocks, or not.
+                while let Some((start, _)) = pieces.next_if(|(start, piece)| *start + piece.size <= end) {
+                    if *start >= free_from {
+                        found.push(*start);
+                    }
+                }
+            }
+            debug_assert!(pieces.next().is_none() && end == area.base + area.size);
+        }
+        found
+    }
+
+    /// Takes the addresses of a piece out of the free blocks that cover it.
+    fn punch(&mut self, start: Address, size: usize) {
+        let end = start + size;
+        let area = self.areas.iter().flatten().find(|area| area.base <= start && start < area.base + area.size);
+        let first = area.expect("a piece lies in an area").first;
+        let covering: Vec<BlockId> =
+            self.blocks.chain(first).filter(|id| self.blocks[*id].address < end && self.blocks[*id].end() > start).collect();
+        for mut id in covering {
+            self.list_remove(id);
+            if self.blocks[id].address < start {
+                let right = self.blocks.split(id, start - self.blocks[id].address);
+                self.list_insert(id);
+                id = right;
+            }
+            if self.blocks[id].end() > end {
+                let rest = self.blocks.split(id, end - self.blocks[id].address);
+                self.list_insert(rest);
+            }
+            self.make_hole(id);
+        }
+    }
+
+    fn make_hole(&mut self, mut id: BlockId) {
+        self.blocks[id].state = State::Unmapped;
+        let is_hole = |core: &Core, other: BlockId| other != NIL && core.blocks[other].state == State::Unmapped;
+        if is_hole(self, self.blocks[id].next) {
+            self.blocks.join(id);
+        }
+        if is_hole(self, self.blocks[id].prev) {
+            id = self.blocks[id].prev;
+            self.blocks.join(id);
+        }
+    }
+
+    /// Unmaps a piece that is free; false if the driver would not. The block lists change only with the driver.
+    fn release_mapped(&mut self, runtime: &Runtime, start: Address, small: bool) -> bool {
+        let Some(Piece { size, handle: Some(handle) }) = self.pieces.get(&start) else { return false };
+        let (size, handle) = (*size, *handle);
+        if runtime.mem_unmap(start, size).is_err() {
+            return false;
+        }
+        release(runtime, handle);
+        self.pieces.remove(&start);
+        self.uncount_piece(small, size);
+        self.punch(start, size);
+        true
+    }
+
+    /// Ends the areas in which nothing is mapped. Reservations that the driver keeps are used again later.
+    fn drop_empty_areas(&mut self, runtime: &Runtime) {
+        for index in 0..self.areas.len() {
+            let Some(area) = &self.areas[index] else { continue };
+            let empty = !area.plain && self.blocks[area.first].state == State::Unmapped && self.blocks[area.first].size == area.size;
+            if empty && insist(|| runtime.address_free(area.base, area.size)) {
+                self.blocks.remove(area.first);
+                self.areas[index] = None;
+            }
+        }
+    }
+}
+
+#[cold]
+fn beyond_the_table(base: Address) -> Error {
+    Error::internal(format!("The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of."))
+}
+
+/// Makes, maps and opens memory from `start` on, in pieces. All or nothing.
+fn map_all(
+    runtime: &Runtime,
+    properties: &MemAllocationProp,
+    start: Address,
+    need: usize,
+    largest: usize,
+    access: &[MemAccess],
+) -> Result<Vec<(MemHandle, usize)>> {
+    let mut made: Vec<(MemHandle, usize)> = Vec::new();
+    let mut mapped = 0;
+    let done = (|| {
+        let mut left = need;
+        while left > 0 {
+            let size = left.min(largest);
+            made.push((runtime.mem_create(size, properties)?, size));
+            left -= size;
+        }
+        for (handle, size) in &made {
+            runtime.mem_map(start + mapped, *size, *handle)?;
+            mapped += size;
+        }
+        runtime.mem_set_access(start, need, access)
+    })();
+    if let Err(error) = done {
+        let mut at = start;
+        for (handle, size) in made {
+            if at < start + mapped {
+                insist(|| runtime.mem_unmap(at, size));
+            }
+            release(runtime, handle);
+            at += size;
+        }
+        return Err(error);
+    }
+    Ok(made)
+}
+
+impl Cache {
+    /// Gives the driver what is free and past; the answer is whether there was any. Plain segments go outside the lock: cudaFree
+    /// waits for the device.
+    pub fn release_free(&self, runtime: &Runtime) -> Result<bool> {
+        let mut released = false;
+        let mut failure = None;
+        let mut plain = Vec::new();
+        {
+            let mut core = self.core.lock();
+            for start in core.releasable() {
+                let area = core.areas.iter().position(|area| area.as_ref().is_some_and(|a| a.base <= start && start < a.base + a.size));
+                let Some(index) = area else { continue };
+                let area = core.areas[index].as_ref().expect("found above");
+                let (small, first, size) = (area.small, area.first, area.size);
+                if !area.plain {
+                    released |= core.release_mapped(runtime, start, small);
+                    continue;
+                }
+                let blocks: Vec<BlockId> = core.blocks.chain(first).collect();
+                for id in blocks {
+                    core.list_remove(id);
+                    core.blocks.remove(id);
+                }
+                core.areas[index] = None;
+                core.pieces.remove(&start);
+                core.uncount_piece(small, size);
+                plain.push((start, size, small));
+            }
+            core.drop_empty_areas(runtime);
+        }
+        if !plain.is_empty() {
+            let _guard = device::Guard::new(self.device)?;
+            for (start, size, small) in plain {
+                match runtime.free(start) {
+                    Ok(()) => released = true,
+                    Err(error) => {
+                        // The driver has it still, so the cache has it back.
+                        let mut core = self.core.lock();
+                        let slot = 0;
+                        let first = core.new_area(start, size, small, true, slot);
+                        core.pieces.insert(start, Piece { size, handle: None });
+                        core.count_piece(small, size);
+                        core.make_free(first);
+                        failure = Some(error);
+                    }
+                }
+            }
+        }
+        failure.map_or(Ok(released), Err)
+    }
+
+    /// Opens all memory of this device to another one, which just got peer access.
+    pub fn open_to_peers(&self, runtime: &Runtime) -> Result<()> {
+        let core = self.core.lock();
+        let access = access_list(self.device);
+        let mapped = core.pieces.iter().filter(|(_, piece)| piece.handle.is_some());
+        mapped.into_iter().try_for_each(|(start, piece)| runtime.mem_set_access(*start, piece.size, &access))
+    }
+
+    /// Gives everything back, handed out or not. For the end of the process' use of the device.
+    pub fn tear_down(&self, runtime: &Runtime) {
+        let mut core = self.core.lock();
+        let _guard = device::Guard::new(self.device);
+        for (start, piece) in std::mem::take(&mut core.pieces) {
+            match piece.handle {
+                Some(handle) => {
+                    insist(|| runtime.mem_unmap(start, piece.size));
+                    release(runtime, handle);
+                }
+                None => drop(runtime.free(start)),
+            }
+        }
+        for area in core.areas.iter().flatten().filter(|area| !area.plain) {
+            insist(|| runtime.address_free(area.base, area.size));
+        }
+        let limit = core.limit;
+        *core = Core::new(self.device);
+        core.limit = limit;
+    }
+}
