@@ -10,7 +10,7 @@ use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process};
-use crate::{device, event, runtime, stream};
+use crate::{device, event, memory, runtime, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
 
@@ -113,6 +113,7 @@ pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
         process::set_shut_down(true);
         if in_use {
             device::synchronize_all();
+            memory::shutdown();
             event::shutdown();
             stream::shutdown();
         }

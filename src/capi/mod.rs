@@ -23,4 +23,6 @@ pub mod stream;
 
 pub mod event;
 
+pub mod memory;
+
 pub mod sim;

@@ -91,6 +91,21 @@ fn too_large(size: usize, device: i32) -> Error {
     Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).on_device(device).with_bytes(size as u64)
 }
 
+/// A block for each size, or none at all.
+pub fn allocate_all(sizes: &[usize], stream: Stream) -> Result<Vec<Address>> {
+    let mut blocks = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        match allocate(*size, 1, stream) {
+            Ok(block) => blocks.push(block),
+            Err(error) => {
+                blocks.into_iter().try_for_each(free)?;
+                return Err(error);
+            }
+        }
+    }
+    Ok(blocks)
+}
+
 /// Gives a block back; its stream may have it at once, others when its uses are past. Address 0 does nothing.
 #[inline]
 pub fn free(address: Address) -> Result<()> {
@@ -125,7 +140,9 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
 fn not_a_block(address: Address) -> Error {
     let inside = block_around(address).map(|(start, _)| start);
     let text = match inside {
-        Some(start) => format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; only its start can be given back."),
+        Some(start) => {
+            format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; only its start can be given back.")
+        }
         None => format!("invalid device pointer: 0x{address:x} was not allocated by tcuda, or was freed before."),
     };
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
@@ -137,6 +154,11 @@ fn other_device(address: Address, device: i32, stream: Stream) -> Error {
         "The stream is on device {}, the memory at 0x{address:x} on device {device}. A block is freed or used on a stream of its own device.",
         stream.device
     ))
+}
+
+/// The device of the block that starts here; the device's own check comes with the use.
+pub fn device_of_block(address: Address) -> Result<i32> {
+    lookup::find(address).map(|found| found.device).ok_or_else(|| not_a_block(address))
 }
 
 /// Start and device of the block that holds an address.
@@ -245,5 +267,13 @@ pub fn shutdown() {
     let Ok(runtime) = runtime::runtime() else { return };
     for cache in CACHES.get().into_iter().flatten() {
         cache.tear_down(runtime);
+    }
+}
+
+/// Panics if the blocks, lists and statistics of a device contradict each other. For tests.
+#[doc(hidden)]
+pub fn check(device: i32) {
+    if let Some(cache) = existing(device) {
+        cache.core.lock().check();
     }
 }

@@ -1,10 +1,10 @@
 //! Blocks, lists and statistics of a device. Every method runs under the device's lock and leaves a valid state, whatever it answers.
 
+use super::StreamSlot;
 use super::block::{Block, BlockId, Blocks, NIL, State};
 use super::freelist::FreeList;
 use super::order::Mark;
 use super::segment::{Area, Piece};
-use super::StreamSlot;
 use crate::base::{Error, Result, Status};
 use crate::memory::lookup;
 use crate::memory::stats::{Family, Stats};
@@ -204,9 +204,7 @@ impl Core {
     pub fn make_free(&mut self, mut id: BlockId) {
         self.blocks[id].state = State::Free;
         let Block { prev, next, slot, .. } = self.blocks[id];
-        let joins = |blocks: &Blocks, other: BlockId| {
-            other != NIL && blocks[other].state == State::Free && blocks[other].slot == slot
-        };
+        let joins = |blocks: &Blocks, other: BlockId| other != NIL && blocks[other].state == State::Free && blocks[other].slot == slot;
         if joins(&self.blocks, next) {
             self.list_remove(next);
             self.blocks.join(id);
@@ -428,9 +426,8 @@ impl Request {
     }
 }
 
-/// What the tests of the whole cache check after every step.
-#[cfg(any(test, debug_assertions))]
 impl Core {
+    /// What the tests of the whole cache check after every step.
     pub fn check(&self) {
         let mut sums = (0, 0, 0);
         for area in self.areas.iter().flatten() {

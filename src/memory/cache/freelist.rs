@@ -116,10 +116,6 @@ impl FreeList {
         (best != NIL).then_some(best)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.first == 0
-    }
-
     /// The largest block, for messages.
     pub fn largest(&self, blocks: &Blocks) -> usize {
         if self.first == 0 {
@@ -203,6 +199,6 @@ mod tests {
         for id in free {
             list.remove(&mut blocks, id);
         }
-        assert!(list.is_empty() && list.second.iter().all(|bits| *bits == 0));
+        assert!(list.first == 0 && list.second.iter().all(|bits| *bits == 0));
     }
 }

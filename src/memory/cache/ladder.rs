@@ -6,10 +6,10 @@ use super::core::{Core, Request, StreamKey};
 use super::segment::Refusal;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
+use crate::device;
 use crate::memory::stats::Family;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
-use crate::device;
 
 impl Cache {
     /// Memory for the stream's work: from what is free, else from the driver.
@@ -94,8 +94,12 @@ impl Cache {
         if run.is_empty() {
             return None;
         }
-        let mut owners: Vec<StreamSlot> =
-            run.iter().map(|id| &core.blocks[*id]).filter(|block| block.slot != slot && !core.is_past(block)).map(|block| block.slot).collect();
+        let mut owners: Vec<StreamSlot> = run
+            .iter()
+            .map(|id| &core.blocks[*id])
+            .filter(|block| block.slot != slot && !core.is_past(block))
+            .map(|block| block.slot)
+            .collect();
         owners.sort_unstable();
         owners.dedup();
         self.order_after(&core, stream, &owners).ok()?;

@@ -3,9 +3,9 @@
 //!
 //! While one stream uses a device, none of this happens.
 
+use super::Cache;
 use super::StreamSlot;
 use super::core::{Core, Slot, StreamKey};
-use super::Cache;
 use crate::base::Result;
 use crate::device;
 use crate::event::pool::Pooled;
@@ -214,7 +214,14 @@ impl Core {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if slot.now > slot.past && (slot.gone || ask(slot)) {
                 let marks = std::mem::take(&mut slot.marks);
-                questions.push(Question { slot: index as StreamSlot, serial: slot.serial, key: slot.key, count: slot.now, gone: slot.gone, marks });
+                questions.push(Question {
+                    slot: index as StreamSlot,
+                    serial: slot.serial,
+                    key: slot.key,
+                    count: slot.now,
+                    gone: slot.gone,
+                    marks,
+                });
             }
         }
         questions

@@ -6,8 +6,8 @@ use super::core::{Core, Request};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::{lookup, options};
 use crate::memory::stats::Family;
+use crate::memory::{lookup, options};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
 
@@ -46,11 +46,7 @@ pub enum Refusal {
 
 pub fn abilities(runtime: &Runtime, device: i32) -> Result<Abilities> {
     let total = runtime.device_properties(device)?.total_memory as usize;
-    let virtual_memory = if options::get().expandable_segments && runtime.has_virtual_memory() {
-        probe(runtime, device)?
-    } else {
-        None
-    };
+    let virtual_memory = if options::get().expandable_segments && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
     Ok(Abilities { total, virtual_memory })
 }
 
@@ -115,7 +111,11 @@ impl Core {
             used_elsewhere: false,
         });
         let area = Some(Area { base, size, small, plain, first });
-        if index == self.areas.len() { self.areas.push(area) } else { self.areas[index] = area }
+        if index == self.areas.len() {
+            self.areas.push(area)
+        } else {
+            self.areas[index] = area
+        }
         first
     }
 

@@ -1,0 +1,443 @@
+//! Device memory
+//!
+//! A cache of device memory for each device (torch's caching allocator). A block follows the order of the stream that it was allocated
+//! on: freed, it can be allocated again for that stream at once, and for others as soon as the work that was enqueued before the free
+//! is done. Work on other streams is made known with tcuda_record_stream, or the block is freed on the stream that used it last.
+//! Blocks start at multiples of 512 bytes. tcuda_free_cached needs neither the device nor the stream nor the thread of the allocation.
+//!
+//! The statistics have torch's names. Sizes are rounded up to 512 bytes; up to 1 MiB is small. A segment is a piece of physical memory
+//! from the driver; free parts of one count as inactive_split only with plain segments (TCUDA_ALLOC_CONF=expandable_segments:False).
+
+use super::guard::{Out, guard, guard_destroy, guard_value, lasting, null};
+use super::structs::{Growing, StructOut, tcuda_stream_t};
+use super::text::TextOut;
+use crate::base::status::tcuda_status_t;
+use crate::base::{Error, Result};
+use crate::memory::stats::{Family, Pool, Stat, Stats};
+use crate::stream::Stream;
+use crate::{device, memory, runtime, stream};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::OnceLock;
+
+/// One figure over time.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[allow(non_camel_case_types)]
+pub struct tcuda_stat_t {
+    pub current: i64,
+    pub peak: i64,
+    /// The sum of all that was added.
+    pub allocated: i64,
+    /// The sum of all that was taken away.
+    pub freed: i64,
+}
+
+/// A figure for all blocks, for the small (up to 1 MiB) and for the large ones.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[allow(non_camel_case_types)]
+pub struct tcuda_pool_stat_t {
+    pub all: tcuda_stat_t,
+    pub small_pool: tcuda_stat_t,
+    pub large_pool: tcuda_stat_t,
+}
+
+/// torch.cuda.memory_stats. Sizes are bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+#[allow(non_camel_case_types)]
+pub struct tcuda_memory_stats_t {
+    pub struct_size: usize,
+    /// Blocks between allocation and free.
+    pub allocation: tcuda_pool_stat_t,
+    /// Pieces of physical memory from the driver.
+    pub segment: tcuda_pool_stat_t,
+    /// Blocks between allocation and the end of all their uses.
+    pub active: tcuda_pool_stat_t,
+    /// Free blocks that keep a plain segment from going back.
+    pub inactive_split: tcuda_pool_stat_t,
+    pub allocated_bytes: tcuda_pool_stat_t,
+    /// Held from the driver.
+    pub reserved_bytes: tcuda_pool_stat_t,
+    pub active_bytes: tcuda_pool_stat_t,
+    pub inactive_split_bytes: tcuda_pool_stat_t,
+    /// As asked for, before rounding, of active blocks.
+    pub requested_bytes: tcuda_pool_stat_t,
+    /// torch's; always 0: blocks of any size are split.
+    pub oversize_allocations: tcuda_stat_t,
+    /// torch's; always 0.
+    pub oversize_segments: tcuda_stat_t,
+    /// Times that all free memory went back to the driver to make room.
+    pub num_alloc_retries: i64,
+    /// Times that an allocation failed for want of memory.
+    pub num_ooms: i64,
+    /// Times that streams were waited for to make room.
+    pub num_sync_all_streams: i64,
+    pub num_device_alloc: i64,
+    pub num_device_free: i64,
+    /// torch's; -1: no limit.
+    pub max_split_size: i64,
+}
+unsafe impl Growing for tcuda_memory_stats_t {}
+
+fn stat_out(stat: &Stat) -> tcuda_stat_t {
+    tcuda_stat_t { current: stat.current, peak: stat.peak, allocated: stat.allocated, freed: stat.freed }
+}
+
+fn stats_out(stats: &Stats) -> tcuda_memory_stats_t {
+    let family = |family| tcuda_pool_stat_t {
+        all: stat_out(stats.get(family, Pool::All)),
+        small_pool: stat_out(stats.get(family, Pool::Small)),
+        large_pool: stat_out(stats.get(family, Pool::Large)),
+    };
+    tcuda_memory_stats_t {
+        struct_size: 0,
+        allocation: family(Family::Allocation),
+        segment: family(Family::Segment),
+        active: family(Family::Active),
+        inactive_split: family(Family::InactiveSplit),
+        allocated_bytes: family(Family::AllocatedBytes),
+        reserved_bytes: family(Family::ReservedBytes),
+        active_bytes: family(Family::ActiveBytes),
+        inactive_split_bytes: family(Family::InactiveSplitBytes),
+        requested_bytes: family(Family::RequestedBytes),
+        oversize_allocations: stat_out(&stats.oversize_allocations),
+        oversize_segments: stat_out(&stats.oversize_segments),
+        num_alloc_retries: stats.num_alloc_retries,
+        num_ooms: stats.num_ooms,
+        num_sync_all_streams: stats.num_sync_all_streams,
+        num_device_alloc: stats.num_device_alloc,
+        num_device_free: stats.num_device_free,
+        max_split_size: -1,
+    }
+}
+
+/// The device whose figures are read; None before anything used a device, when all of them are 0.
+fn device_to_read(device: i32) -> Result<Option<i32>> {
+    if runtime::is_initialized() { device::resolve(device).map(Some) } else { Ok(None) }
+}
+
+fn stats_of(device: i32) -> Result<Stats> {
+    Ok(device_to_read(device)?.map_or_else(Stats::default, memory::stats))
+}
+
+/// NULL means the default stream of the block's device.
+fn stream_of_block(pointer: *mut c_void, stream: tcuda_stream_t) -> Result<Stream> {
+    stream::resolve_on(stream as usize, memory::device_of_block(pointer as usize)?)
+}
+
+/// Allocates device memory from the cache (torch.cuda.caching_allocator_alloc, cudaMallocAsync's order).
+///
+/// @param ptr    gets the address, a multiple of 512; NULL for size 0.
+/// @param size   bytes.
+/// @param stream the stream that the memory will be used on first; its device is where the memory is.
+/// @return TCUDA_ERROR_OUT_OF_MEMORY when the device, the limit or the fraction has no room, after everything free was reused or given
+///         back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard("tcuda_malloc_cached", || {
+        let out = Out::new(ptr, "ptr")?;
+        out.write(memory::allocate(size, 1, stream::resolve(stream as usize)?)? as *mut c_void);
+        Ok(())
+    })
+}
+
+/// tcuda_malloc_cached with an alignment.
+///
+/// @param alignment a power of two in bytes; below 512 it is 512.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_malloc_cached_aligned(
+    ptr: *mut *mut c_void,
+    size: usize,
+    alignment: usize,
+    stream: tcuda_stream_t,
+) -> tcuda_status_t {
+    guard("tcuda_malloc_cached_aligned", || {
+        let out = Out::new(ptr, "ptr")?;
+        if !alignment.is_power_of_two() {
+            return Err(Error::invalid_argument(format!("The alignment {alignment} is no power of two.")));
+        }
+        out.write(memory::allocate(size, alignment, stream::resolve(stream as usize)?)? as *mut c_void);
+        Ok(())
+    })
+}
+
+/// Allocates `count` blocks on a stream, all or none.
+///
+/// @param ptrs  gets `count` addresses.
+/// @param sizes `count` sizes in bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_malloc_cached_batch(
+    ptrs: *mut *mut c_void,
+    sizes: *const usize,
+    count: usize,
+    stream: tcuda_stream_t,
+) -> tcuda_status_t {
+    guard("tcuda_malloc_cached_batch", || {
+        if count == 0 {
+            return Ok(());
+        }
+        check_count(count)?;
+        Out::new(ptrs, "ptrs")?;
+        if sizes.is_null() {
+            return Err(null("sizes"));
+        }
+        let stream = stream::resolve(stream as usize)?;
+        let sizes = unsafe { std::slice::from_raw_parts(sizes, count) };
+        let blocks = memory::allocate_all(sizes, stream)?;
+        for (index, block) in blocks.into_iter().enumerate() {
+            unsafe { ptrs.add(index).write(block as *mut c_void) };
+        }
+        Ok(())
+    })
+}
+
+/// More entries than memory could hold are a mistake of the caller.
+fn check_count(count: usize) -> Result<()> {
+    if count > isize::MAX as usize / 64 {
+        return Err(Error::invalid_argument(format!("'count' is {count}: no array has that many entries.")));
+    }
+    Ok(())
+}
+
+/// Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs. After tcuda_shutdown it
+/// does nothing.
+///
+/// @param ptr start of a block; NULL does nothing.
+/// @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_free_cached(ptr: *mut c_void) -> tcuda_status_t {
+    guard_destroy("tcuda_free_cached", ptr, || memory::free(ptr as usize))
+}
+
+/// Gives a block back that was used on `stream` last: it can be allocated again for that stream at once, elsewhere when safe. The program
+/// has ordered its uses on other streams before (cudaFreeAsync's order).
+///
+/// @param stream a stream of the block's device; NULL: that device's default stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_free_cached_on(ptr: *mut c_void, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard_destroy("tcuda_free_cached_on", ptr, || memory::free_on(ptr as usize, stream_of_block(ptr, stream)?))
+}
+
+/// Gives `count` blocks back; NULLs are left out. Pointers that are no blocks do not keep the others from being freed.
+///
+/// @return the error of the first pointer that is no block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_free_cached_batch(ptrs: *const *mut c_void, count: usize) -> tcuda_status_t {
+    guard_destroy("tcuda_free_cached_batch", ptrs.cast_mut(), || {
+        check_count(count)?;
+        let pointers = unsafe { std::slice::from_raw_parts(ptrs, count) };
+        let mut first = Ok(());
+        for (index, pointer) in pointers.iter().enumerate() {
+            let freed = memory::free(*pointer as usize).map_err(|error| error.context(format_args!("'ptrs' at {index}")));
+            first = first.and(freed);
+        }
+        first
+    })
+}
+
+/// Notes that a stream uses a block of another stream (Tensor.record_stream). When the block is freed, it is allocated again only after
+/// the work that this stream had been given until then. Costs nothing before the free.
+///
+/// @param ptr    start of a block; NULL does nothing.
+/// @param stream a stream of the block's device; NULL: that device's default stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_record_stream(ptr: *mut c_void, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard_destroy("tcuda_record_stream", ptr, || memory::record_stream(ptr as usize, stream_of_block(ptr, stream)?))
+}
+
+/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for work that still uses freed blocks. Does
+/// nothing before the first allocation.
+///
+/// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_empty_cache(device: i32) -> tcuda_status_t {
+    guard("tcuda_empty_cache", || {
+        if device == device::ALL {
+            return memory::empty_cache(None);
+        }
+        device_to_read(device)?.map_or(Ok(()), |device| memory::empty_cache(Some(device)))
+    })
+}
+
+/// All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation.
+///
+/// @param stats  struct_size has to be set; gets the figures.
+/// @param device -1: the current one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_stats(stats: *mut tcuda_memory_stats_t, device: i32) -> tcuda_status_t {
+    guard("tcuda_memory_stats", || {
+        let out = unsafe { StructOut::new(stats, "stats") }?;
+        out.write(&stats_out(&stats_of(device)?));
+        Ok(())
+    })
+}
+
+/// One figure by torch's key, such as `allocated_bytes.all.peak` or `num_ooms`. tcuda_memory_stat_key lists the keys; `allocated.*`, as
+/// torch 1.8 had it in its documentation, is `allocation.*`.
+///
+/// @param value  gets the figure; bytes or a count.
+/// @param device -1: the current one.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_stat_get(value: *mut i64, device: i32, key: *const c_char) -> tcuda_status_t {
+    guard("tcuda_memory_stat_get", || {
+        let out = Out::new(value, "value")?;
+        if key.is_null() {
+            return Err(null("key"));
+        }
+        let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
+        let figure = stats_of(device)?.by_key(&key).ok_or_else(|| {
+            Error::invalid_argument(format!(
+                "There is no statistic '{key}'. tcuda_memory_stat_key lists them; one is allocated_bytes.all.current."
+            ))
+        })?;
+        out.write(figure);
+        Ok(())
+    })
+}
+
+/// The keys of tcuda_memory_stat_get, sorted: index 0, 1, ... until NULL. Never freed, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_memory_stat_key(index: i32) -> *const c_char {
+    static KEYS: OnceLock<Vec<String>> = OnceLock::new();
+    guard_value("tcuda_memory_stat_key", std::ptr::null(), || {
+        let keys = KEYS.get_or_init(|| Stats::default().flat().into_iter().map(|(key, _)| key).collect());
+        let key = usize::try_from(index).ok().and_then(|index| keys.get(index));
+        Ok(key.map_or(std::ptr::null(), |key| lasting(key)))
+    })
+}
+
+/// torch.cuda.memory_summary: a table for people.
+///
+/// @param text        gets the table with a terminating zero; NULL with capacity 0 asks for the size only.
+/// @param needed      gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+/// @param device      -1: the current one.
+/// @param abbreviated without the rows of the small and the large pool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_summary(
+    text: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+    device: i32,
+    abbreviated: bool,
+) -> tcuda_status_t {
+    guard("tcuda_memory_summary", || {
+        let out = TextOut::new(text, capacity, needed)?;
+        let shown = device_to_read(device)?.unwrap_or(device.max(0));
+        out.write(&memory::summary(shown, abbreviated))
+    })
+}
+
+fn figure(function: &'static str, bytes: *mut u64, device: i32, read: impl Fn(&Stats) -> i64) -> tcuda_status_t {
+    guard(function, || {
+        let out = Out::new(bytes, "bytes")?;
+        out.write(read(&stats_of(device)?) as u64);
+        Ok(())
+    })
+}
+
+/// Bytes in blocks that are in use (torch.cuda.memory_allocated).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_allocated(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    figure("tcuda_memory_allocated", bytes, device, |stats| stats.current(Family::AllocatedBytes))
+}
+
+/// The most bytes in blocks that were in use since the start or the last reset (torch.cuda.max_memory_allocated).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_max_memory_allocated(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    figure("tcuda_max_memory_allocated", bytes, device, |stats| stats.peak(Family::AllocatedBytes))
+}
+
+/// Bytes held from the driver (torch.cuda.memory_reserved).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_reserved(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    figure("tcuda_memory_reserved", bytes, device, |stats| stats.current(Family::ReservedBytes))
+}
+
+/// The most bytes held from the driver (torch.cuda.max_memory_reserved).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_max_memory_reserved(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    figure("tcuda_max_memory_reserved", bytes, device, |stats| stats.peak(Family::ReservedBytes))
+}
+
+/// Deprecated, as torch.cuda.memory_cached: tcuda_memory_reserved.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_cached(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    figure("tcuda_memory_cached", bytes, device, |stats| stats.current(Family::ReservedBytes))
+}
+
+/// Deprecated, as torch.cuda.max_memory_cached: tcuda_max_memory_reserved.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_max_memory_cached(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    figure("tcuda_max_memory_cached", bytes, device, |stats| stats.peak(Family::ReservedBytes))
+}
+
+fn reset(function: &'static str, device: i32, reset: impl Fn(i32)) -> tcuda_status_t {
+    guard(function, || {
+        reset(device::resolve(device)?);
+        Ok(())
+    })
+}
+
+/// Every peak becomes the current figure (torch.cuda.reset_peak_memory_stats).
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_reset_peak_memory_stats(device: i32) -> tcuda_status_t {
+    reset("tcuda_reset_peak_memory_stats", device, memory::reset_peak_stats)
+}
+
+/// Every sum over time and every counter becomes 0 (torch.cuda.reset_accumulated_memory_stats).
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_reset_accumulated_memory_stats(device: i32) -> tcuda_status_t {
+    reset("tcuda_reset_accumulated_memory_stats", device, memory::reset_accumulated_stats)
+}
+
+/// Deprecated, as torch.cuda.reset_max_memory_allocated: resets all peaks, not only that of allocated memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_reset_max_memory_allocated(device: i32) -> tcuda_status_t {
+    reset("tcuda_reset_max_memory_allocated", device, memory::reset_peak_stats)
+}
+
+/// Deprecated, as torch.cuda.reset_max_memory_cached: resets all peaks.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_reset_max_memory_cached(device: i32) -> tcuda_status_t {
+    reset("tcuda_reset_max_memory_cached", device, memory::reset_peak_stats)
+}
+
+/// Limits what the cache holds to a share of the device's memory (torch.cuda.set_per_process_memory_fraction). More is out of memory,
+/// after free memory was reused. What CUDA and other libraries take does not count.
+///
+/// @param fraction 0 to 1; 1 takes the limit away.
+/// @param device   -1: the current one.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_set_per_process_memory_fraction(fraction: f64, device: i32) -> tcuda_status_t {
+    guard("tcuda_set_per_process_memory_fraction", || memory::set_fraction(fraction, device::resolve(device)?))
+}
+
+/// The limit as a share of the device's memory; 1 without one (torch.cuda.get_per_process_memory_fraction).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_get_per_process_memory_fraction(fraction: *mut f64, device: i32) -> tcuda_status_t {
+    guard("tcuda_get_per_process_memory_fraction", || {
+        let out = Out::new(fraction, "fraction")?;
+        out.write(memory::fraction(device::resolve(device)?)?);
+        Ok(())
+    })
+}
+
+/// Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts.
+///
+/// @param bytes  UINT64_MAX: no limit.
+/// @param device -1: the current one.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_set_memory_limit(bytes: u64, device: i32) -> tcuda_status_t {
+    guard("tcuda_set_memory_limit", || {
+        let limit = (bytes != u64::MAX).then_some(bytes as usize);
+        memory::set_limit(limit, device::resolve(device)?)
+    })
+}
+
+/// The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_get_allocator_backend() -> *const c_char {
+    c"native".as_ptr()
+}
