@@ -15,8 +15,8 @@ use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
-use cache::Cache;
-use cache::core::{Request, StreamKey};
+use cache::core::{Core, Request, StreamKey};
+use cache::{BlockId, Cache, StreamSlot};
 use once_cell::sync::OnceCell;
 use stats::{Family, Stats};
 
@@ -123,17 +123,35 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
-    let found = lookup::find(address).ok_or_else(|| not_a_block(address))?;
-    let cache = existing(found.device).ok_or_else(|| not_a_block(address))?;
-    let mut core = cache.core.lock();
-    let id = core.allocated_at(found.block, address).ok_or_else(|| not_a_block(address))?;
-    let owner = match stream {
-        None => None,
-        Some(stream) if stream.device == cache.device => Some(core.slot_of(StreamKey::of(stream))?),
-        Some(stream) => return Err(other_device(address, cache.device, stream)),
-    };
-    core.free(id, owner);
-    Ok(())
+    with_block(address, |core, id| {
+        let owner = stream.map(|stream| slot_on(core, stream, address)).transpose()?;
+        core.free(id, owner);
+        Ok(())
+    })
+}
+
+/// Does something with the handed-out block that starts at an address, under its device's lock.
+#[inline]
+fn with_block<T>(address: Address, work: impl FnOnce(&mut Core, BlockId) -> Result<T>) -> Result<T> {
+    if let Some(found) = lookup::find(address)
+        && let Some(cache) = existing(found.device)
+    {
+        let mut core = cache.core.lock();
+        if let Some(id) = core.allocated_at(found.block, address) {
+            return work(&mut core, id);
+        }
+    }
+    Err(not_a_block(address))
+}
+
+fn slot_on(core: &mut Core, stream: Stream, address: Address) -> Result<StreamSlot> {
+    if stream.device != core.device {
+        return Err(Error::invalid_argument(format!(
+            "The stream is on device {}, the memory at 0x{address:x} on device {}. A block is freed and used on streams of its own device.",
+            stream.device, core.device
+        )));
+    }
+    core.slot_of(StreamKey::of(stream))
 }
 
 #[cold]
@@ -146,14 +164,6 @@ fn not_a_block(address: Address) -> Error {
         None => format!("invalid device pointer: 0x{address:x} was not allocated by tcuda, or was freed before."),
     };
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
-}
-
-#[cold]
-fn other_device(address: Address, device: i32, stream: Stream) -> Error {
-    Error::invalid_argument(format!(
-        "The stream is on device {}, the memory at 0x{address:x} on device {device}. A block is freed or used on a stream of its own device.",
-        stream.device
-    ))
 }
 
 /// The device of the block that starts here; the device's own check comes with the use.
@@ -180,16 +190,11 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
-    let found = lookup::find(address).ok_or_else(|| not_a_block(address))?;
-    let cache = existing(found.device).ok_or_else(|| not_a_block(address))?;
-    let mut core = cache.core.lock();
-    let id = core.allocated_at(found.block, address).ok_or_else(|| not_a_block(address))?;
-    if stream.device != cache.device {
-        return Err(other_device(address, cache.device, stream));
-    }
-    let slot = core.slot_of(StreamKey::of(stream))?;
-    core.record_use(id, slot);
-    Ok(())
+    with_block(address, |core, id| {
+        let slot = slot_on(core, stream, address)?;
+        core.record_use(id, slot);
+        Ok(())
+    })
 }
 
 /// The same for any address: one inside a block means the block, memory of somebody else and another device's stream mean nothing.

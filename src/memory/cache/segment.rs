@@ -182,9 +182,7 @@ impl Core {
                 if self.limited(need) {
                     return Err(Refusal::Limit);
                 }
-                // Addresses cost nothing; four times the memory leaves room for pieces that come and go.
-                let size = (4 * abilities.total).max(4 * need).next_multiple_of(granularity);
-                let base = runtime.address_reserve(size, granularity).map_err(Refusal::Driver)?;
+                let (base, size) = reserve(runtime, abilities, need, granularity).map_err(Refusal::Driver)?;
                 if base + size > lookup::LIMIT {
                     insist(|| runtime.address_free(base, size));
                     return Err(Refusal::Driver(beyond_the_table(base)));
@@ -322,6 +320,18 @@ impl Core {
 #[cold]
 fn beyond_the_table(base: Address) -> Error {
     Error::internal(format!("The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of."))
+}
+
+/// Addresses cost nothing: four times the memory leaves room for pieces that come and go. Where the process has fewer left, less.
+fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize) -> Result<(Address, usize)> {
+    let mut size = abilities.total.saturating_mul(4).max(need).next_multiple_of(granularity);
+    loop {
+        match runtime.address_reserve(size, granularity) {
+            Ok(base) => return Ok((base, size)),
+            Err(error) if size == need || error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => return Err(error),
+            Err(_) => size = (size / 2).max(need).next_multiple_of(granularity),
+        }
+    }
 }
 
 /// Makes, maps and opens memory from `start` on, in pieces. All or nothing.
