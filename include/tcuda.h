@@ -56,6 +56,7 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
 #define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
+#define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -276,6 +277,91 @@ typedef struct tcuda_device_properties_t {
 typedef void (*tcuda_host_fn_t)(void *user_data);
 
 /**
+ * One figure over time.
+ */
+typedef struct tcuda_stat_t {
+    int64_t current;
+    int64_t peak;
+    /**
+     * The sum of all that was added.
+     */
+    int64_t allocated;
+    /**
+     * The sum of all that was taken away.
+     */
+    int64_t freed;
+} tcuda_stat_t;
+
+/**
+ * A figure for all blocks, for the small (up to 1 MiB) and for the large ones.
+ */
+typedef struct tcuda_pool_stat_t {
+    struct tcuda_stat_t all;
+    struct tcuda_stat_t small_pool;
+    struct tcuda_stat_t large_pool;
+} tcuda_pool_stat_t;
+
+/**
+ * torch.cuda.memory_stats. Sizes are bytes.
+ */
+typedef struct tcuda_memory_stats_t {
+    size_t struct_size;
+    /**
+     * Blocks between allocation and free.
+     */
+    struct tcuda_pool_stat_t allocation;
+    /**
+     * Pieces of physical memory from the driver.
+     */
+    struct tcuda_pool_stat_t segment;
+    /**
+     * Blocks between allocation and the end of all their uses.
+     */
+    struct tcuda_pool_stat_t active;
+    /**
+     * Free blocks that keep a plain segment from going back.
+     */
+    struct tcuda_pool_stat_t inactive_split;
+    struct tcuda_pool_stat_t allocated_bytes;
+    /**
+     * Held from the driver.
+     */
+    struct tcuda_pool_stat_t reserved_bytes;
+    struct tcuda_pool_stat_t active_bytes;
+    struct tcuda_pool_stat_t inactive_split_bytes;
+    /**
+     * As asked for, before rounding, of active blocks.
+     */
+    struct tcuda_pool_stat_t requested_bytes;
+    /**
+     * torch's; always 0: blocks of any size are split.
+     */
+    struct tcuda_stat_t oversize_allocations;
+    /**
+     * torch's; always 0.
+     */
+    struct tcuda_stat_t oversize_segments;
+    /**
+     * Times that all free memory went back to the driver to make room.
+     */
+    int64_t num_alloc_retries;
+    /**
+     * Times that an allocation failed for want of memory.
+     */
+    int64_t num_ooms;
+    /**
+     * Times that streams were waited for to make room.
+     */
+    int64_t num_sync_all_streams;
+    int64_t num_device_alloc;
+    int64_t num_device_free;
+    /**
+     * torch's; -1: no limit.
+     */
+    int64_t max_split_size;
+} tcuda_memory_stats_t;
+
+/**
  * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
  */
 typedef struct tcuda_sim_options_t {
@@ -330,6 +416,11 @@ typedef struct tcuda_sim_live_t {
     uint64_t pinned_blocks;
     uint64_t registered_blocks;
 } tcuda_sim_live_t;
+
+/**
+ * Index of a block in its device's store.
+ */
+typedef uint32_t BlockId;
 
 /**
  * DLPack's version: structs of another major version have another layout.
@@ -806,6 +897,192 @@ tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
  * @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
  */
 tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
+
+/* ==== Device memory ===========================================================================================================
+ * A cache of device memory for each device (torch's caching allocator). A block follows the order of the stream that it was allocated
+ * on: freed, it can be allocated again for that stream at once, and for others as soon as the work that was enqueued before the free
+ * is done. Work on other streams is made known with tcuda_record_stream, or the block is freed on the stream that used it last.
+ * Blocks start at multiples of 512 bytes. tcuda_free_cached needs neither the device nor the stream nor the thread of the allocation.
+ * The statistics have torch's names. Sizes are rounded up to 512 bytes; up to 1 MiB is small. A segment is a piece of physical memory
+ * from the driver; free parts of one count as inactive_split only with plain segments (TCUDA_ALLOC_CONF=expandable_segments:False).
+ */
+
+/**
+ * Allocates device memory from the cache (torch.cuda.caching_allocator_alloc, cudaMallocAsync's order).
+ *
+ * @param ptr    gets the address, a multiple of 512; NULL for size 0.
+ * @param size   bytes.
+ * @param stream the stream that the memory will be used on first; its device is where the memory is.
+ * @return TCUDA_ERROR_OUT_OF_MEMORY when the device, the limit or the fraction has no room, after everything free was reused or given
+ *         back.
+ */
+tcuda_status_t tcuda_malloc_cached(void **ptr, size_t size, tcuda_stream_t stream);
+
+/**
+ * tcuda_malloc_cached with an alignment.
+ *
+ * @param alignment a power of two in bytes; below 512 it is 512.
+ */
+tcuda_status_t tcuda_malloc_cached_aligned(void **ptr, size_t size, size_t alignment, tcuda_stream_t stream);
+
+/**
+ * Allocates `count` blocks on a stream, all or none.
+ *
+ * @param ptrs  gets `count` addresses.
+ * @param sizes `count` sizes in bytes.
+ */
+tcuda_status_t tcuda_malloc_cached_batch(void **ptrs, const size_t *sizes, size_t count, tcuda_stream_t stream);
+
+/**
+ * Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs. After tcuda_shutdown it
+ * does nothing.
+ *
+ * @param ptr start of a block; NULL does nothing.
+ * @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
+ */
+tcuda_status_t tcuda_free_cached(void *ptr);
+
+/**
+ * Gives a block back that was used on `stream` last: it can be allocated again for that stream at once, elsewhere when safe. The program
+ * has ordered its uses on other streams before (cudaFreeAsync's order).
+ *
+ * @param stream a stream of the block's device; NULL: that device's default stream.
+ */
+tcuda_status_t tcuda_free_cached_on(void *ptr, tcuda_stream_t stream);
+
+/**
+ * Gives `count` blocks back; NULLs are left out. Pointers that are no blocks do not keep the others from being freed.
+ *
+ * @return the error of the first pointer that is no block.
+ */
+tcuda_status_t tcuda_free_cached_batch(void *const *ptrs, size_t count);
+
+/**
+ * Notes that a stream uses a block of another stream (Tensor.record_stream). When the block is freed, it is allocated again only after
+ * the work that this stream had been given until then. Costs nothing before the free.
+ *
+ * @param ptr    start of a block; NULL does nothing.
+ * @param stream a stream of the block's device; NULL: that device's default stream.
+ */
+tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
+
+/**
+ * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for work that still uses freed blocks. Does
+ * nothing before the first allocation.
+ *
+ * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+ */
+tcuda_status_t tcuda_empty_cache(int32_t device);
+
+/**
+ * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation.
+ *
+ * @param stats  struct_size has to be set; gets the figures.
+ * @param device -1: the current one.
+ */
+tcuda_status_t tcuda_memory_stats(tcuda_memory_stats_t *stats, int32_t device);
+
+/**
+ * One figure by torch's key, such as `allocated_bytes.all.peak` or `num_ooms`. tcuda_memory_stat_key lists the keys; `allocated.*`, as
+ * torch 1.8 had it in its documentation, is `allocation.*`.
+ *
+ * @param value  gets the figure; bytes or a count.
+ * @param device -1: the current one.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key.
+ */
+tcuda_status_t tcuda_memory_stat_get(int64_t *value, int32_t device, const char *key);
+
+/**
+ * The keys of tcuda_memory_stat_get, sorted: index 0, 1, ... until NULL. Never freed, never fails.
+ */
+const char *tcuda_memory_stat_key(int32_t index);
+
+/**
+ * torch.cuda.memory_summary: a table for people.
+ *
+ * @param text        gets the table with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed      gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ * @param device      -1: the current one.
+ * @param abbreviated without the rows of the small and the large pool.
+ */
+tcuda_status_t tcuda_memory_summary(char *text, size_t capacity, size_t *needed, int32_t device, bool abbreviated);
+
+/**
+ * Bytes in blocks that are in use (torch.cuda.memory_allocated).
+ */
+tcuda_status_t tcuda_memory_allocated(uint64_t *bytes, int32_t device);
+
+/**
+ * The most bytes in blocks that were in use since the start or the last reset (torch.cuda.max_memory_allocated).
+ */
+tcuda_status_t tcuda_max_memory_allocated(uint64_t *bytes, int32_t device);
+
+/**
+ * Bytes held from the driver (torch.cuda.memory_reserved).
+ */
+tcuda_status_t tcuda_memory_reserved(uint64_t *bytes, int32_t device);
+
+/**
+ * The most bytes held from the driver (torch.cuda.max_memory_reserved).
+ */
+tcuda_status_t tcuda_max_memory_reserved(uint64_t *bytes, int32_t device);
+
+/**
+ * Deprecated, as torch.cuda.memory_cached: tcuda_memory_reserved.
+ */
+tcuda_status_t tcuda_memory_cached(uint64_t *bytes, int32_t device);
+
+/**
+ * Deprecated, as torch.cuda.max_memory_cached: tcuda_max_memory_reserved.
+ */
+tcuda_status_t tcuda_max_memory_cached(uint64_t *bytes, int32_t device);
+
+/**
+ * Every peak becomes the current figure (torch.cuda.reset_peak_memory_stats).
+ */
+tcuda_status_t tcuda_reset_peak_memory_stats(int32_t device);
+
+/**
+ * Every sum over time and every counter becomes 0 (torch.cuda.reset_accumulated_memory_stats).
+ */
+tcuda_status_t tcuda_reset_accumulated_memory_stats(int32_t device);
+
+/**
+ * Deprecated, as torch.cuda.reset_max_memory_allocated: resets all peaks, not only that of allocated memory.
+ */
+tcuda_status_t tcuda_reset_max_memory_allocated(int32_t device);
+
+/**
+ * Deprecated, as torch.cuda.reset_max_memory_cached: resets all peaks.
+ */
+tcuda_status_t tcuda_reset_max_memory_cached(int32_t device);
+
+/**
+ * Limits what the cache holds to a share of the device's memory (torch.cuda.set_per_process_memory_fraction). More is out of memory,
+ * after free memory was reused. What CUDA and other libraries take does not count.
+ *
+ * @param fraction 0 to 1; 1 takes the limit away.
+ * @param device   -1: the current one.
+ */
+tcuda_status_t tcuda_set_per_process_memory_fraction(double fraction, int32_t device);
+
+/**
+ * The limit as a share of the device's memory; 1 without one (torch.cuda.get_per_process_memory_fraction).
+ */
+tcuda_status_t tcuda_get_per_process_memory_fraction(double *fraction, int32_t device);
+
+/**
+ * Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts.
+ *
+ * @param bytes  UINT64_MAX: no limit.
+ * @param device -1: the current one.
+ */
+tcuda_status_t tcuda_set_memory_limit(uint64_t bytes, int32_t device);
+
+/**
+ * The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
+ */
+const char *tcuda_get_allocator_backend(void);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

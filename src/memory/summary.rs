@@ -52,7 +52,7 @@ pub fn summary(device: i32, stats: &Stats, abbreviated: bool) -> String {
     let mut lines: Vec<String> = Vec::new();
     let rule = "-".repeat(WIDTH);
     lines.push("=".repeat(WIDTH));
-    lines.push(format!("{:19} tcuda CUDA memory summary, device ID {device:<17}", ""));
+    lines.push(format!("{:19} tcuda CUDA memory summary, device ID {device:<17} ", ""));
     lines.push(rule.clone());
     lines.push(format!("{:9}   CUDA OOMs: {:<12} | {:6} cudaMalloc retries: {:<8}  ", "", stats.num_ooms, "", stats.num_alloc_retries));
     lines.push("=".repeat(WIDTH));

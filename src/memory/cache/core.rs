@@ -436,7 +436,7 @@ impl Core {
             for id in self.blocks.chain(area.first) {
                 let block = &self.blocks[id];
                 assert_eq!((block.address, block.prev), (at, last), "blocks cover their area without gaps");
-                assert!(block.size > 0 && block.size % ROUND == 0);
+                assert!(block.size > 0 && block.size.is_multiple_of(ROUND));
                 if last != NIL && block.state == State::Free && self.blocks[last].state == State::Free {
                     assert_ne!(self.blocks[last].slot, block.slot, "free neighbours of a stream are one block");
                 }

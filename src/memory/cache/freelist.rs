@@ -8,7 +8,7 @@ use super::block::{BlockId, Blocks, NIL};
 const UNIT_SHIFT: u32 = 9;
 const SECOND_BITS: u32 = 5;
 const SECOND: usize = 1 << SECOND_BITS;
-const FIRST: usize = 40;
+const FIRST: usize = 48;
 /// How many blocks of a class are compared for the best fit.
 const SCAN: usize = 8;
 
