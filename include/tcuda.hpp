@@ -248,6 +248,48 @@ private:
     tcuda_stream_t replaced_ = nullptr;
 };
 
+/* `size()` elements of device memory from the cache, for work on a stream: caching_allocator_alloc. Freed on that stream when it goes;
+ * record_stream tells of other streams that use it. The host cannot reach it. No element is made or destroyed. */
+template <class T = std::byte>
+class buffer {
+    static_assert(std::is_trivially_copyable_v<T>, "what lies on a device is moved as bytes");
+
+public:
+    using value_type = T;
+
+    buffer() noexcept = default;
+    explicit buffer(std::size_t size, stream_ref stream = TCUDA_STREAM_CURRENT) : size_(size) {
+        if (size > SIZE_MAX / sizeof(T))
+            throw std::length_error("tcuda::buffer: more elements than memory can hold");
+        void *data = nullptr;
+        check(tcuda_malloc_cached(&data, size * sizeof(T), stream));
+        data_ = static_cast<T *>(data);
+    }
+    ~buffer() { (void)tcuda_free_cached(data_); }
+    buffer(buffer &&other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    buffer &operator=(buffer &&other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        return *this;
+    }
+
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+    std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+    bool empty() const noexcept { return size_ == 0; }
+    /* The memory is not given to others before what this stream has got until the buffer goes is done. */
+    void record_stream(stream_ref stream) const { check(tcuda_record_stream(data_, stream)); }
+    /* Gives the memory away; tcuda_free_cached ends it. */
+    T *release() noexcept {
+        size_ = 0;
+        return std::exchange(data_, nullptr);
+    }
+
+private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
 } // namespace tcuda
 
 #endif

@@ -136,6 +136,49 @@ static void guards_restore_stream_and_device()
     CHECK(tcuda::stream_ref::current(other).get() == on_other);
 }
 
+static void buffers_move_and_come_back()
+{
+    std::int64_t before = -1, during = -1, after = -1;
+    tcuda::stream stream, other;
+    tcuda::check(tcuda_memory_stat_get(&before, -1, "allocated_bytes.all.current"));
+    {
+        tcuda::buffer<float> first(1000, stream);
+        CHECK(first.data() != nullptr && first.size() == 1000 && first.size_bytes() == 4000 && !first.empty());
+        std::int32_t device = -7;
+        CHECK_OK(tcuda_device_of(&device, first.data()));
+        CHECK_EQUAL(device, tcuda::current_device());
+        first.record_stream(other);
+        float *const raw = first.data();
+        tcuda::buffer<float> second(std::move(first));
+        CHECK(second.data() == raw && first.data() == nullptr && first.empty());
+        first = std::move(second);
+        CHECK(first.data() == raw);
+        tcuda::buffer<> bytes(512), none(0);
+        CHECK(bytes.size_bytes() == 512 && none.empty());
+        tcuda::check(tcuda_memory_stat_get(&during, -1, "allocated_bytes.all.current"));
+        CHECK(during >= before + 4000 + 512);
+        CHECK_OK(tcuda_free_cached(bytes.release()));
+        CHECK(bytes.data() == nullptr && bytes.empty());
+    }
+    tcuda::synchronize();
+    tcuda::check(tcuda_memory_stat_get(&after, -1, "allocated_bytes.all.current"));
+    CHECK_EQUAL(after, before);
+    bool caught = false;
+    try {
+        tcuda::buffer<double> huge(SIZE_MAX / 4);
+    } catch (const std::length_error &) {
+        caught = true;
+    }
+    CHECK(caught);
+    caught = false;
+    try {
+        tcuda::buffer<> huge(std::size_t(1) << 50);
+    } catch (const tcuda::out_of_memory &error) {
+        caught = std::strstr(error.what(), "out of memory") != nullptr;
+    }
+    CHECK(caught);
+}
+
 int main()
 {
     errors_carry_the_status();
@@ -144,6 +187,7 @@ int main()
     a_destroyed_stream_is_an_error();
     events_move_and_measure();
     guards_restore_stream_and_device();
+    buffers_move_and_come_back();
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }
