@@ -13,7 +13,7 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib demo test gpu-kit clean
+.PHONY: help lib demo test gpu-kit check-dlpack check-kernels clean
 
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
@@ -21,6 +21,8 @@ help:
 	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
 	@echo "make lib       the shared and the static library in $(LIB), the header is include/tcuda.h"
 	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit"
+	@echo "make check-dlpack, make check-kernels"
+	@echo "               compares the tensor structs with the real dlpack.h; compiles the device code again and has ptxas take it"
 	@echo "make clean     removes $(BUILD) and $(TARGET)"
 
 # One artefact a call: with several crate types at once cargo drops link-time optimisation.
@@ -46,6 +48,13 @@ test: lib
 
 gpu-kit: lib
 	$(PYTHON) tools/pack_gpu_kit.py
+
+# Both fetch from PyPI, so they are no part of the tests.
+check-dlpack:
+	$(PYTHON) tests/check_dlpack.py
+
+check-kernels:
+	$(PYTHON) kernels/build.py --check --check-ptxas
 
 clean:
 	rm -rf $(BUILD)

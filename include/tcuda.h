@@ -32,10 +32,12 @@
 typedef struct CUstream_st *tcuda_stream_t;
 typedef struct CUevent_st *tcuda_event_t;
 
-/* Devices: the calling thread's current one; the CPU, where a place is taken; all of them, where a call can mean all. */
+/* Devices: the calling thread's current one; the CPU, where a place is taken; all of them, where a call can mean all; that of the tensor
+ * given, in tcuda_tensor_to. */
 #define TCUDA_DEVICE_CURRENT (-1)
 #define TCUDA_DEVICE_CPU (-2)
 #define TCUDA_DEVICE_ALL (-3)
+#define TCUDA_DEVICE_SAME (-4)
 
 /* Streams: the calling thread's current one of the current device; the default one of device d. */
 #define TCUDA_STREAM_CURRENT ((tcuda_stream_t)(uintptr_t)0x80)
@@ -158,6 +160,35 @@ enum tcuda_status_t
 typedef enum tcuda_status_t tcuda_status_t;
 #else
 typedef int32_t tcuda_status_t;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * What a tensor that a function hands out is to the tensor that it was made from.
+ */
+enum tcuda_tensor_origin_t
+#if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 202311L)
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * It has memory of its own.
+     */
+    TCUDA_TENSOR_NEW = 0,
+    /**
+     * It is the input: the same memory, which the input's owner has to keep. It is destroyed like any other.
+     */
+    TCUDA_TENSOR_INPUT = 1,
+    /**
+     * It is a part of the input, under the same rule.
+     */
+    TCUDA_TENSOR_VIEW = 2,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum tcuda_tensor_origin_t tcuda_tensor_origin_t;
+#else
+typedef int32_t tcuda_tensor_origin_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
@@ -362,67 +393,6 @@ typedef struct tcuda_memory_stats_t {
 } tcuda_memory_stats_t;
 
 /**
- * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
- */
-typedef struct tcuda_sim_options_t {
-    size_t struct_size;
-    /**
-     * Bytes of each device, from 2 MiB on; over TCUDA_SIM_MEMORY. Host memory is taken only where it is touched.
-     */
-    uint64_t memory;
-    /**
-     * Shuffles the order in which streams go on, so that a missing synchronisation shows; over TCUDA_SIM_SEED.
-     */
-    uint64_t seed;
-    /**
-     * Which devices reach each other: `all`, `none`, or pairs as `0-1,2-3`; over TCUDA_SIM_PEERS.
-     */
-    const char *peers;
-    /**
-     * 1 to 64; over TCUDA_SIM_DEVICES.
-     */
-    int32_t devices;
-    /**
-     * 1: work is done when the call returns; over CUDA_LAUNCH_BLOCKING.
-     */
-    int32_t launch_blocking;
-} tcuda_sim_options_t;
-
-/**
- * What lives on the simulated machine: CUDA's objects, not tcuda's. Set it to TCUDA_SIM_LIVE_INIT before the call.
- */
-typedef struct tcuda_sim_live_t {
-    size_t struct_size;
-    /**
-     * Of cudaMalloc.
-     */
-    uint64_t blocks;
-    uint64_t block_bytes;
-    /**
-     * Physical memory of cuMemCreate that is not given back: its handle is not released, or it is mapped.
-     */
-    uint64_t handles;
-    uint64_t handle_bytes;
-    uint64_t mappings;
-    /**
-     * Without the default streams.
-     */
-    uint64_t streams;
-    uint64_t events;
-    /**
-     * The following are those of the whole machine: address ranges, and pinned memory by cudaHostAlloc and cudaHostRegister.
-     */
-    uint64_t reservations;
-    uint64_t pinned_blocks;
-    uint64_t registered_blocks;
-} tcuda_sim_live_t;
-
-/**
- * Index of a block in its device's store.
- */
-typedef uint32_t BlockId;
-
-/**
  * DLPack's version: structs of another major version have another layout.
  */
 typedef struct tcuda_dlpack_version_t {
@@ -503,6 +473,67 @@ typedef struct tcuda_managed_tensor_t {
     uint64_t flags;
     struct tcuda_tensor_t tensor;
 } tcuda_managed_tensor_t;
+
+/**
+ * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
+ */
+typedef struct tcuda_sim_options_t {
+    size_t struct_size;
+    /**
+     * Bytes of each device, from 2 MiB on; over TCUDA_SIM_MEMORY. Host memory is taken only where it is touched.
+     */
+    uint64_t memory;
+    /**
+     * Shuffles the order in which streams go on, so that a missing synchronisation shows; over TCUDA_SIM_SEED.
+     */
+    uint64_t seed;
+    /**
+     * Which devices reach each other: `all`, `none`, or pairs as `0-1,2-3`; over TCUDA_SIM_PEERS.
+     */
+    const char *peers;
+    /**
+     * 1 to 64; over TCUDA_SIM_DEVICES.
+     */
+    int32_t devices;
+    /**
+     * 1: work is done when the call returns; over CUDA_LAUNCH_BLOCKING.
+     */
+    int32_t launch_blocking;
+} tcuda_sim_options_t;
+
+/**
+ * What lives on the simulated machine: CUDA's objects, not tcuda's. Set it to TCUDA_SIM_LIVE_INIT before the call.
+ */
+typedef struct tcuda_sim_live_t {
+    size_t struct_size;
+    /**
+     * Of cudaMalloc.
+     */
+    uint64_t blocks;
+    uint64_t block_bytes;
+    /**
+     * Physical memory of cuMemCreate that is not given back: its handle is not released, or it is mapped.
+     */
+    uint64_t handles;
+    uint64_t handle_bytes;
+    uint64_t mappings;
+    /**
+     * Without the default streams.
+     */
+    uint64_t streams;
+    uint64_t events;
+    /**
+     * The following are those of the whole machine: address ranges, and pinned memory by cudaHostAlloc and cudaHostRegister.
+     */
+    uint64_t reservations;
+    uint64_t pinned_blocks;
+    uint64_t registered_blocks;
+} tcuda_sim_live_t;
+
+/**
+ * Index of a block in its device's store.
+ */
+typedef uint32_t BlockId;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1083,6 +1114,169 @@ tcuda_status_t tcuda_set_memory_limit(uint64_t bytes, int32_t device);
  * The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
  */
 const char *tcuda_get_allocator_backend(void);
+
+/* ==== Copies ==================================================================================================================
+ * Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success
+ * whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT. Blocks of tcuda's
+ * cache that are freed while a copy is under way are reused only when it is done.
+ */
+
+/**
+ * Copies on the current stream of the device concerned (torch's Tensor.copy_(src, non_blocking) for plain bytes).
+ *
+ * Between two devices it runs on the current stream of the source's device (cudaMemcpyPeerAsync, with or without access), after what the
+ * current stream of the destination's device has got before, which in turn waits for the copy. Copies on devices never make the host
+ * wait. Between device and host it returns when the copy is complete, unless `non_blocking`. Into pageable memory it is complete on
+ * return in any case; out of pageable memory it may have been staged only. Host to host is done at once; the ranges may overlap.
+ *
+ * @param dst             where to.
+ * @param src             where from.
+ * @param size            bytes.
+ * @param non_blocking    whether to return before pinned memory was written or read; it has to stay until the stream has come past it.
+ */
+tcuda_status_t tcuda_copy(void *dst, const void *src, size_t size, bool non_blocking);
+
+/**
+ * Enqueues a copy on a stream and does not wait (cudaMemcpyAsync with cudaMemcpyDefault). Host memory has to stay until the stream has
+ * come past it; pageable memory CUDA copies or stages at once. A block of another device than the stream's is not kept from being reused
+ * when it is freed meanwhile: tcuda_copy does that.
+ *
+ * @param dst       where to.
+ * @param src       where from.
+ * @param size      bytes.
+ * @param stream    of any device; NULL is the default stream of the source's device, else of the destination's, else of the current one.
+ */
+tcuda_status_t tcuda_copy_async(void *dst, const void *src, size_t size, tcuda_stream_t stream);
+
+/**
+ * Enqueues the setting of bytes of device or pinned memory (cudaMemsetAsync).
+ *
+ * @param dst       where.
+ * @param value     its low byte is written.
+ * @param size      bytes.
+ * @param stream    NULL is the default stream of the memory's device.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also where dst is pageable host memory.
+ */
+tcuda_status_t tcuda_memset_async(void *dst, int32_t value, size_t size, tcuda_stream_t stream);
+
+/* ==== Tensors =================================================================================================================
+ * A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors
+ * of other libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative (NULL: packed), up to
+ * 64 dimensions, one lane, elements of 8 to 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or managed
+ * memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
+ * TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any
+ * thread. Work runs on the tensors' device, whatever device is current, and a NULL stream is that device's default stream; on CPU tensors
+ * it is done at once, with no device needed. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
+ * done.
+ */
+
+/**
+ * Makes an uninitialised tensor (torch.empty): packed, the last dimension fastest, its data aligned to 256 bytes.
+ *
+ * @param out       gets the tensor.
+ * @param device    an index, -1 for the current device, TCUDA_DEVICE_CPU for pageable host memory.
+ * @param dtype     the type of the elements.
+ * @param ndim      0 (a tensor of one element) to 64.
+ * @param shape     ndim sizes; with a 0 among them there is no memory, and data is NULL.
+ * @param stream    on which the memory is used first, as in tcuda_malloc_cached.
+ * @return TCUDA_ERROR_OUT_OF_MEMORY, TCUDA_ERROR_OUT_OF_HOST_MEMORY; TCUDA_ERROR_INVALID_ARGUMENT: also for a stream of another device.
+ */
+tcuda_status_t tcuda_tensor_empty(tcuda_managed_tensor_t **out,
+                                  int32_t device,
+                                  tcuda_dtype_t dtype,
+                                  int32_t ndim,
+                                  const int64_t *shape,
+                                  tcuda_stream_t stream);
+
+/**
+ * Makes an uninitialised tensor with the place, type and shape of another (torch.empty_like). Where the other's elements lie without gaps
+ * the strides are its own too, else packed in the order of its strides.
+ *
+ * @param out       gets the tensor.
+ * @param tensor    the model.
+ * @param stream    on which the memory is used first.
+ */
+tcuda_status_t tcuda_tensor_empty_like(tcuda_managed_tensor_t **out, const tcuda_tensor_t *tensor, tcuda_stream_t stream);
+
+/**
+ * Sets every element to one value (torch's Tensor.fill_).
+ *
+ * @param tensor    any strides, but no two indices may mean one element.
+ * @param value     one element of the type dtype, in host memory; read before the call returns.
+ * @param dtype     need not be the tensor's type: the value is converted as by torch.
+ * @param stream    of the tensor's device.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also where the tensor's type cannot hold the value ("value 300 cannot be converted to type uint8
+ * without overflow").
+ */
+tcuda_status_t tcuda_tensor_fill(const tcuda_tensor_t *tensor, const void *value, tcuda_dtype_t dtype, tcuda_stream_t stream);
+
+/**
+ * Copies one tensor into another: any two places, any strides, any types (torch's Tensor.copy_).
+ *
+ * The shape of the source is broadcast to the destination's: counted from the last, sizes are the same or 1. Types are converted as by
+ * torch: a fraction is cut off; to bool, whatever is not zero is true; of a complex number the real part stays (to bool: either part);
+ * the half types are reached by way of float. What C++ leaves undefined is the same here on every device and in the simulation: a float
+ * outside of the range of an integer of 32 or 64 bits gives the nearest one (NaN: no value to count on); narrower integers get the low
+ * bits of a 32-bit one, uint8 those of a 64-bit one.
+ *
+ * On one device the host never waits. With the CPU on one side the call returns when the copy is complete, except with non_blocking; into
+ * pageable memory it is complete on return in any case. Between two devices it runs on the source's stream, after what the destination's
+ * stream has got before, which in turn waits for it.
+ *
+ * @param dst             any strides, but no two indices may mean one element.
+ * @param src             may not overlap dst, unless it is the same.
+ * @param non_blocking    whether to return before pinned memory was written or read.
+ * @param stream          of the device. NULL is the default stream, TCUDA_STREAM_CURRENT the current one; with two devices this means both
+ *                        of them, while a stream of one of the two leaves its current stream to the other.
+ * @return TCUDA_ERROR_NOT_SUPPORTED: a type that is not known to arithmetic (without conversion it is copied), or more than 25 dimensions
+ * that cannot be joined.
+ */
+tcuda_status_t tcuda_tensor_copy(const tcuda_tensor_t *dst,
+                                 const tcuda_tensor_t *src,
+                                 bool non_blocking,
+                                 tcuda_stream_t stream);
+
+/**
+ * A tensor on another device, of another type, or both, with the order of the input's dimensions (torch's Tensor.to).
+ *
+ * @param out             gets the tensor; to be destroyed in any case.
+ * @param origin          may be NULL; gets TCUDA_TENSOR_NEW, or TCUDA_TENSOR_INPUT where device and type are right already and copy is
+ *                        false: then out owns nothing, and the input's memory has to outlive it.
+ * @param tensor          the input.
+ * @param device          an index, -1 for the current device, TCUDA_DEVICE_CPU, or TCUDA_DEVICE_SAME for that of the tensor.
+ * @param dtype           all zero for that of the tensor.
+ * @param non_blocking    as in tcuda_tensor_copy; what goes to the CPU goes into pageable memory and is complete on return.
+ * @param copy            whether to make a new tensor in any case.
+ * @param stream          as in tcuda_tensor_copy; the new tensor's memory is used first on its device's stream.
+ * @return TCUDA_ERROR_OUT_OF_MEMORY, TCUDA_ERROR_OUT_OF_HOST_MEMORY, and all that tcuda_tensor_copy returns.
+ */
+tcuda_status_t tcuda_tensor_to(tcuda_managed_tensor_t **out,
+                               tcuda_tensor_origin_t *origin,
+                               const tcuda_tensor_t *tensor,
+                               int32_t device,
+                               tcuda_dtype_t dtype,
+                               bool non_blocking,
+                               bool copy,
+                               tcuda_stream_t stream);
+
+/**
+ * A copy of a CPU tensor in pinned host memory (torch's Tensor.pin_memory, cudaHostAlloc), from and to which a device copies while the
+ * host goes on. The work that uses it has to be done before it is destroyed.
+ *
+ * @param out       gets the tensor; to be destroyed in any case.
+ * @param origin    may be NULL; as in tcuda_tensor_to: TCUDA_TENSOR_INPUT where the tensor is pinned already.
+ * @param tensor    the input.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also for a tensor that is on a device. TCUDA_ERROR_OUT_OF_HOST_MEMORY.
+ */
+tcuda_status_t tcuda_tensor_pin(tcuda_managed_tensor_t **out, tcuda_tensor_origin_t *origin, const tcuda_tensor_t *tensor);
+
+/**
+ * Ends a tensor by calling its deleter: tcuda's, or that of any other producer of DLPack tensors. NULL succeeds. After tcuda_shutdown the
+ * memory is gone already, and only what describes it is freed.
+ *
+ * @param tensor    the tensor.
+ */
+tcuda_status_t tcuda_tensor_destroy(tcuda_managed_tensor_t *tensor);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

@@ -5,7 +5,7 @@
     kernels/build.py --check         compile and compare with what is committed
     kernels/build.py --check-ptxas   assemble what is committed, with ptxas of CUDA 11.8 and of the newest
 
-nvcc and ptxas come as wheels from PyPI, into target/cuda. The PTX is for compute_75, the oldest that today's nvcc knows, so every
+nvcc and ptxas come as wheels from PyPI, into build/tools/cuda. The PTX is for compute_75, the oldest that today's nvcc knows, so every
 device from Turing on takes it. nvcc writes the newest `.version`, which older drivers refuse; the code needs nothing newer than 7.0
 (CUDA 11.0), and `--check-ptxas` proves it.
 """
@@ -19,7 +19,10 @@ import zlib
 
 KERNELS = pathlib.Path(__file__).resolve().parent
 PTX = KERNELS / "ptx"
-TOOLS = KERNELS.parent / "target" / "cuda"
+sys.path.insert(0, str(KERNELS.parent / "tools"))
+import need  # noqa: E402
+
+TOOLS = need.TOOLS / "cuda"
 
 COMPILER = ["nvidia-cuda-nvcc==13.3.73", "nvidia-nvvm==13.3.73", "nvidia-cuda-crt==13.3.73", "nvidia-cuda-runtime==13.3.29"]
 FLAGS = ["-std=c++17", "-O3", "-arch=compute_75", "-ptx"]
@@ -37,8 +40,8 @@ def install(name, wheels):
     folder = TOOLS / name
     done = folder / "wheels"
     if not done.exists() or done.read_text() != "\n".join(wheels):
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--upgrade"]
-        subprocess.run([*command, "--root-user-action=ignore", "--target", str(folder), *wheels], check=True)
+        options = ["--quiet", "--disable-pip-version-check", "--root-user-action=ignore", "--no-deps", "--upgrade"]
+        subprocess.run([*need.pip(), "install", *options, "--target", str(folder), *wheels], check=True)
         done.write_text("\n".join(wheels))
     return folder
 

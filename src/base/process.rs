@@ -9,6 +9,7 @@ const FORKED: u32 = 1;
 const SHUT_DOWN: u32 = 2;
 
 static STATE: AtomicU32 = AtomicU32::new(RUNNING);
+static RUN: AtomicU32 = AtomicU32::new(0);
 static HOOK: Once = Once::new();
 
 extern "C" fn in_child() {
@@ -23,12 +24,20 @@ pub fn arm_fork_hook() {
 }
 
 pub fn set_shut_down(down: bool) {
+    if down {
+        RUN.fetch_add(1, Ordering::Relaxed);
+    }
     let _ = STATE.compare_exchange(
         if down { RUNNING } else { SHUT_DOWN },
         if down { SHUT_DOWN } else { RUNNING },
         Ordering::Relaxed,
         Ordering::Relaxed,
     );
+}
+
+/// The number of shutdowns so far: tells what was made in this run from what went with an earlier one.
+pub fn run() -> u32 {
+    RUN.load(Ordering::Relaxed)
 }
 
 pub fn is_running() -> bool {

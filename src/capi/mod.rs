@@ -25,4 +25,8 @@ pub mod event;
 
 pub mod memory;
 
+pub mod copy;
+
+pub mod tensor;
+
 pub mod sim;

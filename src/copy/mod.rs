@@ -1,1 +1,192 @@
 //! # copy
+//! Owns:   copies of bytes between any two places, memset, and the order of streams that both need.
+//! Uses:   memory, event, stream, device, runtime, base.
+//! Never:  looks at what the bytes mean; waits on the host unless the caller's memory could be read or written too late.
+//! Locks:  none.
+//! Tests:  in the file, tests/conformance/copy.rs.
+
+use crate::base::{Error, Result};
+use crate::runtime::{self, Address, api, kernels};
+use crate::stream::{self, Stream};
+use crate::{device, event, memory};
+
+/// Where memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Host memory that a device cannot reach by itself.
+    Pageable,
+    /// Host memory that CUDA allocated or registered.
+    Pinned,
+    Device(i32),
+}
+
+impl Place {
+    pub fn device(self) -> Option<i32> {
+        match self {
+            Place::Device(device) => Some(device),
+            _ => None,
+        }
+    }
+}
+
+/// One end of a copy. Device memory comes with the stream that orders what is done to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct End {
+    pub address: Address,
+    pub place: Place,
+    pub stream: Option<Stream>,
+}
+
+impl End {
+    pub fn host(address: Address, place: Place) -> End {
+        End { address, place, stream: None }
+    }
+
+    pub fn device(address: Address, stream: Stream) -> End {
+        End { address, place: Place::Device(stream.device), stream: Some(stream) }
+    }
+
+    fn current(address: Address) -> Result<End> {
+        let place = place_of(address)?;
+        let stream = place.device().map(stream::current).transpose()?;
+        Ok(End { address, place, stream })
+    }
+}
+
+/// tcuda's own blocks first, then what CUDA knows. With no backend everything is plain host memory.
+pub fn place_of(address: Address) -> Result<Place> {
+    if let Some(device) = memory::device_of(address) {
+        return Ok(Place::Device(device));
+    }
+    let Ok(runtime) = runtime::runtime() else { return Ok(Place::Pageable) };
+    Ok(match runtime.place_of(address)? {
+        api::Place::Unregistered => Place::Pageable,
+        api::Place::Pinned { .. } => Place::Pinned,
+        api::Place::Device { device } | api::Place::Managed { device } => Place::Device(device),
+    })
+}
+
+/// Copies between any two places, on their current streams.
+pub fn copy(to: Address, from: Address, size: usize, non_blocking: bool) -> Result<()> {
+    if size == 0 {
+        return Ok(());
+    }
+    check_range("dst", to, size)?;
+    check_range("src", from, size)?;
+    transfer(End::current(to)?, End::current(from)?, size, non_blocking)
+}
+
+/// The copy itself, `size` at least 1. Work given to either end's stream before is done before, work given later comes after.
+/// Between device and host it waits, unless `non_blocking`; a result in pageable memory is complete on return in any case.
+pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<()> {
+    // Between two devices on the source's stream, as torch does.
+    let Some(stream) = from.stream.or(to.stream) else {
+        return kernels::tensor::copy_on_host(to.address, from.address, size);
+    };
+    // Of two devices each end's own stream stands for it: before and after the copy it is in order with the source's.
+    for end in [to, from] {
+        if let Some(own) = end.stream {
+            memory::record_stream_of(end.address, own)?;
+        }
+    }
+    match to.stream {
+        Some(other) if other != stream => {
+            event::wait_stream(stream, other)?;
+            enqueue(to, from, size, stream)?;
+            event::wait_stream(other, stream)
+        }
+        Some(_) if from.stream.is_some() => enqueue(to, from, size, stream),
+        _ => {
+            enqueue(to, from, size, stream)?;
+            // Where the device reads pageable memory by itself, CUDA's copy may return before it is done.
+            if non_blocking && to.place != Place::Pageable { Ok(()) } else { stream.synchronize() }
+        }
+    }
+}
+
+fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
+    let entered = stream.enter()?;
+    match (to.place, from.place) {
+        (Place::Device(to_device), Place::Device(from_device)) if to_device != from_device => {
+            // For speed only: without access the driver goes by way of the host.
+            device::peer::ensure(from_device, to_device)?;
+            entered.runtime.memcpy_peer_async(to.address, to_device, from.address, from_device, size, entered.raw)
+        }
+        _ => entered.runtime.memcpy_async(to.address, from.address, size, entered.raw),
+    }
+}
+
+/// cudaMemcpyAsync with the addresses' places found out. A NULL stream is the default one of the source's device, else of the
+/// destination's, else of the current device.
+pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Result<()> {
+    if size == 0 {
+        return Ok(());
+    }
+    check_range("dst", to, size)?;
+    check_range("src", from, size)?;
+    let (to_place, from_place) = (place_of(to)?, place_of(from)?);
+    let stream = stream_near(handle, from_place.device().or(to_place.device()))?;
+    let end = |address, place| End { address, place, stream: Some(stream) };
+    for (address, place) in [(to, to_place), (from, from_place)] {
+        if place.device().is_some() {
+            memory::record_stream_of(address, stream)?;
+        }
+    }
+    enqueue(end(to, to_place), end(from, from_place), size, stream)
+}
+
+/// Sets bytes of device (or pinned) memory. A NULL stream is the default one of the memory's device.
+pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Result<()> {
+    if size == 0 {
+        return Ok(());
+    }
+    check_range("dst", to, size)?;
+    let place = place_of(to)?;
+    if place == Place::Pageable {
+        return Err(Error::invalid_argument(format!(
+            "'dst' ({to:#x}) is pageable host memory, which a device cannot set. Use memset, or memory of tcuda_malloc_cached."
+        )));
+    }
+    let stream = stream_near(handle, place.device())?;
+    if place.device().is_some() {
+        memory::record_stream_of(to, stream)?;
+    }
+    let entered = stream.enter()?;
+    entered.runtime.memset_async(to, value, size, entered.raw)
+}
+
+/// A stream of any device; a special handle means the stream of that name of `device`.
+fn stream_near(handle: usize, device: Option<i32>) -> Result<Stream> {
+    match device {
+        Some(device) => stream::resolve_on(handle, device).or_else(|_| stream::resolve(handle)),
+        None => stream::resolve(handle),
+    }
+}
+
+fn check_range(name: &str, address: Address, size: usize) -> Result<()> {
+    if address == 0 {
+        return Err(Error::invalid_argument(format!("'{name}' is NULL; {size} bytes were to be copied or set there.")));
+    }
+    if size > isize::MAX as usize || address.checked_add(size).is_none() {
+        return Err(Error::invalid_argument(format!("'{name}' ({address:#x}) and {size} bytes from there reach past the end of memory."))
+            .with_bytes(size as u64));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked() {
+        assert!(check_range("dst", 0, 1).unwrap_err().message.contains("'dst' is NULL"));
+        assert!(check_range("dst", usize::MAX - 3, 4).is_err());
+        assert!(check_range("dst", 4096, usize::MAX / 2 + 1).is_err());
+        assert!(check_range("dst", 4096, 1 << 40).is_ok());
+        // Nothing to do needs no valid pointers, and no device.
+        assert_eq!(copy(0, 0, 0, false), Ok(()));
+        assert_eq!(copy_async(0, 7, 0, 12345), Ok(()));
+        assert_eq!(memset_async(0, 1, 0, 12345), Ok(()));
+    }
+}

@@ -7,13 +7,16 @@
 //! names.txt beside this file lists every test with the capabilities it needs. A test that is not in the list, or listed and not there, is
 //! a failure; a test runs unless the backend lacks a capability that the list names for it.
 
+mod copy;
 mod device;
 mod error;
 mod event;
 mod fault;
 mod init;
 mod kit;
+mod reference;
 mod stream;
+mod tensor;
 
 use kit::{Capability, Test};
 use std::process::ExitCode;
@@ -25,6 +28,8 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("device", device::TESTS),
     ("stream", stream::TESTS),
     ("event", event::TESTS),
+    ("copy", copy::TESTS),
+    ("tensor", tensor::TESTS),
     ("fault", fault::TESTS),
 ];
 

@@ -14,8 +14,8 @@ TOLERANT = {
     "tcuda_set_device": "a negative index does nothing, as torch documents",
     "tcuda_exchange_device": "likewise",
 }
-# Outputs that may be NULL: NULL and no capacity ask for the size of a text.
-OPTIONAL = ("text", "needed", "replaced")
+# Outputs that may be NULL: NULL and no capacity ask for the size of a text; what else is told of a result need not be asked for.
+OPTIONAL = ("text", "needed", "replaced", "origin")
 # What a new handle takes to be of use.
 PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
 # Functions that cannot succeed with the arguments made here, and why.
@@ -119,6 +119,9 @@ class Generator:
         constant = target.startswith("const ") or kind.endswith("* const") or target.endswith("const")
         null = (f"{name} NULL", f"{var} = NULL;", "ANY")
         declare = f"{parameter.type} {var}" if parameter.type.endswith("*") else f"{parameter.type.replace('* const', '*')} {var}"
+        if base == "void" and name == "value":
+            # Host memory that the call reads: an address that is none would end the process, as it may.
+            return f"{declare} = &every_in[{index}];", [null]
         if base == "void":
             return self.memory(function, parameter, var, declare, null)
         if base == "char" and constant:
@@ -165,7 +168,8 @@ class Generator:
                   "no data": "t->data = NULL;", "a bad device": "t->device.device_id = 9999;", "an unknown kind of device":
                   "t->device.device_type = 77;", "a negative extent": "t->shape[0] = -1;", "huge extents":
                   "t->shape[0] = INT64_MAX / 2; t->ndim = 2; t->shape[1] = INT64_MAX / 2;", "an unknown element type": "t->dtype.code = 99;",
-                  "an element of no bits": "t->dtype.bits = 0;"}
+                  "an element of no bits": "t->dtype.bits = 0;",
+                  "memory of the CPU": "t->device.device_type = 1; t->data = &every_in[BUFFERS - 3];"}
         variants = [(f"{name} with {label}", f"{{ tcuda_tensor_t *t = every_tensor(); {change} {var} = ({kind})t; }}", "ANY")
                     for label, change in broken.items()]
         return f"{declare} = ({kind})every_tensor();", [null, *variants]

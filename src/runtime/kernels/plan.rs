@@ -4,6 +4,8 @@ use crate::base::{Error, Result};
 
 /// As many as torch's own kernels take.
 pub const MAX_DIMS: usize = 25;
+/// Bytes from which on a second launch for the rest costs less than narrow accesses.
+const LONG: u64 = 1 << 20;
 /// Elements of one launch: the kernels index with 32 bits, and divide with 31.
 const LARGEST: u64 = 1 << 30;
 
@@ -66,6 +68,17 @@ impl Plan {
     /// The same where only the target counts.
     pub fn widen_fill(&mut self, width: usize) -> usize {
         self.widen_by(width, |_, _| true, |_| 0)
+    }
+
+    /// A long stretch that is no whole number of 16-byte groups, as the groups and the rest. Of the source strides nothing is kept.
+    pub fn split_fill(&self, width: usize) -> Option<(Plan, Plan)> {
+        let [Dim { size, to, .. }] = self.dims[..] else { return None };
+        let rest = size % (16 / width as u64);
+        if rest == 0 || to != width as i64 || size * (width as u64) < LONG {
+            return None;
+        }
+        let part = |to, size| Plan { to, from: 0, dims: vec![Dim { size, to: width as i64, from: 0 }] };
+        Some((part(self.to, size - rest), part(self.to + (size - rest) as usize * width, rest)))
     }
 
     fn widen_by(&mut self, mut width: usize, joins: impl Fn(&Dim, i64) -> bool, counts: impl Fn(i64) -> i64) -> usize {
@@ -162,6 +175,14 @@ mod tests {
         odd.from += 2;
         assert_eq!(odd.widen(1), 2);
         assert_eq!(plan(&[(7, 64, 0), (16, 4, 0)]).widen_fill(4), 16);
+    }
+
+    #[test]
+    fn long_fills_are_split_at_the_last_whole_group() {
+        let (groups, rest) = plan(&[((1 << 20) + 5, 2, 0)]).split_fill(2).unwrap();
+        assert_eq!((groups.to, groups.dims[0].size, rest.to, rest.dims[0].size), (4096, 1 << 20, 4096 + (2 << 20), 5));
+        assert!(groups.split_fill(2).is_none() && rest.split_fill(2).is_none());
+        assert!(plan(&[(5, 2, 0)]).split_fill(2).is_none() && plan(&[((1 << 20) + 5, 4, 0)]).split_fill(2).is_none());
     }
 
     #[test]

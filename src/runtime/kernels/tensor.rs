@@ -1,7 +1,7 @@
 //! Fill, and copy with any strides and any conversion: the kernels of kernels/tensor.cu, their twins, and the choice among them.
 
 use super::element::{Element, Row, convert_row};
-use super::{Access, Family, Kernel, Plan, launch, plan::MAX_DIMS};
+use super::{Access, Dim, Family, Kernel, Plan, launch, plan::MAX_DIMS};
 use crate::base::{Error, Result};
 use crate::runtime::api::Runtime;
 use crate::runtime::table::RawStream;
@@ -159,6 +159,12 @@ pub fn on_device(runtime: &'static Runtime, device: i32, stream: RawStream, work
     if !plan.from.is_multiple_of(from_width) {
         return misaligned("source", plan.from, from_width);
     }
+    if let Work::Fill { width, .. } = work
+        && let Some((groups, rest)) = plan.split_fill(width)
+    {
+        on_device(runtime, device, stream, work, groups)?;
+        return on_device(runtime, device, stream, work, rest);
+    }
     let work = work.widened(&mut plan);
     plan.for_each_piece(&mut |piece| {
         let (to_width, from_width) = work.widths();
@@ -200,6 +206,12 @@ pub fn on_host(work: Work, mut plan: Plan) -> Result<()> {
         }
         Ok(())
     })
+}
+
+/// Bytes, between two places that the host reaches; they may overlap.
+pub fn copy_on_host(to: usize, from: usize, size: usize) -> Result<()> {
+    let whole = Dim { size: size as u64, to: 1, from: 1 };
+    on_host(Work::Copy { width: 1 }, Plan::new(to, from, std::iter::once(whole))?)
 }
 
 // ---- the twins: a row of the innermost dimension at a time
@@ -264,7 +276,6 @@ unsafe fn convert_twin(walk: &Walk) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Dim;
     use super::*;
 
     fn fnv(data: &[u8]) -> u64 {

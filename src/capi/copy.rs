@@ -1,0 +1,52 @@
+//! Copies
+//!
+//! Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success
+//! whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT. Blocks of tcuda's
+//! cache that are freed while a copy is under way are reused only when it is done.
+
+use super::guard::guard;
+use super::structs::tcuda_stream_t;
+use crate::base::status::tcuda_status_t;
+use crate::copy;
+use std::ffi::c_void;
+
+/// Copies on the current stream of the device concerned (torch's Tensor.copy_(src, non_blocking) for plain bytes).
+///
+/// Between two devices it runs on the current stream of the source's device (cudaMemcpyPeerAsync, with or without access), after what the
+/// current stream of the destination's device has got before, which in turn waits for the copy. Copies on devices never make the host
+/// wait. Between device and host it returns when the copy is complete, unless `non_blocking`. Into pageable memory it is complete on
+/// return in any case; out of pageable memory it may have been staged only. Host to host is done at once; the ranges may overlap.
+///
+/// @param dst             where to.
+/// @param src             where from.
+/// @param size            bytes.
+/// @param non_blocking    whether to return before pinned memory was written or read; it has to stay until the stream has come past it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_copy(dst: *mut c_void, src: *const c_void, size: usize, non_blocking: bool) -> tcuda_status_t {
+    guard("tcuda_copy", || copy::copy(dst as usize, src as usize, size, non_blocking))
+}
+
+/// Enqueues a copy on a stream and does not wait (cudaMemcpyAsync with cudaMemcpyDefault). Host memory has to stay until the stream has
+/// come past it; pageable memory CUDA copies or stages at once. A block of another device than the stream's is not kept from being reused
+/// when it is freed meanwhile: tcuda_copy does that.
+///
+/// @param dst       where to.
+/// @param src       where from.
+/// @param size      bytes.
+/// @param stream    of any device; NULL is the default stream of the source's device, else of the destination's, else of the current one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_copy_async(dst: *mut c_void, src: *const c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard("tcuda_copy_async", || copy::copy_async(dst as usize, src as usize, size, stream as usize))
+}
+
+/// Enqueues the setting of bytes of device or pinned memory (cudaMemsetAsync).
+///
+/// @param dst       where.
+/// @param value     its low byte is written.
+/// @param size      bytes.
+/// @param stream    NULL is the default stream of the memory's device.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT: also where dst is pageable host memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memset_async(dst: *mut c_void, value: i32, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard("tcuda_memset_async", || copy::memset_async(dst as usize, value, size, stream as usize))
+}
