@@ -36,6 +36,9 @@ pub struct Block {
     pub link_prev: BlockId,
     pub link_next: BlockId,
     pub area: u32,
+    /// As its area.
+    pub small: bool,
+    pub plain: bool,
     /// The stream whose order the block follows.
     pub slot: StreamSlot,
     pub state: State,

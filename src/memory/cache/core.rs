@@ -77,6 +77,8 @@ pub struct Core {
     pub pieces: BTreeMap<Address, Piece>,
     pub slots: Vec<Slot>,
     by_key: HashMap<StreamKey, StreamSlot>,
+    /// The newest answer of `by_key`: most calls ask for the same stream again.
+    last: Option<(StreamKey, StreamSlot)>,
     last_serial: u64,
     /// Of blocks marked `used_elsewhere`: the other streams that used them.
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
@@ -95,6 +97,7 @@ impl Core {
             pieces: BTreeMap::new(),
             slots: Vec::new(),
             by_key: HashMap::new(),
+            last: None,
             last_serial: 0,
             uses: HashMap::new(),
             pending: VecDeque::new(),
@@ -107,22 +110,21 @@ impl Core {
         self.stats.current(Family::ReservedBytes) as usize
     }
 
-    pub fn is_small(&self, id: BlockId) -> bool {
-        self.area(id).small
-    }
-
-    fn area(&self, id: BlockId) -> &Area {
-        self.areas[self.blocks[id].area as usize].as_ref().expect("a block's area exists")
-    }
-
     // ---- streams
 
     #[inline]
     pub fn slot_of(&mut self, key: StreamKey) -> Result<StreamSlot> {
-        match self.by_key.get(&key) {
-            Some(slot) => Ok(*slot),
-            None => self.new_slot(key),
+        if let Some((last, slot)) = self.last
+            && last == key
+        {
+            return Ok(slot);
         }
+        let slot = match self.by_key.get(&key) {
+            Some(slot) => *slot,
+            None => self.new_slot(key)?,
+        };
+        self.last = Some((key, slot));
+        Ok(slot)
     }
 
     pub fn find_slot(&self, key: StreamKey) -> Option<StreamSlot> {
@@ -170,6 +172,7 @@ impl Core {
 
     /// The stream ends: its handle may come to mean another one.
     pub fn forget_stream(&mut self, key: StreamKey) {
+        self.last = None;
         if let Some(slot) = self.by_key.remove(&key) {
             self.slots[slot as usize].gone = true;
         }
@@ -192,7 +195,7 @@ impl Core {
     /// torch's inactive split: a free part of a plain segment whose other parts are in use.
     fn count_split(&mut self, id: BlockId, count: impl Fn(&mut Stats, Family, bool, usize)) -> bool {
         let block = self.blocks[id];
-        let (small, plain) = (self.area(id).small, self.area(id).plain);
+        let (small, plain) = (block.small, block.plain);
         if plain && (block.prev != NIL || block.next != NIL) {
             count(&mut self.stats, Family::InactiveSplit, small, 1);
             count(&mut self.stats, Family::InactiveSplitBytes, small, block.size);
@@ -274,8 +277,7 @@ impl Core {
 
     /// Gives a block back, to `owner` if that is not the stream that it follows now.
     pub fn free(&mut self, id: BlockId, owner: Option<StreamSlot>) {
-        let small = self.is_small(id);
-        let size = self.blocks[id].size;
+        let Block { small, size, .. } = self.blocks[id];
         self.stats.sub(Family::Allocation, small, 1);
         self.stats.sub(Family::AllocatedBytes, small, size);
         let old = self.blocks[id].slot;
@@ -305,8 +307,7 @@ impl Core {
 
     /// All uses of a freed block are past.
     fn finish(&mut self, id: BlockId) {
-        let small = self.is_small(id);
-        let Block { size, requested, .. } = self.blocks[id];
+        let Block { small, size, requested, .. } = self.blocks[id];
         self.stats.sub(Family::Active, small, 1);
         self.stats.sub(Family::ActiveBytes, small, size);
         self.stats.sub(Family::RequestedBytes, small, requested);

@@ -147,6 +147,8 @@ mod tests {
             link_prev: NIL,
             link_next: NIL,
             area: 0,
+            small: false,
+            plain: false,
             slot: 0,
             state: State::Free,
             used_elsewhere: false,

@@ -106,6 +106,8 @@ impl Core {
             link_prev: NIL,
             link_next: NIL,
             area: index as u32,
+            small,
+            plain,
             slot,
             state: State::Unmapped,
             used_elsewhere: false,
