@@ -34,7 +34,7 @@ failures=
 one() {
     started=$(date +%s)
     if [ -n "$sanitizer" ]; then
-        "$sanitizer" --error-exitcode 86 "$2" >"$logs/$1.txt" 2>&1
+        "$sanitizer" --report-api-errors no --error-exitcode 86 "$2" >"$logs/$1.txt" 2>&1
     else
         "$2" >"$logs/$1.txt" 2>&1
     fi
