@@ -236,6 +236,10 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!(r.stream_flags(STREAM).unwrap(), 1);
     assert!(r.stream_is_capturing(STREAM).unwrap());
     assert_eq!(r.stream_device(STREAM).unwrap(), 1);
+    let mut device = -1;
+    if let Some(get_device) = t.cudaStreamGetDevice {
+        assert_eq!((unsafe { get_device(STREAM, &mut device) }, device), (0, 1));
+    }
     let mut id = 0;
     if let Some(get_id) = t.cudaStreamGetId {
         assert_eq!((unsafe { get_id(STREAM, &mut id) }, id), (0, HANDLE));

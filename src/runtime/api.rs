@@ -389,14 +389,17 @@ impl Runtime {
         Ok(status != 0)
     }
 
-    /// The device of a stream that tcuda did not make.
+    /// The device of a stream that tcuda did not make. By way of its context where the driver can: cudaStreamGetDevice (seen in CUDA
+    /// 13.0) spoils the capture of a stream that is being captured.
     pub fn stream_device(&self, stream: RawStream) -> Result<i32> {
         let mut device = 0;
-        if let Some(function) = self.table.cudaStreamGetDevice {
+        let mut context = 0;
+        if self.table.cuStreamGetCtx.is_none()
+            && let Some(function) = self.table.cudaStreamGetDevice
+        {
             self.check("cudaStreamGetDevice", unsafe { function(stream, &mut device) })?;
             return Ok(device);
         }
-        let mut context = 0;
         call_if_there!(self.cuStreamGetCtx(stream, &mut context))?;
         call_if_there!(self.cuCtxPushCurrent_v2(context))?;
         let answer = call_if_there!(self.cuCtxGetDevice(&mut device));
