@@ -29,12 +29,13 @@ fn caches() -> Result<&'static [Cache]> {
             let count = runtime::runtime()?.device_count;
             stream::on_gone(stream_goes);
             device::peer::on_enabled(peer_enabled);
-            let caches: Vec<Cache> = (0..count).map(Cache::new).collect();
-            Ok(caches)
+            let fraction = options::get().per_process_memory_fraction;
+            (0..count).map(|device| Ok(Cache::new(device, limit_of(fraction, device)?))).collect()
         })
         .map(Vec::as_slice)
 }
 
+#[cold]
 fn cache_of(device: i32) -> Result<&'static Cache> {
     let cache = caches()?.get(device as usize);
     cache.ok_or_else(|| Error::new(Status::TCUDA_ERROR_INVALID_DEVICE, format!("There is no device {device}.")))
@@ -68,21 +69,9 @@ pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address
     let request = Request::new(size, alignment).ok_or_else(|| too_large(size, stream.device))?;
     let cache = match existing(stream.device) {
         Some(cache) => cache,
-        None => first_use(stream.device)?,
+        None => cache_of(stream.device)?,
     };
     cache.allocate(&request, stream)
-}
-
-#[cold]
-fn first_use(device: i32) -> Result<&'static Cache> {
-    let cache = cache_of(device)?;
-    let fraction = options::get().per_process_memory_fraction;
-    if fraction < 1.0 {
-        for device in 0..caches()?.len() as i32 {
-            set_fraction(fraction, device)?;
-        }
-    }
-    Ok(cache)
 }
 
 #[cold]
@@ -247,24 +236,27 @@ pub fn set_limit(limit: Option<usize>, device: i32) -> Result<()> {
     Ok(())
 }
 
-pub fn limit(device: i32) -> Option<usize> {
-    existing(device).and_then(|cache| cache.core.lock().limit)
-}
-
 /// The limit as a share of the device's memory; 1 takes it away.
 pub fn set_fraction(fraction: f64, device: i32) -> Result<()> {
     if !(0.0..=1.0).contains(&fraction) {
         return Err(Error::invalid_argument(format!("Invalid fraction value: {fraction}. Allowed range: 0 to 1.")));
     }
+    set_limit(limit_of(fraction, device)?, device)
+}
+
+fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
+    if fraction >= 1.0 {
+        return Ok(None);
+    }
     let total = device::properties(device)?.total_memory;
-    let limit = (fraction < 1.0).then(|| (fraction * total as f64).round() as usize);
-    set_limit(limit, device)
+    Ok(Some((fraction * total as f64).round() as usize))
 }
 
 /// The limit as a share; 1 without one.
 pub fn fraction(device: i32) -> Result<f64> {
     let total = device::properties(device)?.total_memory;
-    Ok(limit(device).map_or(1.0, |limit| limit as f64 / total as f64))
+    let limit = cache_of(device)?.core.lock().limit;
+    Ok(limit.map_or(1.0, |limit| limit as f64 / total as f64))
 }
 
 /// Gives everything back, also what is handed out. Nothing may use it any more.

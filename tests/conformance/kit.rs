@@ -3,10 +3,15 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Condvar, Mutex};
 use tcuda::base::Status;
+use tcuda::capi::copy::tcuda_copy_async;
 use tcuda::capi::device::{tcuda_device_count, tcuda_set_device};
 use tcuda::capi::error::{tcuda_error_info_t, tcuda_last_error, tcuda_last_error_message};
 use tcuda::capi::init::{tcuda_backend_name, tcuda_backend_reason, tcuda_init, tcuda_init_options_t};
-use tcuda::capi::stream::{tcuda_stream_add_host_function, tcuda_stream_create, tcuda_stream_destroy};
+use tcuda::capi::memory::{
+    tcuda_empty_cache, tcuda_free_cached, tcuda_malloc_cached, tcuda_memory_stat_get, tcuda_reset_accumulated_memory_stats,
+    tcuda_reset_peak_memory_stats, tcuda_set_memory_limit,
+};
+use tcuda::capi::stream::{tcuda_stream_add_host_function, tcuda_stream_create, tcuda_stream_destroy, tcuda_stream_synchronize};
 use tcuda::capi::structs::tcuda_stream_t;
 
 pub struct Test {
@@ -252,4 +257,55 @@ pub fn bad_devices() -> [i32; 5] {
 
 pub fn set_device(device: i32) {
     ok!(tcuda_set_device(device));
+}
+
+/// A block of the device cache.
+pub fn allocate(size: usize, stream: tcuda_stream_t) -> *mut c_void {
+    get!(std::ptr::null_mut(), out => tcuda_malloc_cached(out, size, stream))
+}
+
+pub fn free(block: *mut c_void) {
+    ok!(tcuda_free_cached(block));
+}
+
+/// A statistic of a device by its key.
+pub fn stat(device: i32, key: &str) -> i64 {
+    let key = std::ffi::CString::new(key).unwrap();
+    get!(-1, out => tcuda_memory_stat_get(out, device, key.as_ptr()))
+}
+
+/// Empties the caches; nothing may be in use, and all statistics start afresh.
+pub fn empty_caches() {
+    ok!(tcuda_empty_cache(-3));
+    for device in 0..device_count() {
+        for key in ["allocated_bytes.all.current", "active_bytes.all.current", "reserved_bytes.all.current", "segment.all.current"] {
+            assert_eq!(stat(device, key), 0, "{key} of device {device}");
+        }
+        ok!(tcuda_reset_peak_memory_stats(device));
+        ok!(tcuda_reset_accumulated_memory_stats(device));
+    }
+}
+
+/// Most bytes that a device's cache may hold, for the length of a test.
+pub struct Limit(i32);
+
+impl Limit {
+    pub fn of(device: i32, bytes: u64) -> Limit {
+        ok!(tcuda_set_memory_limit(bytes, device));
+        Limit(device)
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        tcuda_set_memory_limit(u64::MAX, self.0);
+    }
+}
+
+/// Bytes of device memory, when all work on the stream is done.
+pub fn bytes_of(block: *const c_void, size: usize, stream: tcuda_stream_t) -> Vec<u8> {
+    let mut bytes = vec![0u8; size];
+    ok!(tcuda_copy_async(bytes.as_mut_ptr().cast(), block, size, stream));
+    ok!(tcuda_stream_synchronize(stream));
+    bytes
 }

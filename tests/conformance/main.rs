@@ -14,7 +14,10 @@ mod event;
 mod fault;
 mod init;
 mod kit;
+mod memory;
+mod order;
 mod reference;
+mod statistics;
 mod stream;
 mod tensor;
 
@@ -28,6 +31,9 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("device", device::TESTS),
     ("stream", stream::TESTS),
     ("event", event::TESTS),
+    ("memory", memory::TESTS),
+    ("order", order::TESTS),
+    ("statistics", statistics::TESTS),
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
     ("fault", fault::TESTS),

@@ -89,7 +89,7 @@ pub struct Core {
 }
 
 impl Core {
-    pub fn new(device: i32) -> Core {
+    pub fn new(device: i32, limit: Option<usize>) -> Core {
         Core {
             device,
             blocks: Blocks::default(),
@@ -102,7 +102,7 @@ impl Core {
             uses: HashMap::new(),
             pending: VecDeque::new(),
             stats: Stats::default(),
-            limit: None,
+            limit,
         }
     }
 

@@ -36,7 +36,7 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err(refusal) => refusal,
         };
-        if !stream.is_capturing().unwrap_or(true) {
+        if !stream.is_capturing()? {
             // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
             if let Some(address) = self.take_waiting(slot, request, stream) {
                 return Ok(address);
@@ -51,14 +51,13 @@ impl Cache {
             if let Some(address) = found {
                 return Ok(address);
             }
+            waited?;
             // 5. Everything free goes back to the driver, which can make whole memory of it.
-            if waited.is_ok() {
-                self.release_free(runtime)?;
-                self.core.lock().stats.num_alloc_retries += 1;
-                match self.search_or_grow(runtime, &abilities, slot, request)? {
-                    Ok(address) => return Ok(address),
-                    Err(refusal) => return Err(self.out_of_memory(runtime, &abilities, request, refusal)),
-                }
+            self.release_free(runtime)?;
+            self.core.lock().stats.num_alloc_retries += 1;
+            match self.search_or_grow(runtime, &abilities, slot, request)? {
+                Ok(address) => return Ok(address),
+                Err(refusal) => return Err(self.out_of_memory(runtime, &abilities, request, refusal)),
             }
         }
         Err(self.out_of_memory(runtime, &abilities, request, refusal))

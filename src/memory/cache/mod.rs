@@ -44,8 +44,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub fn new(device: i32) -> Cache {
-        Cache { device, core: Mutex::new(Core::new(device)), driving: Mutex::new(()), abilities: OnceCell::new() }
+    pub fn new(device: i32, limit: Option<usize>) -> Cache {
+        Cache { device, core: Mutex::new(Core::new(device, limit)), driving: Mutex::new(()), abilities: OnceCell::new() }
     }
 
     pub fn abilities(&self, runtime: &Runtime) -> Result<Abilities> {

@@ -6,7 +6,7 @@
 use super::Cache;
 use super::StreamSlot;
 use super::core::{Core, Slot, StreamKey};
-use crate::base::Result;
+use crate::base::{Error, Result};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::runtime;
@@ -124,11 +124,9 @@ impl Cache {
             order.into_iter().map(|slot| (slot, core.slots[slot as usize].serial, core.slots[slot as usize].now)).collect()
         };
         for (slot, serial, count) in wanted {
-            if !self.wait_for(slot, serial, count)? {
-                continue;
-            }
+            let Some(past) = self.wait_for(slot, serial, count)? else { continue };
             let mut core = self.core.lock();
-            core.advance(slot, serial, count);
+            core.advance(slot, serial, past);
             core.finish_pending();
             if enough(&mut core) {
                 break;
@@ -137,33 +135,38 @@ impl Cache {
         Ok(())
     }
 
-    /// Waits until a count of a stream is past. False: nobody may wait for it now.
-    fn wait_for(&self, slot: StreamSlot, serial: u64, count: u64) -> Result<bool> {
-        let waited = {
+    /// Waits until a count of a stream is past; the answer is the count that is. None: nobody may wait for it now.
+    fn wait_for(&self, slot: StreamSlot, serial: u64, count: u64) -> Result<Option<u64>> {
+        let (mark, gone) = {
             let _driving = self.driving.lock();
             let (key, gone, mark) = {
                 let mut core = self.core.lock();
                 let slot = &mut core.slots[slot as usize];
                 if slot.serial != serial {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 let mark = slot.marks.iter().position(|mark| mark.count >= count).map(|at| slot.marks.remove(at));
                 (slot.key, slot.gone, mark)
             };
             let stream = self.stream(key);
             match mark {
-                Some(mark) => Some(mark),
-                None if gone || !key.reachable() => None,
-                None if stream.is_capturing()? => return Ok(false),
-                None => Some(self.mark(stream, count)?),
+                Some(mark) => (Some(mark), gone),
+                None if gone || !key.reachable() => (None, gone),
+                None if stream.is_capturing()? => return Ok(None),
+                None => (Some(self.mark(stream, count)?), gone),
             }
         };
-        match waited {
-            Some(mark) => runtime::runtime()?.event_synchronize(mark.event.raw())?,
-            // Nothing can be recorded there any more: only the device as a whole can tell.
-            None => device::synchronize(self.device)?,
+        match mark {
+            Some(mark) => {
+                runtime::runtime()?.event_synchronize(mark.event.raw()).map_err(device::blame(self.device))?;
+                Ok(Some(mark.count))
+            }
+            // Nothing can be recorded there any more: only the device as a whole can tell. A stream that is gone gets no more work.
+            None => {
+                device::synchronize(self.device)?;
+                Ok(Some(if gone { u64::MAX } else { count }))
+            }
         }
-        Ok(true)
     }
 
     /// Makes `stream` wait for the last use of free memory of other streams. Nothing waits on the host.
@@ -174,7 +177,11 @@ impl Cache {
             let mark = match slot.marks.iter().find(|mark| mark.count >= slot.now) {
                 Some(mark) => mark,
                 None => {
-                    new = self.mark(self.stream(slot.key), slot.now)?;
+                    let owner = self.stream(slot.key);
+                    if owner.is_capturing()? {
+                        return Err(Error::internal("A capturing stream cannot be waited for."));
+                    }
+                    new = self.mark(owner, slot.now)?;
                     &new
                 }
             };

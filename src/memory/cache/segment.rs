@@ -449,8 +449,6 @@ impl Cache {
         for area in core.areas.iter().flatten().filter(|area| !area.plain) {
             insist(|| runtime.address_free(area.base, area.size));
         }
-        let limit = core.limit;
-        *core = Core::new(self.device);
-        core.limit = limit;
+        *core = Core::new(self.device, core.limit);
     }
 }
