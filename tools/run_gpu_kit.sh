@@ -39,6 +39,10 @@ one() {
         "$2" >"$logs/$1.txt" 2>&1
     fi
     code=$?
+    # A program that never calls CUDA leaves nothing to look at.
+    if grep -q 'terminated before first instrumented API call' "$logs/$1.txt" && grep -q ' 0 failed' "$logs/$1.txt"; then
+        code=0
+    fi
     said=$(grep -E 'passed.*failed|ERROR SUMMARY' "$logs/$1.txt" | tail -n 2 | tr '\n' ' ' | cut -c 1-90)
     if [ $code -eq 0 ]; then
         passed=$((passed + 1))
