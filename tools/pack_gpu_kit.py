@@ -50,8 +50,8 @@ def main():
         if not source.name.startswith("test_sim_"):
             compile_into("tests", source, standard)
     rust_test("conformance")
-    for source in sorted((kit.ROOT / "examples_c").glob("*.c")):
-        compile_into("examples", source, "c11")
+    for source in sorted((kit.ROOT / "examples_c").glob("*.c*")):
+        compile_into("examples", source, "c++17" if source.suffix == ".cpp" else "c11")
     shutil.copytree(kit.ROOT / "examples_c/data", KIT / "examples_c/data")
     shutil.copy(kit.ROOT / "tools/run_gpu_kit.sh", KIT / "run.sh")
     size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file())
