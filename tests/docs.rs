@@ -1,4 +1,4 @@
-//! Pages of docs/ that repeat what the code says.
+//! Pages that repeat what the code says, and their links.
 
 use std::path::Path;
 use tcuda::base::{config, status};
@@ -31,4 +31,27 @@ fn every_variable_is_listed_as_it_is() {
     let listed = rows(&page("ENVIRONMENT.md"), |first| first.contains("CUDA"));
     let known: Vec<Vec<String>> = config::VARIABLES.iter().map(|v| [v.name, v.default, v.meaning].map(str::to_string).to_vec()).collect();
     assert_eq!(listed, known);
+}
+
+#[test]
+fn the_program_of_the_readme_is_the_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let program = readme.split_once("```c\n").and_then(|(_, rest)| rest.split_once("```")).unwrap().0;
+    assert_eq!(program, std::fs::read_to_string(root.join("examples_c/hello.c")).unwrap());
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut links = 0;
+    for page in docs.chain(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name))) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for target in text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap()) {
+            assert!(page.parent().unwrap().join(target).exists(), "{}: {target}", page.display());
+            links += 1;
+        }
+    }
+    assert!(links > 10);
 }

@@ -1,4 +1,8 @@
-"""Every example compiles without a warning as C99 and C++17 (or C++17 alone) and runs to a good end on the simulated device."""
+"""Every example compiles without a warning as C99 and C++17 (or C++17 alone) and runs to a good end on the simulated device. The demo
+fails where it should, and the README's Python does what it says."""
+
+import re
+import sys
 
 import kit
 
@@ -13,8 +17,31 @@ def one(suite, source, standard):
         suite.check(f"{source.name} as {standard} says something", output and output.strip())
 
 
+def demo(suite):
+    """After the examples are built: traces that are none, a device that is too small, and every recorded run."""
+    program = kit.BUILD / "tests/examples/replay.c99"
+    for what, trace, memory, wanted in [("a trace that is not there", "none", "1GiB", "there is no file none"),
+                                        ("a file that is no trace", "README.md", "1GiB", "no packed trace"),
+                                        ("no room", "prefetch_streams", "1GiB", "CUDA out of memory"),
+                                        ("no room for any", None, "1GiB", "the smallest run wants")]:
+        code, output = kit.run([program, trace] if trace else [program], env=kit.environment(TCUDA_SIM_MEMORY=memory))
+        suite.check(f"replay says: {what}", code == 1 and wanted in output, output)
+    for trace in sorted((kit.ROOT / "examples_c/data").glob("*.trace")):
+        output = suite.runs(f"replay of {trace.stem}", [program, trace], env=kit.environment(TCUDA_SIM_MEMORY="40GiB", TCUDA_SIM_SEED=1))
+        suite.check(f"replay of {trace.stem} has its checks", output and output.count("\n  ok ") == 3, output)
+
+
+def readme(suite):
+    snippet = re.search(r"```python\n(.*?)```", (kit.ROOT / "README.md").read_text(), re.S).group(1)
+    snippet = snippet.replace("build/lib/libtcuda.so", str(kit.LIB / "libtcuda.so"))
+    output = suite.runs("the README's Python runs", [sys.executable, "-c", snippet])
+    suite.check("the README's Python says what is in use", output and "1048576 bytes in use" in output, output)
+
+
 def run(suite):
     folder = kit.ROOT / "examples_c"
     jobs = [(source, standard) for source in sorted(folder.glob("*.c")) for standard in ("c99", "c++17")]
     jobs += [(source, "c++17") for source in sorted(folder.glob("*.cpp"))]
     suite.each([lambda job=job: one(suite, *job) for job in jobs])
+    demo(suite)
+    readme(suite)
