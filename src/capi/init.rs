@@ -77,6 +77,9 @@ fn start(wishes: Vec<Wish>) -> Result<()> {
             ));
         }
     }
+    for (_, options) in wishes.iter().filter(|(variable, _)| *variable == "TCUDA_ALLOC_CONF") {
+        memory::options::parse(options)?;
+    }
     let before: Vec<_> = wishes.into_iter().map(|(variable, value)| (variable, config::exchange(variable, Some(value)))).collect();
     runtime::runtime().map(|_| ()).inspect_err(|_| {
         for (variable, value) in before.into_iter().rev() {

@@ -265,6 +265,7 @@ pub fn shutdown() {
     for cache in CACHES.get().into_iter().flatten() {
         cache.tear_down(runtime);
     }
+    options::reset();
 }
 
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.

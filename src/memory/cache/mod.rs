@@ -18,13 +18,12 @@ pub use core::Core;
 use crate::base::Result;
 use crate::runtime::Runtime;
 use crate::runtime::table::MemAllocationProp;
-use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 
 /// Index of a stream in its device's cache.
 pub type StreamSlot = u16;
 
-/// What a device offers; asked at the first growth.
+/// What a device offers; asked at the first growth after a start.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
     pub total: usize,
@@ -34,21 +33,30 @@ pub struct Abilities {
 
 /// The cache of one device.
 ///
-/// Locks: `driving`, then `core`. `core` is never held while something waits for the device; `driving` keeps streams from going
-/// while they are asked how far they are.
+/// Locks: `driving`, then `core`; `abilities` with neither. `core` is never held while something waits for the device; `driving`
+/// keeps streams from going while they are asked how far they are.
 pub struct Cache {
     pub device: i32,
     pub core: Mutex<Core>,
     driving: Mutex<()>,
-    abilities: OnceCell<Abilities>,
+    abilities: Mutex<Option<Abilities>>,
 }
 
 impl Cache {
     pub fn new(device: i32, limit: Option<usize>) -> Cache {
-        Cache { device, core: Mutex::new(Core::new(device, limit)), driving: Mutex::new(()), abilities: OnceCell::new() }
+        Cache { device, core: Mutex::new(Core::new(device, limit)), driving: Mutex::new(()), abilities: Mutex::new(None) }
     }
 
     pub fn abilities(&self, runtime: &Runtime) -> Result<Abilities> {
-        self.abilities.get_or_try_init(|| segment::abilities(runtime, self.device)).copied()
+        let mut known = self.abilities.lock();
+        match *known {
+            Some(abilities) => Ok(abilities),
+            None => Ok(*known.insert(segment::abilities(runtime, self.device)?)),
+        }
+    }
+
+    /// After a shutdown the device is asked again: other options may be in effect.
+    fn forget_abilities(&self) {
+        *self.abilities.lock() = None;
     }
 }

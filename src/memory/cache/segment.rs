@@ -381,6 +381,8 @@ impl Cache {
         let mut released = false;
         let mut failure = None;
         let mut plain = Vec::new();
+        // Before anything is taken out of the lists: what fails here must lose nothing.
+        let _guard = device::Guard::new(self.device)?;
         {
             let mut core = self.core.lock();
             for start in core.releasable() {
@@ -404,21 +406,18 @@ impl Cache {
             }
             core.drop_empty_areas(runtime);
         }
-        if !plain.is_empty() {
-            let _guard = device::Guard::new(self.device)?;
-            for (start, size, small) in plain {
-                match runtime.free(start) {
-                    Ok(()) => released = true,
-                    Err(error) => {
-                        // The driver has it still, so the cache has it back.
-                        let mut core = self.core.lock();
-                        let slot = 0;
-                        let first = core.new_area(start, size, small, true, slot);
-                        core.pieces.insert(start, Piece { size, handle: None });
-                        core.count_piece(small, size);
-                        core.make_free(first);
-                        failure = Some(error);
-                    }
+        for (start, size, small) in plain {
+            match runtime.free(start) {
+                Ok(()) => released = true,
+                Err(error) => {
+                    // The driver has it still, so the cache has it back.
+                    let mut core = self.core.lock();
+                    let slot = 0;
+                    let first = core.new_area(start, size, small, true, slot);
+                    core.pieces.insert(start, Piece { size, handle: None });
+                    core.count_piece(small, size);
+                    core.make_free(first);
+                    failure = Some(error);
                 }
             }
         }
@@ -450,5 +449,7 @@ impl Cache {
             insist(|| runtime.address_free(area.base, area.size));
         }
         *core = Core::new(self.device, core.limit);
+        drop(core);
+        self.forget_abilities();
     }
 }

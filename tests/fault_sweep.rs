@@ -1,0 +1,302 @@
+//! Each call of the backend fails once, in turn, while a program works with memory on two devices: every failure is a clean status, nothing
+//! leaks, and the library works afterwards. With virtual memory and with plain segments, each in a process of its own.
+
+use std::ffi::{CStr, c_void};
+use std::process::Command;
+use std::ptr::{null, null_mut};
+use tcuda::base::{Status, config};
+use tcuda::capi::copy::*;
+use tcuda::capi::error::*;
+use tcuda::capi::event::*;
+use tcuda::capi::init::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::sim::*;
+use tcuda::capi::stream::*;
+use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
+
+const MIB: usize = 1 << 20;
+/// What is touched of a block: this test is about calls, not about bytes.
+const PAGE: usize = 4096;
+/// CUDA's invalid value, out of memory, not supported.
+const CODES: [i32; 3] = [1, 2, 801];
+const MODE: &str = "TCUDA_FAULT_SWEEP_MODE";
+
+fn in_process(mode: &str) {
+    let name = std::thread::current().name().unwrap_or_default().to_owned();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", &name, "--nocapture"]).env(MODE, mode).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains(&format!("{mode}: swept")), "{mode}:\n{said}");
+}
+
+/// The test itself, in the child whose mode is `mode`; else starts that child.
+fn in_mode(mode: &str, sweep: fn()) {
+    match std::env::var(MODE) {
+        Ok(given) if given == mode => {
+            config::set("TCUDA_BACKEND", "sim".into());
+            config::set("TCUDA_SIM_MEMORY", "64MiB".into());
+            sweep();
+            println!("{mode}: swept");
+        }
+        _ => in_process(mode),
+    }
+}
+
+#[test]
+fn virtual_memory() {
+    in_mode("virtual_memory", sweep_all);
+}
+
+#[test]
+fn plain_segments() {
+    in_mode("plain_segments", || {
+        config::set("TCUDA_ALLOC_CONF", "expandable_segments:False".into());
+        sweep_all();
+    });
+}
+
+#[test]
+fn virtual_memory_from_the_start() {
+    in_mode("virtual_memory_from_the_start", sweep_the_start);
+}
+
+#[test]
+fn calls_that_fail_every_time() {
+    in_mode("calls_that_fail_every_time", sweep_kinds);
+}
+
+fn message() -> String {
+    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_string_lossy().into_owned()
+}
+
+/// What failed: the status, the native code and the message.
+#[derive(Default)]
+struct Failures(Vec<(Status, i32, String)>);
+
+impl Failures {
+    fn note(&mut self, status: Status) -> bool {
+        let succeeded = status == Status::TCUDA_SUCCESS;
+        if !succeeded {
+            self.0.push((status, tcuda_last_error_native(), message()));
+        }
+        succeeded
+    }
+}
+
+fn ok(status: Status) {
+    assert_eq!(status, Status::TCUDA_SUCCESS, "{}", message());
+}
+
+/// A program: two streams of one device and one of another, memory of all sizes, uses on other streams, copies, a request that is too large
+/// and one that has to wait for room.
+fn workload() -> Failures {
+    let mut failures = Failures::default();
+    let mut did = |status| failures.note(status);
+    let (mut a, mut b, mut far): (tcuda_stream_t, tcuda_stream_t, tcuda_stream_t) = (null_mut(), null_mut(), null_mut());
+    let mut event: tcuda_event_t = null_mut();
+    unsafe {
+        did(tcuda_stream_create(&mut a, 0, 0));
+        did(tcuda_stream_create(&mut b, 0, 0));
+        did(tcuda_stream_create(&mut far, 1, 0));
+        let far_stream = if far.is_null() { 0x101 as tcuda_stream_t } else { far };
+        let mut blocks: Vec<(*mut c_void, usize)> = Vec::new();
+        let sizes = [(1000, a), (700 << 10, a), (3 * MIB, a), (12 * MIB, a), (600, b), (2 * MIB, b), (9 * MIB, b), (5 * MIB, far_stream)];
+        for (size, stream) in sizes {
+            let mut block = null_mut();
+            if did(tcuda_malloc_cached(&mut block, size, stream)) {
+                did(tcuda_memset_async(block, 1, size.min(PAGE), stream));
+            }
+            blocks.push((block, size));
+        }
+        let at = |index: usize| blocks[index].0;
+        // Uses on other streams, and a copy to the other device.
+        for index in 0..4 {
+            did(tcuda_record_stream(at(index), b));
+        }
+        if !at(2).is_null() && !at(5).is_null() {
+            did(tcuda_copy_async(at(5), at(2), PAGE, b));
+        }
+        if !at(2).is_null() && !at(7).is_null() {
+            did(tcuda_copy(at(7), at(2), PAGE, false));
+        }
+        if did(tcuda_stream_record_event(a, &mut event)) {
+            did(tcuda_stream_wait_event(b, event));
+        }
+        for index in [0, 2, 3] {
+            ok(tcuda_free_cached(at(index)));
+        }
+        if tcuda_free_cached_on(at(6), a) != Status::TCUDA_SUCCESS {
+            ok(tcuda_free_cached(at(6)));
+        }
+        // All or none.
+        let mut batch = [null_mut(); 3];
+        if did(tcuda_malloc_cached_batch(batch.as_mut_ptr(), [5000, 4 * MIB, 100].as_ptr(), 3, b)) {
+            ok(tcuda_free_cached_batch(batch.as_ptr(), 3));
+        }
+        assert!(batch == [null_mut(); 3] || !batch.contains(&null_mut()));
+        // More than there is: from the first rung to the last.
+        let mut block = null_mut();
+        let status = tcuda_malloc_cached(&mut block, 200 * MIB, a);
+        assert!(status != Status::TCUDA_SUCCESS && block.is_null());
+        if status != Status::TCUDA_ERROR_OUT_OF_MEMORY {
+            failures.note(status);
+        }
+        let mut did = |status| failures.note(status);
+        // All the room there is, which others have freed.
+        if did(tcuda_malloc_cached(&mut block, 40 * MIB, b)) {
+            did(tcuda_memset_async(block, 2, PAGE, b));
+        }
+        ok(tcuda_free_cached(block));
+        // The stream goes before its memory.
+        if !a.is_null() {
+            if !did(tcuda_stream_destroy(a)) {
+                ok(tcuda_stream_destroy(a));
+            }
+        }
+        for index in [1, 4, 5, 7] {
+            ok(tcuda_free_cached(at(index)));
+        }
+        let mut free = (0, 0);
+        did(tcuda::capi::device::tcuda_mem_get_info(&mut free.0, &mut free.1, 0));
+        did(tcuda_empty_cache(0));
+        for stream in [b, far] {
+            if !stream.is_null() && !did(tcuda_stream_destroy(stream)) {
+                ok(tcuda_stream_destroy(stream));
+            }
+        }
+        if !did(tcuda_event_destroy(event)) {
+            ok(tcuda_event_destroy(event));
+        }
+    }
+    failures
+}
+
+fn calls() -> u64 {
+    let mut count = 0;
+    ok(unsafe { tcuda_sim_call_count(&mut count, null()) });
+    count
+}
+
+/// Everything was freed: the caches are in order, and empty they hold nothing.
+fn nothing_is_left(when: &str) {
+    for device in 0..2 {
+        tcuda::memory::check(device);
+        let stats = tcuda::memory::stats(device);
+        assert_eq!(stats.current(tcuda::memory::stats::Family::AllocatedBytes), 0, "{when}");
+    }
+    ok(tcuda_empty_cache(-3));
+    for device in 0..2 {
+        tcuda::memory::check(device);
+        let stats = tcuda::memory::stats(device);
+        for (family, name) in tcuda::memory::stats::FAMILIES {
+            assert_eq!(stats.current(family), 0, "{name} of device {device} {when}");
+        }
+    }
+    let live = live();
+    assert_eq!((live.blocks, live.handles, live.mappings, live.reservations), (0, 0, 0, 0), "{when}");
+}
+
+fn live() -> tcuda_sim_live_t {
+    let mut live: tcuda_sim_live_t = unsafe { std::mem::zeroed() };
+    live.struct_size = size_of::<tcuda_sim_live_t>();
+    ok(unsafe { tcuda_sim_live(&mut live, -3) });
+    live
+}
+
+fn judge(failures: &Failures, code: i32, when: &str) {
+    for (status, native, message) in &failures.0 {
+        use Status::*;
+        let known = [TCUDA_ERROR_CUDA, TCUDA_ERROR_OUT_OF_MEMORY, TCUDA_ERROR_NOT_SUPPORTED, TCUDA_ERROR_INVALID_ARGUMENT];
+        assert!(known.contains(status), "{when}: {status:?}: {message}");
+        assert!(message.len() > 20 && !message.contains("defect"), "{when}: {message}");
+        assert!(*native == code || *status == TCUDA_ERROR_OUT_OF_MEMORY, "{when}: native code {native}: {message}");
+    }
+}
+
+/// One fault; how many calls were made, and whether something failed.
+fn strike(nth: u64, code: i32) -> (u64, bool) {
+    let when = format!("with code {code} at call {nth}");
+    let before = calls();
+    ok(unsafe { tcuda_sim_fail_at(null(), nth, code) });
+    let failures = workload();
+    let made = calls() - before;
+    ok(tcuda_sim_clear_faults());
+    judge(&failures, code, &when);
+    nothing_is_left(&when);
+    (made, !failures.0.is_empty())
+}
+
+fn works(when: &str) {
+    let failures = workload();
+    assert!(failures.0.is_empty(), "{when}: {:?}", failures.0);
+    nothing_is_left(when);
+}
+
+fn finish() {
+    ok(tcuda_shutdown());
+    let live = live();
+    assert_eq!((live.streams, live.events, live.handles, live.mappings, live.blocks, live.reservations), (0, 0, 0, 0, 0, 0));
+}
+
+fn sweep_all() {
+    works("before all faults");
+    for code in CODES {
+        let (mut nth, mut struck) = (1, 0);
+        loop {
+            let (made, failed) = strike(nth, code);
+            struck += u64::from(failed);
+            works(&format!("after code {code} at call {nth}"));
+            if made < nth {
+                break;
+            }
+            nth += 1;
+        }
+        println!("{nth} calls, {struck} of them failed a function");
+        assert!(nth > 100 && struck > nth / 4, "code {code}: {struck} of {nth} faults struck");
+    }
+    finish();
+}
+
+/// The same where each round starts with nothing: what is asked once is asked again after a shutdown.
+fn sweep_the_start() {
+    const FIRST: u64 = 60;
+    for code in CODES {
+        for nth in 1..=FIRST {
+            ok(unsafe { tcuda_init(null()) });
+            strike(nth, code);
+            works(&format!("after code {code} at call {nth} from the start"));
+            finish();
+        }
+    }
+}
+
+/// A whole kind of call fails for some time.
+fn sweep_kinds() {
+    works("before all faults");
+    let kinds = [
+        c"cuMemAddressReserve",
+        c"cuMemCreate",
+        c"cuMemMap",
+        c"cuMemSetAccess",
+        c"cudaEventRecord",
+        c"cudaEventQuery",
+        c"cudaEventSynchronize",
+        c"cudaEventCreateWithFlags",
+        c"cudaStreamQuery",
+        c"cudaStreamWaitEvent",
+        c"cudaStreamIsCapturing",
+        c"cudaDeviceSynchronize",
+        c"cudaMemGetInfo",
+        c"cudaMemsetAsync",
+    ];
+    for (kind, code) in kinds.into_iter().flat_map(|kind| CODES.map(|code| (kind, code))) {
+        let when = format!("with code {code} from {}", kind.to_string_lossy());
+        ok(unsafe { tcuda_sim_fail_at(kind.as_ptr(), 0, code) });
+        let failures = workload();
+        ok(tcuda_sim_clear_faults());
+        judge(&failures, code, &when);
+        nothing_is_left(&when);
+        works(&format!("after {when}"));
+    }
+    finish();
+}
