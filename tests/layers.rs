@@ -214,10 +214,6 @@ fn every_room_opens_with_six_lines() {
         let name = format!("{room}/mod.rs");
         let sources = sources();
         let source = sources.iter().find(|source| source.name == name).unwrap_or_else(|| panic!("src/{name} is missing"));
-        // A room that nobody has moved into yet.
-        if source.text.lines().count() == 1 {
-            continue;
-        }
         let mut lines = source.text.lines();
         for heading in HEADINGS {
             // A heading's text may run over several lines, indented.

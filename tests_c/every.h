@@ -142,13 +142,13 @@ static void every_end_status(const char *function, int status)
             every_fail("fails and has written an output", number);
 }
 
-static void every_end_text(const char *text)
+static void every_end_text(const char *text, int may_be_null)
 {
     alarm(0);
     every_shared->succeeded++;
-    if (text == NULL)
+    if (text == NULL && !may_be_null)
         every_fail("gives NULL for a text", NULL);
-    else if (strlen(text) > 100000)
+    else if (text != NULL && strlen(text) > 100000)
         every_fail("gives a text without an end", NULL);
 }
 
@@ -179,6 +179,10 @@ static void every_run(const struct every_function *function, int mode)
             for (; more; variant++) {
                 every_shared->crashed = variant;
                 every_reset();
+                if (mode == IN_USE && variant > 0) { /* the first call may be one that has to come first */
+                    int32_t count;
+                    tcuda_device_count(&count);
+                }
                 more = function->call(variant) && mode == IN_USE;
             }
             fflush(stdout);

@@ -18,7 +18,8 @@ tests![
     the_summary_is_torchs_table,
     bad_devices_and_null_are_refused,
     nothing_before_the_first_allocation,
-    plain_segments_have_torchs_sizes: [Faults],
+    plain_segments_have_torchs_sizes,
+    wrong_options_are_refused,
     the_allocator_has_a_name,
 ];
 
@@ -320,6 +321,19 @@ pub fn scene_options() {
         assert_eq!(get!(-1.0, out => tcuda_get_per_process_memory_fraction(out, 1)), 0.5);
     }
     empty_caches();
+}
+
+fn wrong_options_are_refused() {
+    for (text, part) in [(c"expandable_segments:maybe", "character 1"), (c"max_split_size_mb:5", "max_split_size_mb"), (c"x", "key:value")]
+    {
+        let options = tcuda_init_options_t {
+            struct_size: size_of::<tcuda_init_options_t>(),
+            backend: std::ptr::null(),
+            cudart_path: std::ptr::null(),
+            alloc_conf: text.as_ptr(),
+        };
+        assert!(fails!(INVALID_ARGUMENT, tcuda_init(&options)).contains(part));
+    }
 }
 
 fn the_allocator_has_a_name() {

@@ -18,6 +18,10 @@ TOLERANT = {
 OPTIONAL = ("text", "needed", "replaced", "origin")
 # What a new handle takes to be of use.
 PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
+# Texts that mean something to a function, where any other is an error.
+TEXTS = {"tcuda_memory_stat_get": "num_ooms"}
+# Functions whose text may be NULL, and why.
+NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list"}
 # Functions that cannot succeed with the arguments made here, and why.
 NEVER_SUCCEED = {}
 
@@ -125,7 +129,8 @@ class Generator:
         if base == "void":
             return self.memory(function, parameter, var, declare, null)
         if base == "char" and constant:
-            return f'{declare} = "x";', [null, (f"{name} empty", f'{var} = "";', "ANY"), (f"{name} no UTF-8", f'{var} = "\\xff\\xfe";', "ANY"),
+            good = TEXTS.get(function.name, "x")
+            return f'{declare} = "{good}";', [null, (f"{name} empty", f'{var} = "";', "ANY"), (f"{name} no UTF-8", f'{var} = "\\xff\\xfe";', "ANY"),
                                          (f"{name} long", f"{var} = every_long_text();", "ANY")]
         if base in self.header.structs and "struct_size" in self.header.structs[base]:
             buffer = f"&every_{'in' if constant else 'out'}[{index}]"
@@ -208,7 +213,7 @@ class Generator:
         if function.returns == "tcuda_status_t":
             lines.append(f'    every_end_status("{function.name}", (int){call});')
         elif kind == "const char *":
-            lines.append(f"    every_end_text({call});")
+            lines.append(f"    every_end_text({call}, {int(function.name in NO_TEXT)});")
         elif kind == "void" or kind in PLAIN:
             lines += [f"    (void){call};" if kind != "void" else f"    {call};", "    every_end_value();"]
         else:
@@ -230,13 +235,12 @@ class Generator:
 
     def helpers(self):
         def block(name, allocate, free):
-            if allocate not in self.by_name:
-                return f"static void *{name}(int dead)\n{{\n    return dead ? NULL : (void *)&every_in[BUFFERS - 2];\n}}"
             stream = ", NULL" if len(self.by_name[allocate].parameters) > 2 else ""
             return (f"static void *{name}(int dead)\n{{\n    void *block = NULL;\n    if (every_mode == FIRST)\n        return NULL;\n"
                     f"    {allocate}(&block, BUFFER{stream});\n    if (dead)\n        {free}(block);\n    return block;\n}}")
         parts = [block("every_block", "tcuda_malloc_cached", "tcuda_free_cached"),
-                 block("every_host_block", "tcuda_host_malloc_cached", "tcuda_host_free_cached"),
+                 block("every_host_block", "tcuda_host_malloc_cached", "tcuda_host_free_cached")
+                 if "tcuda_host_malloc_cached" in self.by_name else "",
                  "static const char *every_long_text(void)\n{\n    static char text[1 << 20];\n    memset(text, 'x', sizeof text - 1);\n"
                  "    return text;\n}"]
         if "tcuda_tensor_t" in self.header.structs:
