@@ -148,10 +148,8 @@ fn workload() -> Failures {
         }
         ok(tcuda_free_cached(block));
         // The stream goes before its memory.
-        if !a.is_null() {
-            if !did(tcuda_stream_destroy(a)) {
-                ok(tcuda_stream_destroy(a));
-            }
+        if !a.is_null() && !did(tcuda_stream_destroy(a)) {
+            ok(tcuda_stream_destroy(a));
         }
         for index in [1, 4, 5, 7] {
             ok(tcuda_free_cached(at(index)));
