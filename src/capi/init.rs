@@ -48,7 +48,7 @@ pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcu
         };
         let was_shut_down = process::is_shut_down();
         process::set_shut_down(false);
-        start(wishes).inspect_err(|_| process::set_shut_down(was_shut_down))
+        start(wishes, was_shut_down).inspect_err(|_| process::set_shut_down(was_shut_down))
     })
 }
 
@@ -64,7 +64,7 @@ unsafe fn wishes(options: &tcuda_init_options_t) -> Result<Vec<Wish>> {
     given.map(|(variable, pointer, field)| Ok((variable, unsafe { text(pointer, field) }?.to_owned()))).collect()
 }
 
-fn start(wishes: Vec<Wish>) -> Result<()> {
+fn start(wishes: Vec<Wish>, again: bool) -> Result<()> {
     for (_, backend) in wishes.iter().filter(|(variable, _)| *variable == "TCUDA_BACKEND") {
         runtime::select::Choice::parse(backend)?;
         if runtime::is_initialized() && backend != "auto" && backend != runtime::backend_name() {
@@ -80,8 +80,9 @@ fn start(wishes: Vec<Wish>) -> Result<()> {
     for (_, options) in wishes.iter().filter(|(variable, _)| *variable == "TCUDA_ALLOC_CONF") {
         memory::options::parse(options)?;
     }
+    let configures = again || wishes.iter().any(|(variable, _)| *variable == "TCUDA_ALLOC_CONF");
     let before: Vec<_> = wishes.into_iter().map(|(variable, value)| (variable, config::exchange(variable, Some(value)))).collect();
-    runtime::runtime().map(|_| ()).inspect_err(|_| {
+    runtime::runtime().and_then(|_| if configures { memory::configure() } else { Ok(()) }).inspect_err(|_| {
         for (variable, value) in before.into_iter().rev() {
             config::exchange(variable, value);
         }

@@ -12,7 +12,7 @@ use super::guard::{Out, guard, guard_destroy, guard_value, lasting, null};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, process};
 use crate::memory::stats::{Family, Pool, Stat, Stats};
 use crate::stream::Stream;
 use crate::{device, memory, runtime, stream};
@@ -112,9 +112,13 @@ fn stats_out(stats: &Stats) -> tcuda_memory_stats_t {
     }
 }
 
-/// The device whose figures are read; None before anything used a device, when all of them are 0.
+/// The device whose figures are read; None before anything used a device, when all of them are 0. A lost device's can be read too.
 fn device_to_read(device: i32) -> Result<Option<i32>> {
-    if runtime::is_initialized() { device::resolve(device).map(Some) } else { Ok(None) }
+    match device {
+        _ if !runtime::is_initialized() => Ok(None),
+        0.. if device < device::count() => Ok(Some(device)),
+        _ => device::resolve(device).map(Some),
+    }
 }
 
 fn stats_of(device: i32) -> Result<Stats> {
@@ -132,7 +136,7 @@ fn stream_of_block(pointer: *mut c_void, stream: tcuda_stream_t) -> Result<Strea
 /// @param size   bytes.
 /// @param stream the stream that the memory will be used on first; its device is where the memory is.
 /// @return TCUDA_ERROR_OUT_OF_MEMORY when the device, the limit or the fraction has no room, after everything free was reused or given
-///         back.
+///         back (on a capturing stream: without waiting for anything). Other errors are the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
     guard("tcuda_malloc_cached", || {
@@ -224,7 +228,13 @@ pub unsafe extern "C" fn tcuda_free_cached_on(ptr: *mut c_void, stream: tcuda_st
 /// @return the error of the first pointer that is no block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free_cached_batch(ptrs: *const *mut c_void, count: usize) -> tcuda_status_t {
-    guard_destroy("tcuda_free_cached_batch", ptrs.cast_mut(), || {
+    guard("tcuda_free_cached_batch", || {
+        if count == 0 || process::is_shut_down() {
+            return Ok(());
+        }
+        if ptrs.is_null() {
+            return Err(null("ptrs"));
+        }
         check_count(count)?;
         let pointers = unsafe { std::slice::from_raw_parts(ptrs, count) };
         let mut first = Ok(());
@@ -246,8 +256,8 @@ pub unsafe extern "C" fn tcuda_record_stream(ptr: *mut c_void, stream: tcuda_str
     guard_destroy("tcuda_record_stream", ptr, || memory::record_stream(ptr as usize, stream_of_block(ptr, stream)?))
 }
 
-/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for work that still uses freed blocks. Does
-/// nothing before the first allocation.
+/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for the streams that freed or used free blocks,
+/// for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing before the first allocation.
 ///
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
 #[unsafe(no_mangle)]

@@ -14,6 +14,9 @@ const ROOT_BITS: u32 = 14;
 /// Addresses at and above this are not covered: no device hands them out today.
 pub const LIMIT: usize = 1 << (GRANULE + LEAF_BITS + ROOT_BITS);
 
+/// Areas begin and end at multiples of this, so that none shares an entry with another.
+pub const GRANULARITY: usize = 1 << GRANULE;
+
 const UNITS: usize = 1 << (GRANULE - UNIT);
 
 struct Leaf {

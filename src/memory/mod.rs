@@ -11,7 +11,7 @@ pub mod options;
 pub mod stats;
 mod summary;
 
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, process};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
@@ -53,6 +53,13 @@ fn stream_goes(stream: Stream) -> Result<()> {
     Ok(())
 }
 
+/// A thread ends, and its per-thread default streams with it.
+fn thread_ends(thread: u64) {
+    if process::is_running() {
+        CACHES.get().into_iter().flatten().for_each(|cache| cache.thread_ends(thread));
+    }
+}
+
 fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
     match existing(peer) {
         Some(cache) => cache.open_to_peers(runtime::runtime()?),
@@ -82,7 +89,11 @@ fn too_large(size: usize, device: i32) -> Error {
 
 /// A block for each size, or none at all.
 pub fn allocate_all(sizes: &[usize], stream: Stream) -> Result<Vec<Address>> {
-    let mut blocks = Vec::with_capacity(sizes.len());
+    let mut blocks = Vec::new();
+    blocks.try_reserve_exact(sizes.len()).map_err(|_| {
+        let text = format!("The host has no memory for a list of {} addresses.", sizes.len());
+        Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, text)
+    })?;
     for size in sizes {
         match allocate(*size, 1, stream) {
             Ok(block) => blocks.push(block),
@@ -197,12 +208,14 @@ pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.
 pub fn empty_cache(device: Option<i32>) -> Result<()> {
     let Some(caches) = CACHES.get() else { return Ok(()) };
-    caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device)).try_for_each(Cache::empty)
+    // A device that fails does not keep the others from it.
+    let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
+    asked.map(Cache::empty).fold(Ok(()), Result::and)
 }
 
 /// A picture of the statistics; all zero before the first allocation.
 pub fn stats(device: i32) -> Stats {
-    existing(device).map_or_else(Stats::default, |cache| cache.core.lock().stats)
+    existing(device).map_or_else(Stats::default, Cache::stats)
 }
 
 pub fn reset_peak_stats(device: i32) {
@@ -257,6 +270,17 @@ pub fn fraction(device: i32) -> Result<f64> {
     let total = device::properties(device)?.total_memory;
     let limit = cache_of(device)?.core.lock().limit;
     Ok(limit.map_or(1.0, |limit| limit as f64 / total as f64))
+}
+
+/// Reads the options anew: what they say holds from the next growth on, the fraction at once.
+pub fn configure() -> Result<()> {
+    options::reset();
+    let fraction = options::get().per_process_memory_fraction;
+    for cache in CACHES.get().into_iter().flatten() {
+        cache.forget_abilities();
+        cache.core.lock().limit = limit_of(fraction, cache.device)?;
+    }
+    Ok(())
 }
 
 /// Gives everything back, also what is handed out. Nothing may use it any more.

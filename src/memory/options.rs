@@ -19,8 +19,8 @@ impl Default for Options {
 
 static IN_EFFECT: RwLock<Option<Options>> = RwLock::new(None);
 
-/// The options in effect. The text is read once; tcuda_init refuses a wrong one in its options; a wrong one of the
-/// environment is reported and ignored as a whole.
+/// The options in effect. The text is read once; tcuda_init refuses a wrong one, a wrong one in the environment is reported and ignored
+/// as a whole.
 pub fn get() -> Options {
     if let Some(options) = *IN_EFFECT.read() {
         return options;

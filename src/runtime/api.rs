@@ -447,12 +447,18 @@ impl Runtime {
 
     /// Does what a capture of this thread would forbid though it takes no part in it, as loading a module.
     pub fn outside_capture<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        /// Puts the mode back, whatever happens.
+        struct Mode<'a>(&'a Runtime, i32);
+        impl Drop for Mode<'_> {
+            fn drop(&mut self) {
+                unsafe { (self.0.table.cudaThreadExchangeStreamCaptureMode)(&mut self.1) };
+            }
+        }
         const RELAXED: i32 = 2;
         let mut mode = RELAXED;
         call!(self.cudaThreadExchangeStreamCaptureMode(&mut mode))?;
-        let done = work();
-        call!(self.cudaThreadExchangeStreamCaptureMode(&mut mode))?;
-        done
+        let _mode = Mode(self, mode);
+        work()
     }
 
     /// PTX or a cubin, into the current context.

@@ -68,7 +68,8 @@ fn take_parked(device: i32, priority: i32) -> Option<RawStream> {
 /// Ends a stream that `create` made. Work that it was given still runs.
 pub fn destroy(raw: RawStream) -> Result<()> {
     let stream = leave(raw, Kind::Own)?;
-    match tell_gone(stream).and_then(|()| stream.priority()) {
+    // The priority first: nothing may fail once the hooks were told that the stream goes.
+    match stream.priority().and_then(|priority| tell_gone(stream).map(|()| priority)) {
         Ok(priority) => {
             park(Parked { stream, priority });
             Ok(())

@@ -19,6 +19,8 @@ pub enum State {
     Pending,
     /// Address space with no memory behind it.
     Unmapped,
+    /// The driver is mapping or unmapping it, with the lock released.
+    Busy,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -38,12 +38,18 @@ impl StreamKey {
     }
 }
 
-/// A number of this thread's own, never used again.
+/// A number of this thread's own, never used again. When the thread ends, so does its default stream.
 fn this_thread() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
+    struct Number(u64);
+    impl Drop for Number {
+        fn drop(&mut self) {
+            crate::memory::thread_ends(self.0);
+        }
+    }
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local!(static OWN: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
-    OWN.try_with(|own| *own).unwrap_or(0)
+    thread_local!(static OWN: Number = Number(NEXT.fetch_add(1, Ordering::Relaxed)));
+    OWN.try_with(|own| own.0).unwrap_or(0)
 }
 
 /// What the cache keeps for a stream.
@@ -84,6 +90,8 @@ pub struct Core {
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
     pub pending: VecDeque<Pending>,
     pub stats: Stats,
+    /// Counts what was handed out, freed or became free.
+    pub changes: u64,
     /// Most bytes that may be held from the driver.
     pub limit: Option<usize>,
 }
@@ -102,6 +110,7 @@ impl Core {
             uses: HashMap::new(),
             pending: VecDeque::new(),
             stats: Stats::default(),
+            changes: 0,
             limit,
         }
     }
@@ -162,7 +171,7 @@ impl Core {
         let mut in_use = vec![false; self.slots.len()];
         for area in self.areas.iter().flatten() {
             for id in self.blocks.chain(area.first) {
-                in_use[self.blocks[id].slot as usize] |= self.blocks[id].state != State::Unmapped;
+                in_use[self.blocks[id].slot as usize] |= !matches!(self.blocks[id].state, State::Unmapped | State::Busy);
             }
         }
         self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
@@ -205,6 +214,7 @@ impl Core {
 
     /// A block that is in no list becomes free memory of its stream, joined with what is free beside it.
     pub fn make_free(&mut self, mut id: BlockId) {
+        self.changes += 1;
         self.blocks[id].state = State::Free;
         let Block { prev, next, slot, .. } = self.blocks[id];
         let joins = |blocks: &Blocks, other: BlockId| other != NIL && blocks[other].state == State::Free && blocks[other].slot == slot;
@@ -244,6 +254,7 @@ impl Core {
         let list = &self.slots[slot as usize].lists[usize::from(request.small)];
         let id = list.find(&self.blocks, request.search, all)?;
         let id = self.carve(id, request.size, request.alignment);
+        self.changes += 1;
         let block = &mut self.blocks[id];
         block.state = State::Allocated;
         block.requested = request.requested;
@@ -375,17 +386,34 @@ impl Core {
         best
     }
 
-    /// Moves free blocks to another stream. `ordered`: the stream was made to wait for their last use, which is not past yet.
-    pub fn take_over(&mut self, run: &[BlockId], slot: StreamSlot, ordered: bool) {
+    /// Moves free blocks to another stream, of the run's ends no more than the request needs. `ordered`: the stream was made to wait
+    /// for their last use, which is not past yet.
+    pub fn take_over(&mut self, run: &[BlockId], slot: StreamSlot, request: &Request, ordered: bool) {
         let ticket = if ordered {
             self.slots[slot as usize].now += 1;
             self.slots[slot as usize].now
         } else {
             0
         };
-        // Out of the lists first: making one free joins it with its neighbours.
-        for id in run.iter().copied().filter(|id| self.blocks[*id].slot != slot).collect::<Vec<_>>() {
+        let mut surplus = run.iter().map(|id| self.blocks[*id].size).sum::<usize>() - request.search;
+        // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
+        for (at, id) in run.iter().enumerate().rev() {
+            let mut id = *id;
+            let Block { size, slot: owner, .. } = self.blocks[id];
+            if owner == slot {
+                continue;
+            }
             self.list_remove(id);
+            if surplus > 0 && at == run.len() - 1 && surplus < size {
+                let rest = self.blocks.split(id, size - surplus);
+                self.list_insert(rest);
+                surplus = 0;
+            } else if surplus > 0 && at == 0 && surplus < size {
+                let rest = id;
+                id = self.blocks.split(id, surplus);
+                self.list_insert(rest);
+                surplus = 0;
+            }
             self.blocks[id].slot = slot;
             self.blocks[id].ticket = ticket;
             self.make_free(id);
@@ -446,6 +474,7 @@ impl Core {
                     State::Pending => sums.1 += block.size,
                     State::Free => sums.2 += block.size,
                     State::Unmapped => {}
+                    State::Busy => panic!("a block in the driver's hands while nothing runs"),
                     State::Unused => panic!("an unused block in a chain"),
                 }
                 at = block.end();

@@ -36,31 +36,62 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err(refusal) => refusal,
         };
-        if !stream.is_capturing()? {
-            // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
-            if let Some(address) = self.take_waiting(slot, request, stream) {
-                return Ok(address);
-            }
-            // 4. The host waits, stream by stream, until there is enough.
-            self.core.lock().stats.num_sync_all_streams += 1;
-            let mut found = None;
-            let waited = self.wait(|core| {
-                found = search(core, slot, request);
-                found.is_some()
-            });
-            if let Some(address) = found {
-                return Ok(address);
-            }
-            waited?;
-            // 5. Everything free goes back to the driver, which can make whole memory of it.
-            self.release_free(runtime)?;
-            self.core.lock().stats.num_alloc_retries += 1;
-            match self.search_or_grow(runtime, &abilities, slot, request)? {
+        let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
+        if capturing || request.search > abilities.total {
+            return Err(self.out_of_memory(runtime, &abilities, request, refusal));
+        }
+        // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
+        let _climbing = self.climbing.lock();
+        /// Rounds, as long as other threads change what is free.
+        const ROUNDS: usize = 8;
+        let mut last = self.make_room(runtime, &abilities, slot, request, stream)?;
+        for _ in 1..ROUNDS {
+            match last {
                 Ok(address) => return Ok(address),
-                Err(refusal) => return Err(self.out_of_memory(runtime, &abilities, request, refusal)),
+                Err((refusal, changes)) if self.core.lock().changes == changes => {
+                    return Err(self.out_of_memory(runtime, &abilities, request, refusal));
+                }
+                Err(_) => last = self.make_room(runtime, &abilities, slot, request, stream)?,
             }
         }
-        Err(self.out_of_memory(runtime, &abilities, request, refusal))
+        last.map_err(|(refusal, _)| self.out_of_memory(runtime, &abilities, request, refusal))
+    }
+
+    /// The rungs that make room. The inner error is the refusal, and how much had changed when it came.
+    fn make_room(
+        &self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        slot: StreamSlot,
+        request: &Request,
+        stream: Stream,
+    ) -> Result<Result<Address, (Refusal, u64)>> {
+        // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
+        if let Some(address) = self.take_waiting(slot, request, stream) {
+            return Ok(Ok(address));
+        }
+        // 4. The host waits, stream by stream, until there is enough.
+        self.core.lock().stats.num_sync_all_streams += 1;
+        let mut found = None;
+        let waited = self.wait(|core| {
+            found = search(core, slot, request);
+            found.is_some()
+        });
+        if let Some(address) = found {
+            return Ok(Ok(address));
+        }
+        // 5. Everything free goes back to the driver, which can make whole memory of it.
+        let released = self.release_free(runtime);
+        self.core.lock().stats.num_alloc_retries += 1;
+        let changes = self.core.lock().changes;
+        match self.search_or_grow(runtime, abilities, slot, request)? {
+            Ok(address) => Ok(Ok(address)),
+            Err(refusal) => {
+                // A failure that kept memory back is the better answer.
+                waited.and(released)?;
+                Ok(Err((refusal, changes)))
+            }
+        }
     }
 
     /// The outer error is a failure that no other rung can mend.
@@ -71,15 +102,12 @@ impl Cache {
         slot: StreamSlot,
         request: &Request,
     ) -> Result<Result<Address, Refusal>> {
-        let mut core = self.core.lock();
-        if let Some(address) = search(&mut core, slot, request) {
+        let _growing = self.growing.lock();
+        if let Some(address) = search(&mut self.core.lock(), slot, request) {
             return Ok(Ok(address));
         }
-        match core.grow(runtime, abilities, slot, request) {
-            Ok(()) => {
-                let address = core.allocate(slot, request, true);
-                address.map(Ok).ok_or_else(|| Error::internal("New memory does not hold the request that it was made for."))
-            }
+        match runtime.outside_capture(|| Ok(self.grow(runtime, abilities, slot, request)))? {
+            Ok(address) => Ok(Ok(address)),
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),
             Err(refusal) => Ok(Err(refusal)),
         }
@@ -87,22 +115,21 @@ impl Cache {
 
     /// Free memory of other streams whose use is not past: taken at once, ordered by events.
     fn take_waiting(&self, slot: StreamSlot, request: &Request, stream: Stream) -> Option<Address> {
-        let _driving = self.driving.lock();
+        let owners = {
+            let core = self.core.lock();
+            let owners = core.owners_in_use(slot);
+            let helps = !core.find_run(slot, request, |core, block| core.is_past(block) || owners.contains(&block.slot)).is_empty();
+            if helps { owners } else { return None }
+        };
+        let ordered = self.order_after(stream, &owners).ok()?;
         let mut core = self.core.lock();
-        let run = core.find_run(slot, request, |core, block| core.is_past(block) || core.can_be_waited_for(block));
+        let run = core.find_run(slot, request, |core, block| {
+            core.is_past(block) || ordered.iter().any(|(owner, count)| *owner == block.slot && block.ticket <= *count)
+        });
         if run.is_empty() {
             return None;
         }
-        let mut owners: Vec<StreamSlot> = run
-            .iter()
-            .map(|id| &core.blocks[*id])
-            .filter(|block| block.slot != slot && !core.is_past(block))
-            .map(|block| block.slot)
-            .collect();
-        owners.sort_unstable();
-        owners.dedup();
-        self.order_after(&core, stream, &owners).ok()?;
-        core.take_over(&run, slot, true);
+        core.take_over(&run, slot, request, true);
         core.allocate(slot, request, true)
     }
 
@@ -130,7 +157,7 @@ impl Cache {
             text += &format!(" {} is freed but still in use by other streams.", size_text(pending));
         }
         if let Refusal::Limit = refusal {
-            text += " tcuda_set_per_process_memory_fraction raises the limit.";
+            text += " tcuda_set_memory_limit or tcuda_set_per_process_memory_fraction raises the limit.";
         }
         let native = match &refusal {
             Refusal::Driver(error) => error.native,
@@ -142,8 +169,9 @@ impl Cache {
     /// torch's empty_cache for one device: waits for what is freed but in use, then gives all free memory back.
     pub fn empty(&self) -> Result<()> {
         let runtime = runtime::runtime()?;
-        self.wait(|_| false)?;
-        self.release_free(runtime).map(|_| ())
+        let waited = self.wait(|_| false);
+        self.release_free(runtime)?;
+        waited
     }
 }
 
@@ -159,16 +187,8 @@ fn search(core: &mut Core, slot: StreamSlot, request: &Request) -> Option<Addres
     if run.is_empty() {
         return None;
     }
-    core.take_over(&run, slot, false);
+    core.take_over(&run, slot, request, false);
     core.allocate(slot, request, true)
-}
-
-impl Core {
-    /// Whether an event can tell when the free block's stream is done with it.
-    fn can_be_waited_for(&self, block: &Block) -> bool {
-        let slot = &self.slots[block.slot as usize];
-        !slot.gone && slot.key.reachable()
-    }
 }
 
 /// torch's way to write sizes.

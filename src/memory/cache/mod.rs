@@ -16,6 +16,7 @@ pub use block::BlockId;
 pub use core::Core;
 
 use crate::base::Result;
+use crate::memory::stats::Stats;
 use crate::runtime::Runtime;
 use crate::runtime::table::MemAllocationProp;
 use parking_lot::Mutex;
@@ -23,7 +24,7 @@ use parking_lot::Mutex;
 /// Index of a stream in its device's cache.
 pub type StreamSlot = u16;
 
-/// What a device offers; asked at the first growth after a start.
+/// What a device offers; asked at the first growth.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
     pub total: usize,
@@ -33,30 +34,53 @@ pub struct Abilities {
 
 /// The cache of one device.
 ///
-/// Locks: `driving`, then `core`; `abilities` with neither. `core` is never held while something waits for the device; `driving`
-/// keeps streams from going while they are asked how far they are.
+/// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
+/// they are asked or marked), `abilities`, `core`. While `core` is held nothing calls the driver, so that a host function may free
+/// memory whatever other threads wait for.
 pub struct Cache {
     pub device: i32,
     pub core: Mutex<Core>,
     driving: Mutex<()>,
+    climbing: Mutex<()>,
+    growing: Mutex<()>,
     abilities: Mutex<Option<Abilities>>,
 }
 
 impl Cache {
     pub fn new(device: i32, limit: Option<usize>) -> Cache {
-        Cache { device, core: Mutex::new(Core::new(device, limit)), driving: Mutex::new(()), abilities: Mutex::new(None) }
+        Cache {
+            device,
+            core: Mutex::new(Core::new(device, limit)),
+            driving: Mutex::new(()),
+            climbing: Mutex::new(()),
+            growing: Mutex::new(()),
+            abilities: Mutex::new(None),
+        }
     }
 
     pub fn abilities(&self, runtime: &Runtime) -> Result<Abilities> {
         let mut known = self.abilities.lock();
         match *known {
             Some(abilities) => Ok(abilities),
-            None => Ok(*known.insert(segment::abilities(runtime, self.device)?)),
+            None => {
+                let abilities = segment::abilities(runtime, self.device)?;
+                Ok(*known.insert(abilities))
+            }
         }
     }
 
-    /// After a shutdown the device is asked again: other options may be in effect.
-    fn forget_abilities(&self) {
+    /// The next growth asks the options and the device anew.
+    pub fn forget_abilities(&self) {
         *self.abilities.lock() = None;
+    }
+
+    /// The statistics; blocks that wait for other streams are looked at first, so that an idle device shows none.
+    pub fn stats(&self) -> Stats {
+        /// No slot: all streams count as others.
+        const NOBODY: StreamSlot = StreamSlot::MAX;
+        if !self.core.lock().pending.is_empty() {
+            self.settle(NOBODY);
+        }
+        self.core.lock().stats
     }
 }

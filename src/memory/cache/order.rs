@@ -6,11 +6,11 @@
 use super::Cache;
 use super::StreamSlot;
 use super::core::{Core, Slot, StreamKey};
-use crate::base::{Error, Result};
+use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
-use crate::runtime;
-use crate::stream::Stream;
+use crate::runtime::{self, Runtime};
+use crate::stream::{self, Stream};
 
 /// An event on a stream: when it is complete, all up to the count are past.
 pub struct Mark {
@@ -54,21 +54,25 @@ impl Cache {
     /// Learns, without waiting, how far the streams are, and frees the pending blocks that are done. An idle stream is past; a
     /// busy one gets a mark. What cannot be asked (a capturing stream, a lost device) stays as it is.
     pub fn settle(&self, slot: StreamSlot) {
-        let driving = self.driving.lock();
+        let _driving = self.driving.lock();
         let mut questions = {
             let mut core = self.core.lock();
             if !core.concerns_others(slot) {
                 return;
             }
-            core.questions(|slot| slot.key.reachable())
+            core.questions()
         };
-        for question in &mut questions {
-            let passed = self.ask(question);
-            if let Some(count) = passed {
-                question.marks.retain(|mark| mark.count > count);
-                self.core.lock().advance(question.slot, question.serial, count);
-            }
-        }
+        // A query would end a capture that another thread makes in CUDA's global mode.
+        let _ = runtime::runtime().and_then(|runtime| {
+            runtime.outside_capture(|| {
+                for question in &mut questions {
+                    if let Some(count) = self.ask(runtime, question) {
+                        self.core.lock().advance(question.slot, question.serial, count);
+                    }
+                }
+                Ok(())
+            })
+        });
         let mut core = self.core.lock();
         for question in questions {
             let slot = &mut core.slots[question.slot as usize];
@@ -77,25 +81,24 @@ impl Cache {
             }
         }
         core.finish_pending();
-        drop(core);
-        drop(driving);
     }
 
     /// The count that is past, as far as the device tells at once.
-    fn ask(&self, question: &mut Question) -> Option<u64> {
+    fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u64> {
+        /// More marks say little more about a stream that is far behind.
+        const MOST_MARKS: usize = 8;
         let stream = self.stream(question.key);
-        let runtime = runtime::runtime().ok()?;
-        if !question.gone {
-            if stream.is_capturing().unwrap_or(true) {
-                return None;
-            }
-            if stream.query().ok()? {
-                return Some(question.count);
-            }
+        let asks = !question.gone && question.key.reachable() && !stream.is_capturing().unwrap_or(true);
+        if asks && stream.query().unwrap_or(false) {
+            question.marks.clear();
+            return Some(question.count);
         }
-        let passed = question.marks.iter().rev().find(|mark| runtime.event_query(mark.event.raw()).unwrap_or(false)).map(|mark| mark.count);
-        let marked = question.marks.last().map_or(0, |mark| mark.count);
-        if !question.gone && question.count > marked {
+        // Oldest first: behind one that is not ready none is.
+        let ready = question.marks.iter().take_while(|mark| runtime.event_query(mark.event.raw()).unwrap_or(false)).count();
+        let passed = question.marks.drain(..ready).last().map(|mark| mark.count);
+        let marked = question.marks.last().map_or(passed.unwrap_or(0), |mark| mark.count);
+        // An event on the legacy default stream would hold other streams up.
+        if asks && question.count > marked && question.marks.len() < MOST_MARKS && question.key.raw != stream::DEFAULT {
             question.marks.extend(self.mark(stream, question.count).ok());
         }
         passed
@@ -109,10 +112,11 @@ impl Cache {
     }
 
     /// Waits until all frees so far are past, stream by stream, and stops as soon as `enough` says so. Not to be called while a
-    /// lock is held: host functions that free memory may have to run. What cannot be waited for (a capturing stream) is left out.
+    /// lock is held: host functions that free memory may have to run. A stream that cannot be waited for is left out; the first
+    /// failure is the answer when all others were waited for.
     pub fn wait(&self, mut enough: impl FnMut(&mut Core) -> bool) -> Result<()> {
         // Oldest need first: the streams that pending blocks wait for, in their order, then those of free memory.
-        let wanted: Vec<(StreamSlot, u64, u64)> = {
+        let wanted: Vec<(StreamSlot, u64)> = {
             let core = self.core.lock();
             let pending = core.pending.iter().flat_map(|pending| pending.uses.iter().map(|(slot, _)| *slot));
             let mut order: Vec<StreamSlot> = Vec::new();
@@ -121,94 +125,132 @@ impl Cache {
                     order.push(slot);
                 }
             }
-            order.into_iter().map(|slot| (slot, core.slots[slot as usize].serial, core.slots[slot as usize].now)).collect()
+            order.into_iter().map(|slot| (slot, core.slots[slot as usize].serial)).collect()
         };
-        for (slot, serial, count) in wanted {
-            let Some(past) = self.wait_for(slot, serial, count)? else { continue };
+        let mut failure = None;
+        for (slot, serial) in wanted {
+            match self.wait_for(slot, serial) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    failure.get_or_insert(error);
+                    continue;
+                }
+            }
             let mut core = self.core.lock();
-            core.advance(slot, serial, past);
             core.finish_pending();
             if enough(&mut core) {
-                break;
+                return Ok(());
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
-    /// Waits until a count of a stream is past; the answer is the count that is. None: nobody may wait for it now.
-    fn wait_for(&self, slot: StreamSlot, serial: u64, count: u64) -> Result<Option<u64>> {
-        let (mark, gone) = {
+    /// Waits until the frees of a stream are past. False: nobody may wait for it now.
+    fn wait_for(&self, slot: StreamSlot, serial: u64) -> Result<bool> {
+        let runtime = runtime::runtime()?;
+        let mark = {
             let _driving = self.driving.lock();
-            let (key, gone, mark) = {
+            let (key, gone, count, mark) = {
                 let mut core = self.core.lock();
                 let slot = &mut core.slots[slot as usize];
-                if slot.serial != serial {
-                    return Ok(None);
+                if slot.serial != serial || slot.now <= slot.past {
+                    return Ok(slot.serial == serial);
                 }
-                let mark = slot.marks.iter().position(|mark| mark.count >= count).map(|at| slot.marks.remove(at));
-                (slot.key, slot.gone, mark)
+                let mark = slot.marks.iter().position(|mark| mark.count >= slot.now).map(|at| slot.marks.remove(at));
+                (slot.key, slot.gone, slot.now, mark)
             };
             let stream = self.stream(key);
             match mark {
-                Some(mark) => (Some(mark), gone),
-                None if gone || !key.reachable() => (None, gone),
-                None if stream.is_capturing()? => return Ok(None),
-                None => (Some(self.mark(stream, count)?), gone),
+                Some(mark) => Some(mark),
+                None if gone || !key.reachable() => None,
+                None => {
+                    match stream.is_capturing().and_then(|capturing| if capturing { Ok(None) } else { self.mark(stream, count).map(Some) })
+                    {
+                        Ok(None) => return Ok(false),
+                        Ok(mark) => mark,
+                        Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
+                        Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
+                            // Its owner destroyed it: only the device as a whole can tell.
+                            self.core.lock().forget_stream(key);
+                            None
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
             }
         };
         match mark {
             Some(mark) => {
-                runtime::runtime()?.event_synchronize(mark.event.raw()).map_err(device::blame(self.device))?;
-                Ok(Some(mark.count))
+                runtime.event_synchronize(mark.event.raw()).map_err(device::blame(self.device))?;
+                self.core.lock().advance(slot, serial, mark.count);
             }
-            // Nothing can be recorded there any more: only the device as a whole can tell. A stream that is gone gets no more work.
             None => {
+                let counts: Vec<(u64, u64)> = {
+                    let core = self.core.lock();
+                    core.slots.iter().map(|slot| (slot.serial, if slot.gone { u64::MAX } else { slot.now })).collect()
+                };
                 device::synchronize(self.device)?;
-                Ok(Some(if gone { u64::MAX } else { count }))
+                let mut core = self.core.lock();
+                for (index, (serial, count)) in counts.into_iter().enumerate() {
+                    core.advance(index as StreamSlot, serial, count);
+                }
             }
         }
+        Ok(true)
     }
 
-    /// Makes `stream` wait for the last use of free memory of other streams. Nothing waits on the host.
-    pub fn order_after(&self, core: &Core, stream: Stream, slots: &[StreamSlot]) -> Result<()> {
+    /// Makes `stream` wait for all frees so far of other streams, and gives the count of each. Nothing waits on the host; streams that
+    /// cannot be waited for are left out.
+    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<(StreamSlot, u64)>> {
+        let _driving = self.driving.lock();
+        let mut ordered = Vec::new();
         for slot in slots {
-            let slot = &core.slots[*slot as usize];
-            let new;
-            let mark = match slot.marks.iter().find(|mark| mark.count >= slot.now) {
-                Some(mark) => mark,
-                None => {
-                    let owner = self.stream(slot.key);
-                    if owner.is_capturing()? {
-                        return Err(Error::internal("A capturing stream cannot be waited for."));
-                    }
-                    new = self.mark(owner, slot.now)?;
-                    &new
-                }
+            let (key, gone, count) = {
+                let core = self.core.lock();
+                let slot = &core.slots[*slot as usize];
+                (slot.key, slot.gone, slot.now)
             };
+            let owner = self.stream(key);
+            if gone || !key.reachable() || owner.is_capturing().unwrap_or(true) {
+                continue;
+            }
+            let mark = self.mark(owner, count)?;
             let entered = stream.enter()?;
             entered.runtime.stream_wait_event(entered.raw, mark.event.raw())?;
+            ordered.push((*slot, count));
         }
-        Ok(())
+        Ok(ordered)
     }
 
     /// A stream is about to go: the last that is recorded on it, so that its free memory and what it used are settled later, also
     /// blocks that are freed only then. If not even that works, synchronising the device settles them.
     pub fn stream_goes(&self, stream: Stream) {
-        let key = StreamKey::of(stream);
+        self.key_goes(StreamKey::of(stream));
+    }
+
+    /// The same for the default stream of a thread that ends.
+    pub fn thread_ends(&self, thread: u64) {
+        self.key_goes(StreamKey { raw: stream::PER_THREAD, thread });
+    }
+
+    fn key_goes(&self, key: StreamKey) {
         let _driving = self.driving.lock();
         let known = self.core.lock().find_slot(key).is_some();
         if !known {
             return;
         }
-        let idle = stream.query();
-        let mark = if idle == Ok(false) { self.mark(stream, u64::MAX).ok() } else { None };
+        let stream = self.stream(key);
+        let last = runtime::runtime()
+            .and_then(|runtime| runtime.outside_capture(|| if stream.query()? { Ok(None) } else { self.mark(stream, u64::MAX).map(Some) }));
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
-        if idle == Ok(true) {
-            let serial = core.slots[slot as usize].serial;
-            core.advance(slot, serial, u64::MAX);
+        let serial = core.slots[slot as usize].serial;
+        match last {
+            Ok(None) => core.advance(slot, serial, u64::MAX),
+            Ok(mark) => core.slots[slot as usize].marks.extend(mark),
+            Err(_) => {}
         }
-        core.slots[slot as usize].marks.extend(mark);
         core.forget_stream(key);
         core.finish_pending();
     }
@@ -216,21 +258,19 @@ impl Cache {
 
 impl Core {
     /// The streams with something that is not known to be past.
-    fn questions(&mut self, ask: impl Fn(&Slot) -> bool) -> Vec<Question> {
+    fn questions(&mut self) -> Vec<Question> {
         let mut questions = Vec::new();
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            if slot.now > slot.past && (slot.gone || ask(slot)) {
-                let marks = std::mem::take(&mut slot.marks);
-                questions.push(Question {
-                    slot: index as StreamSlot,
-                    serial: slot.serial,
-                    key: slot.key,
-                    count: slot.now,
-                    gone: slot.gone,
-                    marks,
-                });
-            }
+        for (index, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.now > slot.past) {
+            let marks = std::mem::take(&mut slot.marks);
+            let (slot_index, serial, key, count, gone) = (index as StreamSlot, slot.serial, slot.key, slot.now, slot.gone);
+            questions.push(Question { slot: slot_index, serial, key, count, gone, marks });
         }
         questions
+    }
+
+    /// The streams whose free memory may still be in use, other than `slot`.
+    pub fn owners_in_use(&self, slot: StreamSlot) -> Vec<StreamSlot> {
+        let behind = |(index, other): &(usize, &Slot)| *index != slot as usize && other.now > other.past;
+        self.slots.iter().enumerate().filter(behind).map(|(index, _)| index as StreamSlot).collect()
     }
 }

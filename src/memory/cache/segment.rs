@@ -137,84 +137,9 @@ impl Core {
         self.limit.is_some_and(|limit| self.reserved().saturating_add(size) > limit)
     }
 
-    /// Memory from the driver, so that the request fits on this stream. Nothing changes on failure.
-    pub fn grow(&mut self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<(), Refusal> {
-        match abilities.virtual_memory {
-            Some((properties, granularity)) => self.grow_mapped(runtime, abilities, &properties, granularity, slot, request),
-            None => self.grow_plain(runtime, slot, request),
-        }
-    }
-
-    fn grow_plain(&mut self, runtime: &Runtime, slot: StreamSlot, request: &Request) -> Result<(), Refusal> {
-        let size = match request.search {
-            _ if request.small && request.search <= PLAIN_SMALL => PLAIN_SMALL,
-            size if size < PLAIN_OWN => PLAIN_LARGE,
-            size => size.next_multiple_of(PLAIN_SMALL),
-        };
-        if self.limited(size) {
-            return Err(Refusal::Limit);
-        }
-        let guard = device::Guard::new(self.device).map_err(Refusal::Driver)?;
-        let base = runtime.malloc(size).map_err(Refusal::Driver)?;
-        if base + size > lookup::LIMIT {
-            insist(|| runtime.free(base));
-            return Err(Refusal::Driver(beyond_the_table(base)));
-        }
-        drop(guard);
-        let first = self.new_area(base, size, request.small, true, slot);
-        self.pieces.insert(base, Piece { size, handle: None });
-        self.count_piece(request.small, size);
-        self.make_free(first);
-        Ok(())
-    }
-
-    fn grow_mapped(
-        &mut self,
-        runtime: &Runtime,
-        abilities: &Abilities,
-        properties: &MemAllocationProp,
-        granularity: usize,
-        slot: StreamSlot,
-        request: &Request,
-    ) -> Result<(), Refusal> {
-        let (hole, need) = match self.best_hole(slot, request, granularity) {
-            Some(found) => found,
-            None => {
-                let need = request.search.next_multiple_of(granularity);
-                if self.limited(need) {
-                    return Err(Refusal::Limit);
-                }
-                let (base, size) = reserve(runtime, abilities, need, granularity).map_err(Refusal::Driver)?;
-                if base + size > lookup::LIMIT {
-                    insist(|| runtime.address_free(base, size));
-                    return Err(Refusal::Driver(beyond_the_table(base)));
-                }
-                (self.new_area(base, size, request.small, false, slot), need)
-            }
-        };
-        if self.limited(need) {
-            return Err(Refusal::Limit);
-        }
-        let start = self.blocks[hole].address;
-        let largest = (self.reserved() / SHARE).max(need / 8).next_multiple_of(granularity).clamp(granularity, LARGEST_PIECE);
-        let pieces = map_all(runtime, properties, start, need, largest, &access_list(self.device)).map_err(Refusal::Driver)?;
-        let mut at = start;
-        for (handle, size) in pieces {
-            self.pieces.insert(at, Piece { size, handle: Some(handle) });
-            self.count_piece(request.small, size);
-            at += size;
-        }
-        if self.blocks[hole].size > need {
-            self.blocks.split(hole, need);
-        }
-        self.blocks[hole].slot = slot;
-        self.blocks[hole].ticket = 0;
-        self.make_free(hole);
-        Ok(())
-    }
-
-    /// Where new memory would complete the request with the fewest bytes: a hole behind free memory of the stream, or any with room.
-    fn best_hole(&self, slot: StreamSlot, request: &Request, granularity: usize) -> Option<(BlockId, usize)> {
+    /// Where new memory would complete the request with the fewest bytes: a hole with room, where `extends` also one behind free memory
+    /// of the stream that has room for the rest.
+    fn best_hole(&self, slot: StreamSlot, request: &Request, granularity: usize, extends: bool) -> Option<(BlockId, usize)> {
         let mut best: Option<(BlockId, usize)> = None;
         for area in self.areas.iter().flatten().filter(|area| area.small == request.small && !area.plain) {
             for id in self.blocks.chain(area.first) {
@@ -223,7 +148,7 @@ impl Core {
                     continue;
                 }
                 let before = (hole.prev != NIL).then(|| &self.blocks[hole.prev]);
-                let have = before.filter(|block| block.state == State::Free && block.slot == slot).map_or(0, |block| block.size);
+                let have = before.filter(|block| extends && block.state == State::Free && block.slot == slot).map_or(0, |block| block.size);
                 let need = request.search.saturating_sub(have).next_multiple_of(granularity);
                 if need > 0 && need <= hole.size && best.is_none_or(|(_, least)| need < least) {
                     best = Some((id, need));
@@ -258,13 +183,13 @@ impl Core {
         found
     }
 
-    /// Takes the addresses of a piece out of the free blocks that cover it.
-    fn punch(&mut self, start: Address, size: usize) {
+    /// Takes the addresses of a piece out of the free blocks that cover it: one block, in the driver's hands.
+    fn take_out(&mut self, start: Address, size: usize) -> BlockId {
         let end = start + size;
-        let area = self.areas.iter().flatten().find(|area| area.base <= start && start < area.base + area.size);
-        let first = area.expect("a piece lies in an area").first;
+        let first = self.area_at(start).first;
         let covering: Vec<BlockId> =
             self.blocks.chain(first).filter(|id| self.blocks[*id].address < end && self.blocks[*id].end() > start).collect();
+        let mut whole = NIL;
         for mut id in covering {
             self.list_remove(id);
             if self.blocks[id].address < start {
@@ -276,8 +201,16 @@ impl Core {
                 let rest = self.blocks.split(id, end - self.blocks[id].address);
                 self.list_insert(rest);
             }
-            self.make_hole(id);
+            self.blocks[id].state = State::Busy;
+            self.blocks[id].ticket = 0;
+            if whole == NIL { whole = id } else { self.blocks.join(whole) }
         }
+        whole
+    }
+
+    fn area_at(&self, address: Address) -> &Area {
+        let holds = |area: &&Area| (area.base..area.base + area.size).contains(&address);
+        self.areas.iter().flatten().find(holds).expect("memory lies in an area")
     }
 
     fn make_hole(&mut self, mut id: BlockId) {
@@ -292,46 +225,55 @@ impl Core {
         }
     }
 
-    /// Unmaps a piece that is free; false if the driver would not. The block lists change only with the driver.
-    fn release_mapped(&mut self, runtime: &Runtime, start: Address, small: bool) -> bool {
-        let Some(Piece { size, handle: Some(handle) }) = self.pieces.get(&start) else { return false };
-        let (size, handle) = (*size, *handle);
-        if runtime.mem_unmap(start, size).is_err() {
-            return false;
+    /// A piece's memory is the driver's again.
+    fn forget_piece(&mut self, start: Address, block: BlockId) {
+        let Block { small, plain, area, .. } = self.blocks[block];
+        if let Some(piece) = self.pieces.remove(&start) {
+            self.uncount_piece(small, piece.size);
         }
-        release(runtime, handle);
-        self.pieces.remove(&start);
-        self.uncount_piece(small, size);
-        self.punch(start, size);
-        true
+        if plain {
+            self.blocks.remove(block);
+            self.areas[area as usize] = None;
+        } else {
+            self.make_hole(block);
+        }
     }
 
-    /// Ends the areas in which nothing is mapped. Reservations that the driver keeps are used again later.
-    fn drop_empty_areas(&mut self, runtime: &Runtime) {
-        for index in 0..self.areas.len() {
-            let Some(area) = &self.areas[index] else { continue };
-            let empty = !area.plain && self.blocks[area.first].state == State::Unmapped && self.blocks[area.first].size == area.size;
-            if empty && insist(|| runtime.address_free(area.base, area.size)) {
-                self.blocks.remove(area.first);
-                self.areas[index] = None;
+    /// The reservations in which nothing is mapped, taken into the driver's hands.
+    fn take_empty_areas(&mut self) -> Vec<(usize, Address, usize)> {
+        let mut empty = Vec::new();
+        for (index, area) in self.areas.iter().enumerate() {
+            let Some(area) = area else { continue };
+            let first = &self.blocks[area.first];
+            if !area.plain && first.state == State::Unmapped && first.size == area.size {
+                empty.push((index, area.base, area.size));
             }
         }
+        for (index, ..) in &empty {
+            let first = self.areas[*index].as_ref().map_or(NIL, |area| area.first);
+            self.blocks[first].state = State::Busy;
+        }
+        empty
     }
 }
 
 #[cold]
 fn beyond_the_table(base: Address) -> Error {
-    Error::internal(format!("The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of."))
+    Error::internal(format!(
+        "The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of, or no multiple of 1 MiB."
+    ))
 }
 
 /// Addresses cost nothing: four times the memory leaves room for pieces that come and go. Where the process has fewer left, less.
 fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize) -> Result<(Address, usize)> {
-    let mut size = abilities.total.saturating_mul(4).max(need).next_multiple_of(granularity);
+    let unit = granularity.max(lookup::GRANULARITY);
+    let need = need.next_multiple_of(unit);
+    let mut size = abilities.total.saturating_mul(4).max(need).next_multiple_of(unit);
     loop {
-        match runtime.address_reserve(size, granularity) {
+        match runtime.address_reserve(size, unit) {
             Ok(base) => return Ok((base, size)),
             Err(error) if size == need || error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => return Err(error),
-            Err(_) => size = (size / 2).max(need).next_multiple_of(granularity),
+            Err(_) => size = (size / 2).max(need).next_multiple_of(unit),
         }
     }
 }
@@ -375,65 +317,157 @@ fn map_all(
 }
 
 impl Cache {
-    /// Gives the driver what is free and past; the answer is whether there was any. Plain segments go outside the lock: cudaFree
-    /// waits for the device.
-    pub fn release_free(&self, runtime: &Runtime) -> Result<bool> {
-        let mut released = false;
-        let mut failure = None;
-        let mut plain = Vec::new();
-        // Before anything is taken out of the lists: what fails here must lose nothing.
-        let _guard = device::Guard::new(self.device)?;
-        {
+    /// Memory from the driver for the request, handed out at once. Under `growing`; nothing changes on failure.
+    pub fn grow(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
+        let Some((properties, granularity)) = abilities.virtual_memory else { return self.grow_plain(runtime, slot, request) };
+        // What it would extend may be taken while the driver works; a hole that has room for all cannot.
+        for extends in [true, false] {
+            let address = self.grow_mapped(runtime, abilities, &properties, granularity, slot, request, extends)?;
+            if let Some(address) = address {
+                return Ok(address);
+            }
+        }
+        Err(Refusal::Driver(Error::internal("New memory does not hold the request that it was made for.")))
+    }
+
+    fn grow_plain(&self, runtime: &Runtime, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
+        let size = match request.search {
+            size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
+            size if size < PLAIN_OWN => PLAIN_LARGE,
+            size => size.next_multiple_of(PLAIN_SMALL),
+        };
+        if self.core.lock().limited(size) {
+            return Err(Refusal::Limit);
+        }
+        let _guard = device::Guard::new(self.device).map_err(Refusal::Driver)?;
+        let base = runtime.malloc(size).map_err(Refusal::Driver)?;
+        if base + size > lookup::LIMIT || !base.is_multiple_of(lookup::GRANULARITY) {
+            insist(|| runtime.free(base));
+            return Err(Refusal::Driver(beyond_the_table(base)));
+        }
+        let mut core = self.core.lock();
+        let first = core.new_area(base, size, request.small, true, slot);
+        core.pieces.insert(base, Piece { size, handle: None });
+        core.count_piece(request.small, size);
+        core.make_free(first);
+        core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn grow_mapped(
+        &self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        properties: &MemAllocationProp,
+        granularity: usize,
+        slot: StreamSlot,
+        request: &Request,
+        extends: bool,
+    ) -> Result<Option<Address>, Refusal> {
+        let found = self.core.lock().best_hole(slot, request, granularity, extends);
+        let (hole, need) = match found {
+            Some(found) => found,
+            None => {
+                let need = request.search.next_multiple_of(granularity);
+                if self.core.lock().limited(need) {
+                    return Err(Refusal::Limit);
+                }
+                let (base, size) = reserve(runtime, abilities, need, granularity).map_err(Refusal::Driver)?;
+                if base + size > lookup::LIMIT {
+                    insist(|| runtime.address_free(base, size));
+                    return Err(Refusal::Driver(beyond_the_table(base)));
+                }
+                (self.core.lock().new_area(base, size, request.small, false, slot), need)
+            }
+        };
+        // Holes change only under `growing`.
+        let (start, largest) = {
             let mut core = self.core.lock();
-            for start in core.releasable() {
-                let area = core.areas.iter().position(|area| area.as_ref().is_some_and(|a| a.base <= start && start < a.base + a.size));
-                let Some(index) = area else { continue };
-                let area = core.areas[index].as_ref().expect("found above");
-                let (small, first, size) = (area.small, area.first, area.size);
-                if !area.plain {
-                    released |= core.release_mapped(runtime, start, small);
-                    continue;
-                }
-                let blocks: Vec<BlockId> = core.blocks.chain(first).collect();
-                for id in blocks {
-                    core.list_remove(id);
-                    core.blocks.remove(id);
-                }
-                core.areas[index] = None;
-                core.pieces.remove(&start);
-                core.uncount_piece(small, size);
-                plain.push((start, size, small));
+            if core.limited(need) {
+                return Err(Refusal::Limit);
             }
-            core.drop_empty_areas(runtime);
+            if core.blocks[hole].size > need {
+                core.blocks.split(hole, need);
+            }
+            core.blocks[hole].state = State::Busy;
+            let largest = (core.reserved() / SHARE).max(need / 8).next_multiple_of(granularity).clamp(granularity, LARGEST_PIECE);
+            (core.blocks[hole].address, largest)
+        };
+        let pieces = map_all(runtime, properties, start, need, largest, &access_list(self.device));
+        let mut core = self.core.lock();
+        let pieces = match pieces {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                core.make_hole(hole);
+                return Err(Refusal::Driver(error));
+            }
+        };
+        let mut at = start;
+        for (handle, size) in pieces {
+            core.pieces.insert(at, Piece { size, handle: Some(handle) });
+            core.count_piece(request.small, size);
+            at += size;
         }
-        for (start, size, small) in plain {
-            match runtime.free(start) {
-                Ok(()) => released = true,
+        core.blocks[hole].slot = slot;
+        core.blocks[hole].ticket = 0;
+        core.make_free(hole);
+        Ok(core.allocate(slot, request, true))
+    }
+
+    /// Gives the driver what is free and past. What the driver does not take stays; the first reason is the answer.
+    pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
+        let _growing = self.growing.lock();
+        let taken: Vec<(Address, usize, Option<MemHandle>, BlockId)> = {
+            let mut core = self.core.lock();
+            let releasable = core.releasable();
+            let sizes = releasable.into_iter().filter_map(|start| core.pieces.get(&start).map(|piece| (start, piece.size, piece.handle)));
+            let sizes: Vec<_> = sizes.collect();
+            sizes.into_iter().map(|(start, size, handle)| (start, size, handle, core.take_out(start, size))).collect()
+        };
+        let mut failure = None;
+        for (start, size, handle, block) in taken {
+            let given = runtime.outside_capture(|| match handle {
+                Some(handle) => runtime.mem_unmap(start, size).map(|()| release(runtime, handle)),
+                None => device::Guard::new(self.device).and_then(|_guard| runtime.free(start)),
+            });
+            let mut core = self.core.lock();
+            match given {
+                Ok(()) => core.forget_piece(start, block),
                 Err(error) => {
-                    // The driver has it still, so the cache has it back.
-                    let mut core = self.core.lock();
-                    let slot = 0;
-                    let first = core.new_area(start, size, small, true, slot);
-                    core.pieces.insert(start, Piece { size, handle: None });
-                    core.count_piece(small, size);
-                    core.make_free(first);
-                    failure = Some(error);
+                    core.make_free(block);
+                    failure.get_or_insert(error);
                 }
             }
         }
-        failure.map_or(Ok(released), Err)
+        let empty = self.core.lock().take_empty_areas();
+        for (index, base, size) in empty {
+            let given = insist(|| runtime.address_free(base, size));
+            let mut core = self.core.lock();
+            let first = core.areas[index].as_ref().map_or(NIL, |area| area.first);
+            if given {
+                core.blocks.remove(first);
+                core.areas[index] = None;
+            } else {
+                core.blocks[first].state = State::Unmapped;
+            }
+        }
+        failure.map_or(Ok(()), Err)
     }
 
     /// Opens all memory of this device to another one, which just got peer access.
     pub fn open_to_peers(&self, runtime: &Runtime) -> Result<()> {
-        let core = self.core.lock();
+        let _growing = self.growing.lock();
+        let mapped: Vec<(Address, usize)> = {
+            let core = self.core.lock();
+            core.pieces.iter().filter(|(_, piece)| piece.handle.is_some()).map(|(start, piece)| (*start, piece.size)).collect()
+        };
         let access = access_list(self.device);
-        let mapped = core.pieces.iter().filter(|(_, piece)| piece.handle.is_some());
-        mapped.into_iter().try_for_each(|(start, piece)| runtime.mem_set_access(*start, piece.size, &access))
+        mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access))
     }
 
     /// Gives everything back, handed out or not. For the end of the process' use of the device.
     pub fn tear_down(&self, runtime: &Runtime) {
+        let _growing = self.growing.lock();
         let mut core = self.core.lock();
         let _guard = device::Guard::new(self.device);
         for (start, piece) in std::mem::take(&mut core.pieces) {
