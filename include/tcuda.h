@@ -945,7 +945,7 @@ tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start
  * @param size   bytes.
  * @param stream the stream that the memory will be used on first; its device is where the memory is.
  * @return TCUDA_ERROR_OUT_OF_MEMORY when the device, the limit or the fraction has no room, after everything free was reused or given
- *         back.
+ *         back (on a capturing stream: without waiting for anything). Other errors are the driver's.
  */
 tcuda_status_t tcuda_malloc_cached(void **ptr, size_t size, tcuda_stream_t stream);
 
@@ -998,8 +998,8 @@ tcuda_status_t tcuda_free_cached_batch(void *const *ptrs, size_t count);
 tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 
 /**
- * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for work that still uses freed blocks. Does
- * nothing before the first allocation.
+ * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for the streams that freed or used free blocks,
+ * for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing before the first allocation.
  *
  * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
  */
