@@ -1,7 +1,7 @@
 //! Start and end: options, no device, threads at once, fork, shutdown. What changes a whole process runs in a child process.
 
 use crate::kit::*;
-use crate::{fails, fault, get, memory, ok, statistics, tests};
+use crate::{fails, fault, get, memory, ok, order, statistics, tests};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
@@ -82,6 +82,7 @@ pub fn child(scene: &str) {
         "lost" => fault::scene_lost(),
         "no_statistics" => statistics::scene_before_init(),
         "contents" => memory::scene_contents(),
+        "plain_order" => order::scene_plain_order(),
         "freed_too_late" => memory::scene_freed_after_shutdown(),
         "options" => statistics::scene_options(),
         other => panic!("no scene is called {other}"),

@@ -1,5 +1,6 @@
 //! When memory is used again: at once on its stream, elsewhere when the work is past; streams that end.
 
+use crate::init::in_child;
 use crate::kit::*;
 use crate::{get, ok, tests};
 use std::ffi::c_void;
@@ -26,11 +27,12 @@ tests![
     out_of_memory_takes_what_others_have_freed,
     out_of_memory_waits_for_pending_blocks,
     out_of_memory_searches_again_after_the_flush,
+    plain_segments_have_the_same_order,
 ];
 
 const MIB: usize = 1 << 20;
-/// Whole pages, so that nothing is left over of one block for the next.
-const SIZE: usize = 4 * MIB;
+/// Nothing is left over of one block for the next: whole pages, and a plain segment of its own.
+const SIZE: usize = 12 * MIB;
 
 fn synchronize(stream: tcuda_stream_t) {
     ok!(tcuda_stream_synchronize(stream));
@@ -382,4 +384,14 @@ fn out_of_memory_searches_again_after_the_flush() {
     opener.join().unwrap();
     free(whole);
     empty_caches();
+}
+
+fn plain_segments_have_the_same_order() {
+    in_child("plain_order", &[("TCUDA_ALLOC_CONF", "expandable_segments:False")]);
+}
+
+pub fn scene_plain_order() {
+    for test in TESTS.iter().filter(|test| test.name != "plain_segments_have_the_same_order") {
+        std::thread::spawn(test.run).join().unwrap_or_else(|_| panic!("{}", test.name));
+    }
 }
