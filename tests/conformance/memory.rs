@@ -74,7 +74,7 @@ fn null_outputs_are_refused_and_null_is_freed() {
     ok!(tcuda_free_cached(null_mut()));
     ok!(tcuda_free_cached_on(null_mut(), NULL));
     ok!(tcuda_record_stream(null_mut(), NULL));
-    ok!(tcuda_free_cached_batch(null(), 5));
+    fails!(INVALID_ARGUMENT, tcuda_free_cached_batch(null(), 5));
 }
 
 fn every_kind_of_stream() {
