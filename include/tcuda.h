@@ -952,7 +952,8 @@ tcuda_status_t tcuda_malloc_cached(void **ptr, size_t size, tcuda_stream_t strea
 /**
  * tcuda_malloc_cached with an alignment.
  *
- * @param alignment a power of two in bytes; below 512 it is 512.
+ * @param alignment a power of two in bytes, at most 1 GiB; below 512 it is 512. A miss takes that much more from the driver, where other
+ *                  blocks find room.
  */
 tcuda_status_t tcuda_malloc_cached_aligned(void **ptr, size_t size, size_t alignment, tcuda_stream_t stream);
 
@@ -992,8 +993,8 @@ tcuda_status_t tcuda_free_cached_batch(void *const *ptrs, size_t count);
  * Notes that a stream uses a block of another stream (Tensor.record_stream). When the block is freed, it is allocated again only after
  * the work that this stream had been given until then. Costs nothing before the free.
  *
- * @param ptr    start of a block; NULL does nothing.
- * @param stream a stream of the block's device; NULL: that device's default stream.
+ * @param ptr    start of a block; NULL does nothing. Memory of somebody else is an error (torch ignores it).
+ * @param stream a stream of the block's device (torch takes any); NULL: that device's default stream.
  */
 tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 

@@ -146,9 +146,12 @@ pub unsafe extern "C" fn tcuda_malloc_cached(ptr: *mut *mut c_void, size: usize,
     })
 }
 
+const MOST_ALIGNMENT: usize = 1 << 30;
+
 /// tcuda_malloc_cached with an alignment.
 ///
-/// @param alignment a power of two in bytes; below 512 it is 512.
+/// @param alignment a power of two in bytes, at most 1 GiB; below 512 it is 512. A miss takes that much more from the driver, where other
+///                  blocks find room.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_malloc_cached_aligned(
     ptr: *mut *mut c_void,
@@ -158,8 +161,8 @@ pub unsafe extern "C" fn tcuda_malloc_cached_aligned(
 ) -> tcuda_status_t {
     guard("tcuda_malloc_cached_aligned", || {
         let out = Out::new(ptr, "ptr")?;
-        if !alignment.is_power_of_two() {
-            return Err(Error::invalid_argument(format!("The alignment {alignment} is no power of two.")));
+        if !alignment.is_power_of_two() || alignment > MOST_ALIGNMENT {
+            return Err(Error::invalid_argument(format!("The alignment {alignment} is no power of two up to 1 GiB.")));
         }
         out.write(memory::allocate(size, alignment, stream::resolve(stream as usize)?)? as *mut c_void);
         Ok(())
@@ -249,8 +252,8 @@ pub unsafe extern "C" fn tcuda_free_cached_batch(ptrs: *const *mut c_void, count
 /// Notes that a stream uses a block of another stream (Tensor.record_stream). When the block is freed, it is allocated again only after
 /// the work that this stream had been given until then. Costs nothing before the free.
 ///
-/// @param ptr    start of a block; NULL does nothing.
-/// @param stream a stream of the block's device; NULL: that device's default stream.
+/// @param ptr    start of a block; NULL does nothing. Memory of somebody else is an error (torch ignores it).
+/// @param stream a stream of the block's device (torch takes any); NULL: that device's default stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_record_stream(ptr: *mut c_void, stream: tcuda_stream_t) -> tcuda_status_t {
     guard_destroy("tcuda_record_stream", ptr, || memory::record_stream(ptr as usize, stream_of_block(ptr, stream)?))

@@ -123,8 +123,10 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
+    // The key first: a thread's first use of its default stream calls the driver.
+    let stream = stream.map(|stream| (stream, StreamKey::of(stream)));
     with_block(address, |core, id| {
-        let owner = stream.map(|stream| slot_on(core, stream, address)).transpose()?;
+        let owner = stream.map(|(stream, key)| slot_on(core, stream, key, address)).transpose()?;
         core.free(id, owner);
         Ok(())
     })
@@ -144,14 +146,14 @@ fn with_block<T>(address: Address, work: impl FnOnce(&mut Core, BlockId) -> Resu
     Err(not_a_block(address))
 }
 
-fn slot_on(core: &mut Core, stream: Stream, address: Address) -> Result<StreamSlot> {
+fn slot_on(core: &mut Core, stream: Stream, key: StreamKey, address: Address) -> Result<StreamSlot> {
     if stream.device != core.device {
         return Err(Error::invalid_argument(format!(
             "The stream is on device {}, the memory at 0x{address:x} on device {}. A block is freed and used on streams of its own device.",
             stream.device, core.device
         )));
     }
-    core.slot_of(StreamKey::of(stream))
+    core.slot_of(key)
 }
 
 #[cold]
@@ -190,8 +192,9 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
+    let key = StreamKey::of(stream);
     with_block(address, |core, id| {
-        let slot = slot_on(core, stream, address)?;
+        let slot = slot_on(core, stream, key, address)?;
         core.record_use(id, slot);
         Ok(())
     })
@@ -269,7 +272,7 @@ fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
 pub fn fraction(device: i32) -> Result<f64> {
     let total = device::properties(device)?.total_memory;
     let limit = cache_of(device)?.core.lock().limit;
-    Ok(limit.map_or(1.0, |limit| limit as f64 / total as f64))
+    Ok(limit.map_or(1.0, |limit| ((limit as f64 / total as f64).min(1.0)).min(1.0)))
 }
 
 /// Reads the options anew: what they say holds from the next growth on, the fraction at once.

@@ -74,6 +74,7 @@ fn null_outputs_are_refused_and_null_is_freed() {
     ok!(tcuda_free_cached(null_mut()));
     ok!(tcuda_free_cached_on(null_mut(), NULL));
     ok!(tcuda_record_stream(null_mut(), NULL));
+    ok!(tcuda_free_cached_batch(null(), 0));
     fails!(INVALID_ARGUMENT, tcuda_free_cached_batch(null(), 5));
 }
 
@@ -186,7 +187,7 @@ fn sizes_beyond_everything() {
         assert_eq!(said.contains("more than 1EB"), size >= 1 << 60, "{said}");
         fails!(OUT_OF_MEMORY, tcuda_malloc_cached_aligned(&mut block, size, 1 << 21, own.0));
         fails!(OUT_OF_MEMORY, tcuda_malloc_cached_batch(&mut block, &size, 1, own.0));
-        fails!(OUT_OF_MEMORY, tcuda_malloc_cached_aligned(&mut block, 1, 1 << 63, own.0));
+        fails!(INVALID_ARGUMENT, tcuda_malloc_cached_aligned(&mut block, 1, 1 << 63, own.0));
         assert!(block.is_null());
         tried += 3 * i64::from(size < 1 << 60);
     }

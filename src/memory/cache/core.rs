@@ -29,17 +29,19 @@ impl StreamKey {
     #[inline]
     pub fn of(stream: Stream) -> StreamKey {
         let raw = if stream.raw == 1 { stream::DEFAULT } else { stream.raw };
-        StreamKey { raw, thread: if raw == stream::PER_THREAD { this_thread() } else { 0 } }
+        StreamKey { raw, thread: if raw == stream::PER_THREAD { this_thread(Some(stream)) } else { 0 } }
     }
 
     /// Whether the calling thread can enqueue work on it.
     pub fn reachable(self) -> bool {
-        self.raw != stream::PER_THREAD || self.thread == this_thread()
+        self.raw != stream::PER_THREAD || self.thread == this_thread(None)
     }
 }
 
-/// A number of this thread's own, never used again. When the thread ends, so does its default stream.
-fn this_thread() -> u64 {
+/// A number of this thread's own, never used again. When the thread ends, so does its default stream, which has to be there when the
+/// number is made: what is made first ends last. 0 for a thread that never used it.
+fn this_thread(used: Option<Stream>) -> u64 {
+    use std::cell::OnceCell;
     use std::sync::atomic::{AtomicU64, Ordering};
     struct Number(u64);
     impl Drop for Number {
@@ -48,8 +50,16 @@ fn this_thread() -> u64 {
         }
     }
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local!(static OWN: Number = Number(NEXT.fetch_add(1, Ordering::Relaxed)));
-    OWN.try_with(|own| own.0).unwrap_or(0)
+    thread_local!(static OWN: OnceCell<Number> = const { OnceCell::new() });
+    // A plain cell: the other, which is dropped with the thread, is registered only after the stream.
+    thread_local!(static KNOWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    let known = KNOWN.get();
+    let Some(stream) = used.filter(|_| known == 0) else { return known };
+    let _ = stream.query();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    KNOWN.set(number);
+    let _ = OWN.try_with(|own| own.set(Number(number)));
+    number
 }
 
 /// What the cache keeps for a stream.

@@ -95,7 +95,7 @@ impl Cache {
         }
         // Oldest first: behind one that is not ready none is.
         let ready = question.marks.iter().take_while(|mark| runtime.event_query(mark.event.raw()).unwrap_or(false)).count();
-        let passed = question.marks.drain(..ready).last().map(|mark| mark.count);
+        let passed = question.marks.drain(..ready).next_back().map(|mark| mark.count);
         let marked = question.marks.last().map_or(passed.unwrap_or(0), |mark| mark.count);
         // An event on the legacy default stream would hold other streams up.
         if asks && question.count > marked && question.marks.len() < MOST_MARKS && question.key.raw != stream::DEFAULT {

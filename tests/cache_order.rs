@@ -1,0 +1,197 @@
+//! The order of streams and the ladder of the device cache, where it is hard: streams and threads that end, streams that others
+//! destroyed, failures between two steps, several threads at the limit. One simulated machine, so the tests take turns.
+
+use std::sync::{Mutex, MutexGuard};
+use tcuda::base::{Status, config};
+use tcuda::memory::{self, stats::Family};
+use tcuda::runtime::{self, code, sim};
+use tcuda::stream::{self, Stream};
+
+const M: usize = 1 << 20;
+const DEFAULT: Stream = Stream { device: 0, raw: 0 };
+const PER_THREAD: Stream = Stream { device: 0, raw: 2 };
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A machine with nothing in its cache.
+fn machine() -> MutexGuard<'static, ()> {
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    config::set("TCUDA_BACKEND", "sim".into());
+    runtime::runtime().unwrap();
+    sim::machine().unwrap().faults().clear();
+    memory::set_limit(None, 0).unwrap();
+    memory::empty_cache(None).unwrap();
+    turn
+}
+
+fn own() -> Stream {
+    stream::create(0, 0).unwrap()
+}
+
+fn busy(stream: Stream, milliseconds: u64) {
+    sim::machine().unwrap().delay(stream.raw, std::time::Duration::from_millis(milliseconds));
+}
+
+fn held(family: Family) -> usize {
+    memory::current(family, 0) as usize
+}
+
+#[test]
+fn a_destroy_that_fails_leaves_the_order_as_it_was() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    let block = memory::allocate(8 * M, 1, a).unwrap();
+    sim::machine().unwrap().faults().fail_at(Some("cudaStreamGetPriority"), 1, code::INVALID_VALUE).unwrap();
+    assert!(stream::destroy(a.raw).is_err());
+    busy(a, 300);
+    memory::free(block).unwrap();
+    let other = memory::allocate(8 * M, 1, b).unwrap();
+    assert!(other != block || a.query().unwrap(), "memory of a busy stream went to another");
+    memory::free(other).unwrap();
+    stream::destroy(a.raw).unwrap();
+    stream::destroy(b.raw).unwrap();
+}
+
+#[test]
+fn memory_of_threads_that_ended_is_used_again() {
+    let _turn = machine();
+    for size in [64 * M, 512] {
+        for _ in 0..40 {
+            let work = move || {
+                let block = memory::allocate(size, 1, PER_THREAD).unwrap();
+                PER_THREAD.synchronize().unwrap();
+                memory::free(block).unwrap();
+            };
+            std::thread::spawn(work).join().unwrap();
+        }
+        assert!(held(Family::ReservedBytes) <= 64 * M + 2 * M, "each thread left memory behind");
+    }
+}
+
+#[test]
+fn blocks_that_ended_threads_used_are_done_with_the_device() {
+    let _turn = machine();
+    let block = memory::allocate(10 * M, 1, DEFAULT).unwrap();
+    std::thread::spawn(move || memory::record_stream(block, PER_THREAD).unwrap()).join().unwrap();
+    memory::free(block).unwrap();
+    assert_eq!(held(Family::ActiveBytes), 0);
+}
+
+#[test]
+fn a_stream_that_its_owner_destroyed_blocks_nobody() {
+    let _turn = machine();
+    let runtime = runtime::runtime().unwrap();
+    let raw = runtime.stream_create(1, 0).unwrap();
+    let foreign = stream::resolve(raw).unwrap();
+    let small = memory::allocate(8 * M, 1, foreign).unwrap();
+    let large = memory::allocate(100 * M, 1, DEFAULT).unwrap();
+    memory::free(small).unwrap();
+    memory::free(large).unwrap();
+    runtime.stream_destroy(raw).unwrap();
+    memory::set_limit(Some(110 * M), 0).unwrap();
+    let block = memory::allocate(105 * M, 1, DEFAULT).unwrap();
+    memory::free(block).unwrap();
+    memory::empty_cache(None).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 0);
+}
+
+#[test]
+fn a_busy_stream_is_marked_a_few_times_only() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    busy(a, 400);
+    let mut blocks = Vec::new();
+    for _ in 0..100 {
+        let block = memory::allocate(4096, 1, a).unwrap();
+        memory::free(block).unwrap();
+        let asked = sim::machine().unwrap().faults().count(Some("cudaEventQuery")).unwrap();
+        blocks.push(memory::allocate(2 * M, 1, b).unwrap());
+        let asked = sim::machine().unwrap().faults().count(Some("cudaEventQuery")).unwrap() - asked;
+        assert!(asked <= 8, "{asked} questions for one allocation");
+    }
+    blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+    stream::destroy(a.raw).unwrap();
+    stream::destroy(b.raw).unwrap();
+}
+
+#[test]
+fn a_stream_takes_over_no_more_than_it_needs() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    let block = memory::allocate(1024 * M, 1, a).unwrap();
+    memory::free(block).unwrap();
+    let taken = memory::allocate(2 * M, 1, b).unwrap();
+    assert!((block..block + 1024 * M).contains(&taken));
+    busy(b, 200);
+    memory::free(taken).unwrap();
+    let again = memory::allocate(512 * M, 1, a).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 1024 * M);
+    memory::free(again).unwrap();
+    stream::destroy(a.raw).unwrap();
+    stream::destroy(b.raw).unwrap();
+}
+
+#[test]
+fn threads_at_the_limit_run_out_only_of_what_is_in_use() {
+    let _turn = machine();
+    memory::set_limit(Some(24 * M), 0).unwrap();
+    let streams: Vec<Stream> = (0..4).map(|_| own()).collect();
+    let threads: Vec<_> = (0..3u64)
+        .map(|thread| {
+            let streams = streams.clone();
+            std::thread::spawn(move || {
+                let mut random = thread * 7919 + 12345;
+                for round in 0..4000 {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let stream = streams[random as usize % 4];
+                    let size = if random % 3 == 0 { random as usize % (3 * M) + M } else { random as usize % (64 << 10) + 1 };
+                    // Three blocks of 4 MiB at most are in use at a time.
+                    let block = memory::allocate(size, 1, stream).unwrap();
+                    let entered = stream.enter().unwrap();
+                    entered.runtime.memset_async(block, 1, size.min(4096), entered.raw).unwrap();
+                    drop(entered);
+                    if random % 4 == 0 {
+                        memory::record_stream(block, streams[random as usize / 7 % 4]).unwrap();
+                    }
+                    memory::free(block).unwrap();
+                    if round % 500 == 0 {
+                        memory::empty_cache(None).unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    memory::check(0);
+    memory::empty_cache(None).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 0);
+    streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+}
+
+#[test]
+fn queries_leave_the_captures_of_other_threads_alone() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    let block = memory::allocate(8 * M, 1, a).unwrap();
+    busy(a, 50);
+    memory::free(block).unwrap();
+    let count = |call| sim::machine().unwrap().faults().count(Some(call)).unwrap();
+    let before = count("cudaThreadExchangeStreamCaptureMode");
+    let other = memory::allocate(8 * M, 1, b).unwrap();
+    assert!(count("cudaThreadExchangeStreamCaptureMode") >= before + 4, "settling and growing, in and out");
+    memory::free(other).unwrap();
+    stream::destroy(a.raw).unwrap();
+    stream::destroy(b.raw).unwrap();
+}
+
+#[test]
+fn a_request_beyond_the_device_keeps_the_cache() {
+    let _turn = machine();
+    let block = memory::allocate(100 * M, 1, DEFAULT).unwrap();
+    memory::free(block).unwrap();
+    let error = memory::allocate(1 << 50, 1, DEFAULT).unwrap_err();
+    assert_eq!(error.status, Status::TCUDA_ERROR_OUT_OF_MEMORY);
+    assert_eq!(held(Family::ReservedBytes), 100 * M);
+}
