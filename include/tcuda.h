@@ -530,11 +530,6 @@ typedef struct tcuda_sim_live_t {
     uint64_t registered_blocks;
 } tcuda_sim_live_t;
 
-/**
- * Index of a block in its device's store.
- */
-typedef uint32_t BlockId;
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -779,7 +774,8 @@ tcuda_status_t tcuda_stream_register(tcuda_stream_t stream, int32_t device);
 
 /**
  * Forgets a stream of another library, whose owner is about to destroy it: memory that waits for it is settled. Every stream that was
- * given to a call of tcuda is known, registered or not.
+ * given to a call of tcuda is known, registered or not. NULL does nothing. Left out, another stream that CUDA makes at the same address
+ * passes for this one, and memory may be used again before this one's work is done.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it itself.
  */
@@ -1298,8 +1294,8 @@ tcuda_status_t tcuda_sim_configure(const tcuda_sim_options_t *options);
  *
  * @param call The CUDA function as tcuda calls it (cudaMalloc, cuMemMap, cudaEventRecord); NULL: whichever.
  * @param nth  1: the next call; 0: every call until tcuda_sim_clear_faults.
- * @param code What it answers, of CUDA's codes (2: out of memory); not 0.
- * @return TCUDA_ERROR_INVALID_ARGUMENT: no function is called so, or the code is 0.
+ * @param code What it answers, of CUDA's codes (2: out of memory); above 0.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: no function is called so, or the code is none.
  */
 tcuda_status_t tcuda_sim_fail_at(const char *call, uint64_t nth, int32_t code);
 

@@ -172,7 +172,10 @@ public:
         check(tcuda_stream_create(&made, device, priority));
         ref_ = made;
     }
-    ~stream() { (void)tcuda_stream_destroy(ref_); }
+    ~stream() {
+        if (ref_.get() != none())
+            (void)tcuda_stream_destroy(ref_);
+    }
     stream(stream &&other) noexcept { std::swap(ref_, other.ref_); }
     stream &operator=(stream &&other) noexcept {
         std::swap(ref_, other.ref_);
@@ -184,7 +187,10 @@ public:
     const stream_ref *operator->() const noexcept { return &ref_; }
 
 private:
-    stream_ref ref_ = tcuda_stream_t();
+    /* What a stream is that was moved from: no stream, not even the default one. Every call refuses it. */
+    static tcuda_stream_t none() noexcept { return reinterpret_cast<tcuda_stream_t>(std::uintptr_t{3}); }
+
+    stream_ref ref_ = none();
 };
 
 /* An event. Without timing by default, as torch.cuda.Event; TCUDA_EVENT_DEFAULT has timing. */

@@ -55,6 +55,13 @@ static void streams_move_and_work()
     const tcuda_stream_t raw = first.get();
     tcuda::stream second(std::move(first));
     CHECK(second.get() == raw);
+    bool refused = false;
+    try {
+        first->synchronize(); /* moved from: no stream, not the default one */
+    } catch (const tcuda::error &error) {
+        refused = error.status() == TCUDA_ERROR_INVALID_HANDLE;
+    }
+    CHECK(refused);
     first = tcuda::stream(-1, -1);
     CHECK(first.get() != raw && first->priority() <= 0);
     first = std::move(second);

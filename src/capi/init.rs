@@ -114,6 +114,12 @@ pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
         }
         process::check()?;
         let in_use = runtime::is_initialized();
+        if in_use && let Err(error) = device::current() {
+            // Nothing can be given back from inside a host function; what ails the device otherwise does not matter here.
+            if error.native == runtime::code::NOT_PERMITTED {
+                return Err(Error { status: Status::TCUDA_ERROR_INVALID_STATE, ..error });
+            }
+        }
         process::set_shut_down(true);
         if in_use {
             device::synchronize_all();

@@ -67,7 +67,8 @@ pub unsafe extern "C" fn tcuda_stream_register(stream: tcuda_stream_t, device: i
 }
 
 /// Forgets a stream of another library, whose owner is about to destroy it: memory that waits for it is settled. Every stream that was
-/// given to a call of tcuda is known, registered or not.
+/// given to a call of tcuda is known, registered or not. NULL does nothing. Left out, another stream that CUDA makes at the same address
+/// passes for this one, and memory may be used again before this one's work is done.
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it itself.
 #[unsafe(no_mangle)]

@@ -28,8 +28,8 @@ enum Undo {
 
 /// Makes a device current and puts the previous one back when dropped. No call is made when it is current already.
 ///
-/// Since CUDA 12 cudaSetDevice makes a context (hundreds of MiB), so a previous device that has none must not be restored with it:
-/// then the device's context is pushed and popped instead, after which the thread stands where it stood.
+/// Since CUDA 12 cudaSetDevice makes a context (hundreds of MiB), so a previous device that has none must not be restored with it, and
+/// one that is lost cannot: then the device's context is pushed and popped instead, after which the thread stands where it stood.
 #[must_use]
 pub struct Guard {
     pub device: i32,
@@ -51,7 +51,7 @@ fn enter(runtime: &Runtime, previous: i32, device: i32) -> Result<Undo> {
     if previous == device {
         return Ok(Undo::Nothing);
     }
-    if !has_context(runtime, previous)
+    if (!has_context(runtime, previous) || super::lost::check(previous).is_err())
         && let Some(context) = runtime.primary_context(device)
     {
         runtime.context_push(context?)?;

@@ -37,7 +37,11 @@ fn check_list(device: i32) -> Result<()> {
         None => Ok(()),
         Some((_, first)) => Err(Error::new(
             Status::TCUDA_ERROR_DEVICE_LOST,
-            format!("Device {device} is lost to this process; only a new process can use it again. The first error was: {}", first.message),
+            format!(
+                "Device {device} is lost to this process; only a new process can use it again. The first error was: {}",
+                // What follows in it says the same.
+                first.message.split_once(". ").map_or(&*first.message, |(what, _)| what)
+            ),
         )
         .with_native(first.native)
         .on_device(device)),

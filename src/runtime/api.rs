@@ -525,6 +525,9 @@ fn classify(code: Code) -> (Status, &'static str) {
         code::NO_DEVICE => (TCUDA_ERROR_NO_DEVICE, ""),
         code::INSUFFICIENT_DRIVER => (TCUDA_ERROR_INSUFFICIENT_DRIVER, ""),
         code::NOT_READY => (TCUDA_ERROR_NOT_READY, ""),
+        code::NOT_PERMITTED => {
+            (TCUDA_ERROR_CUDA, " A host function (tcuda_stream_add_host_function) must not call CUDA, nor what of tcuda calls it.")
+        }
         code::NOT_SUPPORTED | code::PEER_ACCESS_UNSUPPORTED => (TCUDA_ERROR_NOT_SUPPORTED, ""),
         900..=909 => (TCUDA_ERROR_CAPTURE, ""),
         other if code::is_sticky(other) => (

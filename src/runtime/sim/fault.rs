@@ -103,10 +103,10 @@ impl Faults {
 
     /// The `nth` call from now on (1: the next) fails with `code`; 0: every call until `clear`. Several faults may wait at once.
     pub fn fail_at(&self, call: Option<&str>, nth: u64, code: Code) -> Result<()> {
-        if code == 0 {
-            return Err(Error::invalid_argument(
-                "The code of a fault is 0, which is success. Give a code of the CUDA runtime: 2 is out of memory.",
-            ));
+        if code <= 0 {
+            return Err(Error::invalid_argument(format!(
+                "The code of a fault is {code}, which is no error of CUDA. Give a code of the CUDA runtime: 2 is out of memory."
+            )));
         }
         let slot = call.map(Slot::by_name).transpose()?;
         let mut faults = self.faults.lock();
