@@ -1114,8 +1114,9 @@ const char *tcuda_get_allocator_backend(void);
 
 /* ==== Copies ==================================================================================================================
  * Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success
- * whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT. Blocks of tcuda's
- * cache that are freed while a copy is under way are reused only when it is done.
+ * whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT; one that
+ * lies, or a range that ends, where neither host nor device has memory is TCUDA_ERROR_INVALID_POINTER, as far as that can be told. Blocks
+ * of tcuda's cache that are freed while a copy is under way are reused only when it is done.
  */
 
 /**
@@ -1151,19 +1152,20 @@ tcuda_status_t tcuda_copy_async(void *dst, const void *src, size_t size, tcuda_s
  * @param dst       where.
  * @param value     its low byte is written.
  * @param size      bytes.
- * @param stream    NULL is the default stream of the memory's device.
- * @return TCUDA_ERROR_INVALID_ARGUMENT: also where dst is pageable host memory.
+ * @param stream    of the memory's device (for pinned and managed memory of any device); NULL is the default stream there.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also where dst is pageable host memory, or the stream is of another device.
  */
 tcuda_status_t tcuda_memset_async(void *dst, int32_t value, size_t size, tcuda_stream_t stream);
 
 /* ==== Tensors =================================================================================================================
  * A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors
  * of other libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative (NULL: packed), up to
- * 64 dimensions, one lane, elements of 8 to 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or managed
- * memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
+ * 64 dimensions, one lane, elements of 8, 16, 32, 64 or 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or
+ * managed memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
  * TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any
  * thread. Work runs on the tensors' device, whatever device is current, and a NULL stream is that device's default stream; on CPU tensors
- * it is done at once, with no device needed. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
+ * it is done at once, with no device needed (except after tcuda_shutdown and in a forked child, as everything). Data that is not where
+ * its tensor says is TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
  * done.
  */
 
@@ -1172,7 +1174,7 @@ tcuda_status_t tcuda_memset_async(void *dst, int32_t value, size_t size, tcuda_s
  *
  * @param out       gets the tensor.
  * @param device    an index, -1 for the current device, TCUDA_DEVICE_CPU for pageable host memory.
- * @param dtype     the type of the elements.
+ * @param dtype     the type of the elements: a type code of DLPack 1.1 but opaque handles, bool of 8 bits.
  * @param ndim      0 (a tensor of one element) to 64.
  * @param shape     ndim sizes; with a 0 among them there is no memory, and data is NULL.
  * @param stream    on which the memory is used first, as in tcuda_malloc_cached.
@@ -1198,7 +1200,7 @@ tcuda_status_t tcuda_tensor_empty_like(tcuda_managed_tensor_t **out, const tcuda
 /**
  * Sets every element to one value (torch's Tensor.fill_).
  *
- * @param tensor    any strides, but no two indices may mean one element.
+ * @param tensor    any strides, but no two indices may mean one element; only stride 0 is noticed.
  * @param value     one element of the type dtype, in host memory; read before the call returns.
  * @param dtype     need not be the tensor's type: the value is converted as by torch.
  * @param stream    of the tensor's device.
@@ -1220,7 +1222,7 @@ tcuda_status_t tcuda_tensor_fill(const tcuda_tensor_t *tensor, const void *value
  * pageable memory it is complete on return in any case. Between two devices it runs on the source's stream, after what the destination's
  * stream has got before, which in turn waits for it.
  *
- * @param dst             any strides, but no two indices may mean one element.
+ * @param dst             any strides, but no two indices may mean one element; only stride 0 is noticed.
  * @param src             may not overlap dst, unless it is the same.
  * @param non_blocking    whether to return before pinned memory was written or read.
  * @param stream          of the device. NULL is the default stream, TCUDA_STREAM_CURRENT the current one; with two devices this means both

@@ -1,8 +1,9 @@
 //! Copies
 //!
 //! Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success
-//! whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT. Blocks of tcuda's
-//! cache that are freed while a copy is under way are reused only when it is done.
+//! whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT; one that
+//! lies, or a range that ends, where neither host nor device has memory is TCUDA_ERROR_INVALID_POINTER, as far as that can be told. Blocks
+//! of tcuda's cache that are freed while a copy is under way are reused only when it is done.
 
 use super::guard::guard;
 use super::structs::tcuda_stream_t;
@@ -44,8 +45,8 @@ pub unsafe extern "C" fn tcuda_copy_async(dst: *mut c_void, src: *const c_void, 
 /// @param dst       where.
 /// @param value     its low byte is written.
 /// @param size      bytes.
-/// @param stream    NULL is the default stream of the memory's device.
-/// @return TCUDA_ERROR_INVALID_ARGUMENT: also where dst is pageable host memory.
+/// @param stream    of the memory's device (for pinned and managed memory of any device); NULL is the default stream there.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT: also where dst is pageable host memory, or the stream is of another device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memset_async(dst: *mut c_void, value: i32, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
     guard("tcuda_memset_async", || copy::memset_async(dst as usize, value, size, stream as usize))

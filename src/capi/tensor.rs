@@ -2,11 +2,12 @@
 //!
 //! A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors
 //! of other libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative (NULL: packed), up to
-//! 64 dimensions, one lane, elements of 8 to 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or managed
-//! memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
+//! 64 dimensions, one lane, elements of 8, 16, 32, 64 or 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or
+//! managed memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
 //! TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any
 //! thread. Work runs on the tensors' device, whatever device is current, and a NULL stream is that device's default stream; on CPU tensors
-//! it is done at once, with no device needed. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
+//! it is done at once, with no device needed (except after tcuda_shutdown and in a forked child, as everything). Data that is not where
+//! its tensor says is TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
 //! done.
 
 use super::guard::{Out, guard, guard_always, null, slice};
@@ -114,7 +115,7 @@ fn origin_of(owned: &Owned) -> tcuda_tensor_origin_t {
 ///
 /// @param out       gets the tensor.
 /// @param device    an index, -1 for the current device, TCUDA_DEVICE_CPU for pageable host memory.
-/// @param dtype     the type of the elements.
+/// @param dtype     the type of the elements: a type code of DLPack 1.1 but opaque handles, bool of 8 bits.
 /// @param ndim      0 (a tensor of one element) to 64.
 /// @param shape     ndim sizes; with a 0 among them there is no memory, and data is NULL.
 /// @param stream    on which the memory is used first, as in tcuda_malloc_cached.
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn tcuda_tensor_empty(
 ) -> tcuda_status_t {
     guard("tcuda_tensor_empty", || {
         let out = Out::new(out, "out")?;
-        let ndim = tensor::check_ndim(ndim, "out")?;
+        let ndim = tensor::check_ndim(ndim, "ndim")?;
         let shape = unsafe { slice(shape, ndim, "shape") }?;
         out.write(hand_out(tensor::empty(device, dtype, shape, stream as usize)?));
         Ok(())
@@ -159,7 +160,7 @@ pub unsafe extern "C" fn tcuda_tensor_empty_like(
 
 /// Sets every element to one value (torch's Tensor.fill_).
 ///
-/// @param tensor    any strides, but no two indices may mean one element.
+/// @param tensor    any strides, but no two indices may mean one element; only stride 0 is noticed.
 /// @param value     one element of the type dtype, in host memory; read before the call returns.
 /// @param dtype     need not be the tensor's type: the value is converted as by torch.
 /// @param stream    of the tensor's device.
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn tcuda_tensor_fill(
 /// pageable memory it is complete on return in any case. Between two devices it runs on the source's stream, after what the destination's
 /// stream has got before, which in turn waits for it.
 ///
-/// @param dst             any strides, but no two indices may mean one element.
+/// @param dst             any strides, but no two indices may mean one element; only stride 0 is noticed.
 /// @param src             may not overlap dst, unless it is the same.
 /// @param non_blocking    whether to return before pinned memory was written or read.
 /// @param stream          of the device. NULL is the default stream, TCUDA_STREAM_CURRENT the current one; with two devices this means both

@@ -5,8 +5,8 @@
 //! Locks:  none.
 //! Tests:  in the file, tests/conformance/copy.rs.
 
-use crate::base::{Error, Result};
-use crate::runtime::{self, Address, api, kernels};
+use crate::base::{Error, Result, Status};
+use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
 use crate::{device, event, memory};
 
@@ -29,6 +29,16 @@ impl Place {
     }
 }
 
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Pageable => f.write_str("host memory"),
+            Place::Pinned => f.write_str("pinned host memory"),
+            Place::Device(device) => write!(f, "memory of device {device}"),
+        }
+    }
+}
+
 /// One end of a copy. Device memory comes with the stream that orders what is done to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
@@ -46,24 +56,49 @@ impl End {
         End { address, place: Place::Device(stream.device), stream: Some(stream) }
     }
 
-    fn current(address: Address) -> Result<End> {
-        let place = place_of(address)?;
+    fn current(name: &str, address: Address, size: usize) -> Result<End> {
+        let place = check_place(name, address, size)?;
         let stream = place.device().map(stream::current).transpose()?;
         Ok(End { address, place, stream })
     }
 }
 
 /// tcuda's own blocks first, then what CUDA knows. With no backend everything is plain host memory.
-pub fn place_of(address: Address) -> Result<Place> {
-    if let Some(device) = memory::device_of(address) {
-        return Ok(Place::Device(device));
+pub fn find(address: Address) -> Result<api::Place> {
+    match memory::device_of(address) {
+        Some(device) => Ok(api::Place::Device { device }),
+        None => runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address)),
     }
-    let Ok(runtime) = runtime::runtime() else { return Ok(Place::Pageable) };
-    Ok(match runtime.place_of(address)? {
+}
+
+pub fn place_of(address: Address) -> Result<Place> {
+    Ok(match find(address)? {
         api::Place::Unregistered => Place::Pageable,
         api::Place::Pinned { .. } => Place::Pinned,
         api::Place::Device { device } | api::Place::Managed { device } => Place::Device(device),
     })
+}
+
+/// The place of memory that is to be used.
+fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
+    let place = place_of(address)?;
+    if place == Place::Pageable {
+        check_host(name, address, size)?;
+    }
+    Ok(place)
+}
+
+/// Refuses what the host would fault on, as far as the first and the last byte tell. What belongs to a cache is no host memory.
+pub fn check_host(name: &str, address: Address, size: usize) -> Result<()> {
+    let wrong = |text| Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text));
+    if memory::reserves(address).is_some() || !host::is_readable(address) {
+        return wrong(format!("'{name}': {address:#x} lies where no memory is (freed?)."));
+    }
+    let last = address.saturating_add(size.max(1) - 1);
+    if !host::is_readable(last) {
+        return wrong(format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, where no memory is."));
+    }
+    Ok(())
 }
 
 /// Copies between any two places, on their current streams.
@@ -73,7 +108,7 @@ pub fn copy(to: Address, from: Address, size: usize, non_blocking: bool) -> Resu
     }
     check_range("dst", to, size)?;
     check_range("src", from, size)?;
-    transfer(End::current(to)?, End::current(from)?, size, non_blocking)
+    transfer(End::current("dst", to, size)?, End::current("src", from, size)?, size, non_blocking)
 }
 
 /// The copy itself, `size` at least 1. Work given to either end's stream before is done before, work given later comes after.
@@ -106,14 +141,23 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
 
 fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
     let entered = stream.enter()?;
-    match (to.place, from.place) {
+    let enqueued = match (to.place, from.place) {
         (Place::Device(to_device), Place::Device(from_device)) if to_device != from_device => {
             // For speed only: without access the driver goes by way of the host.
             device::peer::ensure(from_device, to_device)?;
             entered.runtime.memcpy_peer_async(to.address, to_device, from.address, from_device, size, entered.raw)
         }
         _ => entered.runtime.memcpy_async(to.address, from.address, size, entered.raw),
-    }
+    };
+    enqueued.map_err(|error| {
+        let ends = |end: End| format!("{:#x} ({})", end.address, end.place);
+        explain(error, || format!("Copy of {size} bytes from {} to {}", ends(from), ends(to)))
+    })
+}
+
+/// CUDA calls an argument invalid without saying which: most often the range is longer than its memory.
+fn explain(error: Error, what: impl Fn() -> String) -> Error {
+    if error.status == Status::TCUDA_ERROR_INVALID_ARGUMENT { error.context(what()) } else { error }
 }
 
 /// cudaMemcpyAsync with the addresses' places found out. A NULL stream is the default one of the source's device, else of the
@@ -124,7 +168,7 @@ pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Res
     }
     check_range("dst", to, size)?;
     check_range("src", from, size)?;
-    let (to_place, from_place) = (place_of(to)?, place_of(from)?);
+    let (to_place, from_place) = (check_place("dst", to, size)?, check_place("src", from, size)?);
     let stream = stream_near(handle, from_place.device().or(to_place.device()))?;
     let end = |address, place| End { address, place, stream: Some(stream) };
     for (address, place) in [(to, to_place), (from, from_place)] {
@@ -141,18 +185,21 @@ pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Resu
         return Ok(());
     }
     check_range("dst", to, size)?;
-    let place = place_of(to)?;
-    if place == Place::Pageable {
-        return Err(Error::invalid_argument(format!(
-            "'dst' ({to:#x}) is pageable host memory, which a device cannot set. Use memset, or memory of tcuda_malloc_cached."
-        )));
-    }
-    let stream = stream_near(handle, place.device())?;
-    if place.device().is_some() {
-        memory::record_stream_of(to, stream)?;
-    }
+    let stream = match find(to)? {
+        api::Place::Unregistered => {
+            check_host("dst", to, size)?;
+            return Err(Error::invalid_argument(format!(
+                "'dst' ({to:#x}) is pageable host memory, which a device cannot set. Use memset, or memory of tcuda_malloc_cached."
+            )));
+        }
+        api::Place::Device { device } => stream::resolve_on(handle, device)?,
+        api::Place::Managed { device } => stream_near(handle, Some(device))?,
+        api::Place::Pinned { .. } => stream::resolve(handle)?,
+    };
+    memory::record_stream_of(to, stream)?;
     let entered = stream.enter()?;
-    entered.runtime.memset_async(to, value, size, entered.raw)
+    let enqueued = entered.runtime.memset_async(to, value, size, entered.raw);
+    enqueued.map_err(|error| explain(error, || format!("Setting {size} bytes from {to:#x}")))
 }
 
 /// A stream of any device; a special handle means the stream of that name of `device`.
@@ -184,6 +231,10 @@ mod tests {
         assert!(check_range("dst", usize::MAX - 3, 4).is_err());
         assert!(check_range("dst", 4096, usize::MAX / 2 + 1).is_err());
         assert!(check_range("dst", 4096, 1 << 40).is_ok());
+        assert!(check_host("src", 4096, 0).unwrap_err().message.contains("'src': 0x1000 lies where no memory is"));
+        let byte = 0u8;
+        assert!(check_host("src", &raw const byte as usize, 1).is_ok());
+        assert!(check_host("src", &raw const byte as usize, isize::MAX as usize).unwrap_err().message.contains("where no memory is"));
         // Nothing to do needs no valid pointers, and no device.
         assert_eq!(copy(0, 0, 0, false), Ok(()));
         assert_eq!(copy_async(0, 7, 0, 12345), Ok(()));

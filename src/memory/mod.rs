@@ -295,6 +295,11 @@ pub fn shutdown() {
     options::reset();
 }
 
+/// The device whose cache an address belongs to, be it of a block, of free memory, or reserved with no memory there.
+pub fn reserves(address: Address) -> Option<i32> {
+    CACHES.get()?.iter().find(|cache| cache.core.lock().reserves(address)).map(|cache| cache.device)
+}
+
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.
 #[doc(hidden)]
 pub fn check(device: i32) {

@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod cuda;
+pub mod host;
 pub mod kernels;
 pub mod select;
 pub mod sim;

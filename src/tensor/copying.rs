@@ -24,6 +24,8 @@ pub fn copy(to: &View, from: &View, non_blocking: bool, handle: usize) -> Result
     }
     check_overlap(to, from)?;
     if to_stream.is_none() && from_stream.is_none() {
+        to.check_host("dst")?;
+        from.check_host("src")?;
         return on_host(work, plan(to, from)?);
     }
     let to = Side { view: to, end: to.end(to_stream, "dst")? };

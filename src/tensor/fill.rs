@@ -34,7 +34,10 @@ pub fn fill(tensor: &View, value: [u8; 16], dtype: DType, handle: usize) -> Resu
             tensor.end(Some(stream), "tensor")?;
             run_on(stream, work, plan, &[tensor.address])
         }
-        None => on_host(work, plan),
+        None => {
+            tensor.check_host("tensor")?;
+            on_host(work, plan)
+        }
     }
 }
 
@@ -49,7 +52,11 @@ impl std::fmt::Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Number::Integer(value) => value.fmt(f),
-            Number::Real(value) => value.fmt(f),
+            Number::Real(value) => {
+                // Otherwise up to 309 digits.
+                let long = value.is_finite() && *value != 0.0 && !(1e-5..1e16).contains(&value.abs());
+                if long { std::fmt::LowerExp::fmt(value, f) } else { value.fmt(f) }
+            }
         }
     }
 }
@@ -79,7 +86,7 @@ fn cast(value: [u8; 16], from: Element, to: Element) -> Result<[u8; 16]> {
         _ => imaginary == 0.0 && holds(to, real),
     };
     if !fits {
-        let shown = if imaginary == 0.0 { real.to_string() } else { format!("{real}{imaginary:+}i") };
+        let shown = if imaginary == 0.0 { real.to_string() } else { format!("{real}{:+}i", Number::Real(imaginary)) };
         return Err(Error::invalid_argument(format!("value {shown} cannot be converted to type {} without overflow", to.name())));
     }
     convert(&value, to, from)
@@ -159,6 +166,10 @@ mod tests {
         ] {
             let error = cast_f64(value, to).unwrap_err();
             assert!(error.message.contains("without overflow"), "{value} to {to:?}: {error}");
+        }
+        for (value, shown) in [(1e300, "value 1e300 "), (-1e16, "value -1e16 "), (9e15, "value 9000000000000000 "), (300.5, "value 300.5 ")]
+        {
+            assert!(cast_f64(value, Element::U8).unwrap_err().message.starts_with(shown), "{value}");
         }
         assert!(cast_i64(-256, Element::U8).is_err() && cast_i64(128, Element::I8).is_err());
         assert!(cast_f64(-(2f64.powi(63)), Element::I64).is_ok() && cast_f64(2f64.powi(63), Element::U64).is_ok());

@@ -111,7 +111,7 @@ enum Target {
 }
 
 fn make(target: Target, dtype: DType, shape: &[i64], strides: Vec<i64>) -> Result<Owned> {
-    let item = view::check_dtype(dtype, "out")?;
+    let item = view::check_dtype(dtype, "dtype")?;
     // Packed: the elements are all there is.
     let bytes = view::check_shape(shape, item, "out")? as usize * item;
     let place = match target {
@@ -135,7 +135,9 @@ fn make(target: Target, dtype: DType, shape: &[i64], strides: Vec<i64>) -> Resul
 
 /// Uninitialised and packed. `device` -1 is the current one, -2 the CPU.
 pub fn empty(device: i32, dtype: DType, shape: &[i64], handle: usize) -> Result<Owned> {
-    view::check_shape(shape, view::check_dtype(dtype, "out")?, "out")?;
+    let item = view::check_dtype(dtype, "dtype")?;
+    view::check_known(dtype, "dtype")?;
+    view::check_shape(shape, item, "shape")?;
     make(target_of(device, handle)?, dtype, shape, strides::contiguous(shape))
 }
 

@@ -6,7 +6,7 @@ use crate::base::dtype::DType;
 use crate::base::{Error, Result};
 use crate::copy::{self, End, Place};
 use crate::device;
-use crate::memory;
+use crate::runtime::api::Place as Found;
 use crate::runtime::kernels::element::Element;
 use crate::stream::Stream;
 
@@ -40,30 +40,46 @@ pub fn check_ndim(ndim: i32, name: &str) -> Result<usize> {
     usize::try_from(ndim)
         .ok()
         .filter(|ndim| *ndim <= MOST_DIMS)
-        .ok_or_else(|| Error::invalid_argument(format!("'{name}' has {ndim} dimensions; 0 to {MOST_DIMS} are possible.")))
+        .ok_or_else(|| Error::invalid_argument(format!("'{name}': {ndim} dimensions; 0 to {MOST_DIMS} are possible.")))
 }
 
 /// Bytes of an element of a type that tcuda can move.
 pub fn check_dtype(dtype: DType, name: &str) -> Result<usize> {
     if dtype.lanes != 1 {
         return Err(Error::invalid_argument(format!(
-            "'{name}' has elements of {} lanes; tcuda takes one lane. Give the lanes a dimension of their own.",
+            "'{name}': elements of {} lanes; tcuda takes one lane. Give the lanes a dimension of their own.",
             dtype.lanes
         )));
     }
     match dtype.bits {
         8 | 16 | 32 | 64 | 128 => Ok(dtype.size()),
         bits => Err(Error::not_supported(format!(
-            "'{name}' has elements of {bits} bits (DLPack code {}). 8, 16, 32, 64 and 128 are taken.",
+            "'{name}': elements of {bits} bits (DLPack code {}). 8, 16, 32, 64 and 128 are taken.",
             dtype.code
         ))),
+    }
+}
+
+/// For what tcuda makes: a type that DLPack 1.1 names. What comes in may be of a newer one, and is bytes.
+pub fn check_known(dtype: DType, name: &str) -> Result<()> {
+    const OPAQUE: u8 = 3;
+    const BOOL: u8 = 6;
+    const UNKNOWN: u8 = 18;
+    match dtype.code {
+        OPAQUE | UNKNOWN.. => {
+            Err(Error::not_supported(format!("'{name}': {} is no code of a type that DLPack 1.1 has elements of.", dtype.code)))
+        }
+        BOOL if dtype.bits != 8 => {
+            Err(Error::not_supported(format!("'{name}': a bool of {} bits (DLPack code {BOOL}). Taken are 8.", dtype.bits)))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Elements of a shape; sizes may not be negative, and bytes have to fit memory.
 pub fn check_shape(shape: &[i64], item: usize, name: &str) -> Result<u64> {
     if let Some(size) = shape.iter().find(|size| **size < 0) {
-        return Err(Error::invalid_argument(format!("'{name}' has the shape {shape:?}: a size of {size} cannot be.")));
+        return Err(Error::invalid_argument(format!("'{name}': the shape {shape:?} has a size of {size}, which cannot be.")));
     }
     if shape.contains(&0) {
         return Ok(0);
@@ -73,7 +89,7 @@ pub fn check_shape(shape: &[i64], item: usize, name: &str) -> Result<u64> {
     match bytes {
         Some(bytes) => Ok(bytes / item as u64),
         None => Err(Error::invalid_argument(format!(
-            "'{name}' has the shape {shape:?} with elements of {item} bytes: more than memory can hold."
+            "'{name}': the shape {shape:?} with elements of {item} bytes is more than memory can hold."
         ))),
     }
 }
@@ -179,34 +195,36 @@ impl View {
         Ok(())
     }
 
-    /// This end of a copy. What the tensor says of its place is compared with what tcuda and CUDA know, where that is cheap; pinned
-    /// host memory is found out though its tensor says CPU, as torch's does.
+    /// This end of a copy. What the tensor says of its place is compared with what tcuda and CUDA know; pinned host memory is found out
+    /// though its tensor says CPU, as torch's does. Managed memory is everybody's, and a device reaches pinned memory as its own.
     pub fn end(&self, stream: Option<Stream>, name: &str) -> Result<End> {
-        let wrong = |found: Place| {
-            Err(Error::invalid_argument(format!(
-                "'{name}' says that its data ({:#x}) is in {}, but it is in {}.",
-                self.address,
-                describe(self.place),
-                describe(found)
-            )))
-        };
-        match (self.place, stream) {
-            (Place::Device(device), Some(stream)) => match memory::device_of(self.address) {
-                Some(found) if found != device => wrong(Place::Device(found)),
-                _ => Ok(End::device(self.address, stream)),
-            },
-            _ => match copy::place_of(self.address)? {
-                found @ Place::Device(_) => wrong(found),
-                found => Ok(End::host(self.address, found)),
-            },
+        match (self.place, stream, copy::find(self.address)?) {
+            (Place::Device(stated), _, Found::Device { device }) if device != stated => Err(self.misplaced(Place::Device(device), name)),
+            (Place::Device(_), Some(_), Found::Unregistered) => {
+                copy::check_host(name, self.address, self.bytes())?;
+                Err(self.misplaced(Place::Pageable, name))
+            }
+            (Place::Device(_), Some(stream), _) => Ok(End::device(self.address, stream)),
+            (_, _, Found::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
+            (_, _, Found::Unregistered) => {
+                copy::check_host(name, self.address, self.bytes())?;
+                Ok(End::host(self.address, Place::Pageable))
+            }
+            (_, _, Found::Pinned { .. } | Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
         }
     }
-}
 
-fn describe(place: Place) -> String {
-    match place {
-        Place::Device(device) => format!("memory of device {device}"),
-        _ => String::from("host memory"),
+    /// The same where no device takes part, and none is asked unless something is wrong: that would wake it up.
+    pub fn check_host(&self, name: &str) -> Result<()> {
+        copy::check_host(name, self.address, self.bytes()).map_err(|error| match copy::place_of(self.address) {
+            Ok(found @ Place::Device(_)) => self.misplaced(found, name),
+            _ => error,
+        })
+    }
+
+    #[cold]
+    fn misplaced(&self, found: Place, name: &str) -> Error {
+        Error::invalid_argument(format!("'{name}' says that its data ({:#x}) is in {}, but it is in {found}.", self.address, self.place))
     }
 }
 

@@ -17,6 +17,8 @@ tests![
     the_same_on_streams,
     nothing_needs_nothing,
     bad_ranges_are_refused,
+    where_no_memory_is_nothing_is_copied,
+    what_cuda_refuses_is_named,
     copies_between_devices_are_ordered_both_ways,
     blocks_in_use_are_not_reused_early,
     the_current_device_stays,
@@ -152,6 +154,40 @@ fn bad_ranges_are_refused() {
     assert!(fails!(INVALID_ARGUMENT, tcuda_memset_async(block.at(0), 0, usize::MAX, null_mut())).contains("past the end"));
     assert!(fails!(INVALID_ARGUMENT, tcuda_memset_async(from.cast_mut(), 0, 16, null_mut())).contains("pageable host memory"));
     fails!(INVALID_HANDLE, tcuda_copy_async(block.at(0), from, 4, handle(0x44)));
+}
+
+fn where_no_memory_is_nothing_is_copied() {
+    let host = [1u8; 64];
+    let from = host.as_ptr().cast();
+    let block = Memory::device(0, 64, null_mut());
+    let gone = allocate(64 << 20, null_mut());
+    // Reserved by the cache with no memory there, then not even reserved.
+    let behind = gone.wrapping_byte_add(64 << 20);
+    free(gone);
+    ok!(tcuda::capi::memory::tcuda_empty_cache(0));
+    for nowhere in [gone, behind, gone.wrapping_byte_add(12345), 8 as *mut c_void] {
+        assert!(fails!(INVALID_POINTER, tcuda_copy(nowhere, from, 16, false)).contains("'dst'"));
+        assert!(fails!(INVALID_POINTER, tcuda_copy(host.as_ptr().cast_mut().cast(), nowhere, 16, false)).contains("where no memory is"));
+        assert!(fails!(INVALID_POINTER, tcuda_copy(block.at(0), nowhere, 16, true)).contains("'src'"));
+        assert!(fails!(INVALID_POINTER, tcuda_copy_async(nowhere, block.at(0), 16, null_mut())).contains("'dst'"));
+        assert!(fails!(INVALID_POINTER, tcuda_memset_async(nowhere, 0, 16, null_mut())).contains("where no memory is"));
+    }
+    assert_eq!(host, [1; 64]);
+}
+
+fn what_cuda_refuses_is_named() {
+    let block = allocate(512, null_mut());
+    let host = vec![0u8; 1 << 30];
+    let message = fails!(INVALID_ARGUMENT, tcuda_copy(block, host.as_ptr().cast(), 1 << 30, false));
+    let ends = [format!("{:#x} (host memory)", host.as_ptr() as usize), format!("{:#x} (memory of device 0)", block as usize)];
+    assert!(message.contains("1073741824 bytes") && ends.iter().all(|end| message.contains(end)), "{message}");
+    let message = fails!(INVALID_ARGUMENT, tcuda_memset_async(block, 0, 1 << 40, null_mut()));
+    assert!(message.contains(&format!("{} bytes from {:#x}", 1u64 << 40, block as usize)), "{message}");
+    if device_count() > 1 {
+        let message = fails!(INVALID_ARGUMENT, tcuda_memset_async(block, 0, 16, Own::on(1).0));
+        assert!(message.contains("The stream belongs to device 1, what it is to work on to device 0"), "{message}");
+    }
+    free(block);
 }
 
 /// Makes streams current for the length of a test.

@@ -27,6 +27,7 @@ tests![
     to_says_what_it_gave,
     pinned_tensors,
     bad_tensors_are_refused_with_a_reason,
+    data_is_where_its_tensor_says,
     bad_shapes_give_no_tensor,
     deleters_run_on_any_thread,
     each_call_of_the_backend_may_fail_once: [Faults, TwoDevices],
@@ -532,6 +533,52 @@ fn bad_tensors_are_refused_with_a_reason() {
     refused(copy(&said_cpu, Managed::empty(0, F32, &[2, 3]).tensor()), INVALID, "in host memory, but it is in memory of device 0");
 }
 
+fn data_is_where_its_tensor_says() {
+    const INVALID: tcuda_status_t = TCUDA_ERROR_INVALID_ARGUMENT;
+    let good = Managed::empty(0, F32, &[4]);
+    let other = Managed::empty(0, I32, &[4]);
+    let home = Managed::empty(CPU, F32, &[4]);
+    let value = 1f32;
+    let fill = |tensor: &tcuda_tensor_t| unsafe { tcuda_tensor_fill(tensor, (&raw const value).cast(), F32, null_mut()) };
+    let copy = |to: &tcuda_tensor_t, from: &tcuda_tensor_t| unsafe { tcuda_tensor_copy(to, from, false, null_mut()) };
+    ok!(tcuda_tensor_fill(home.tensor(), (&raw const value).cast(), F32, null_mut()));
+    let says = |tensor: &tcuda_tensor_t, device_type| tcuda_tensor_t { device: tcuda_place_t { device_type, device_id: 0 }, ..*tensor };
+    for host in [1, 3] {
+        let bad = says(good.tensor(), host);
+        for status in [fill(&bad), copy(&bad, home.tensor()), copy(home.tensor(), &bad), copy(other.tensor(), &bad)] {
+            refused(status, INVALID, "host memory, but it is in memory of device 0");
+        }
+    }
+    for device in [2, 13] {
+        let bad = says(home.tensor(), device);
+        for status in [fill(&bad), copy(&bad, other.tensor()), copy(good.tensor(), &bad), copy(other.tensor(), &bad)] {
+            refused(status, INVALID, "says that its data");
+            assert!(message().contains("is in memory of device 0, but it is in host memory"), "{}", message());
+        }
+        // Without elements there is nothing to be anywhere.
+        let mut none = [0i64];
+        ok!(tcuda_tensor_fill(
+            &tcuda_tensor_t { shape: none.as_mut_ptr(), data: null_mut(), ..bad },
+            (&raw const value).cast(),
+            F32,
+            null_mut()
+        ));
+    }
+    for place in [1, 2, 3, 13] {
+        let nowhere = tcuda_tensor_t { data: 4096 as _, ..says(good.tensor(), place) };
+        for status in [fill(&nowhere), copy(&nowhere, home.tensor()), copy(other.tensor(), &nowhere)] {
+            refused(status, TCUDA_ERROR_INVALID_POINTER, "0x1000 lies where no memory is");
+        }
+    }
+    // Right all the while, and a device reaches pinned memory by the same address.
+    let mut out = null_mut();
+    ok!(tcuda_tensor_pin(&mut out, null_mut(), home.tensor()));
+    let pinned = Managed(out);
+    assert_eq!(fill(&says(pinned.tensor(), 2)), TCUDA_SUCCESS, "{}", message());
+    assert_eq!([fill(pinned.tensor()), fill(home.tensor()), fill(good.tensor())], [TCUDA_SUCCESS; 3]);
+    ok!(tcuda_synchronize(0));
+}
+
 fn bad_shapes_give_no_tensor() {
     let mut out = std::ptr::dangling_mut();
     let mut empty = |device, dtype, ndim, shape: *const i64| {
@@ -544,7 +591,12 @@ fn bad_shapes_give_no_tensor() {
     for device in [0, CPU] {
         refused(empty(device, F32, 3, huge.as_ptr()), INVALID, "more than memory can hold");
         refused(empty(device, F32, 1, [-1].as_ptr()), INVALID, "-1");
-        refused(empty(device, F32, -1, null()), INVALID, "-1 dimensions");
+        refused(empty(device, F32, -1, null()), INVALID, "'ndim': -1 dimensions");
+        refused(empty(device, F32, 65, huge.as_ptr()), INVALID, "'ndim': 65 dimensions");
+        refused(empty(device, F32, 1, [-7].as_ptr()), INVALID, "'shape'");
+        for (code, bits) in [(2, 7), (3, 64), (18, 8), (255, 8), (6, 16)] {
+            refused(empty(device, reference::dtype(code, bits), 1, huge.as_ptr()), TCUDA_ERROR_NOT_SUPPORTED, "'dtype'");
+        }
         refused(empty(device, F32, 1, null()), INVALID, "'shape' is NULL");
         refused(empty(device, DType { lanes: 2, ..F32 }, 1, huge.as_ptr()), INVALID, "lanes");
     }

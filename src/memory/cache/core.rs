@@ -466,6 +466,11 @@ impl Request {
 }
 
 impl Core {
+    /// Whether an area holds an address, with memory there or without.
+    pub fn reserves(&self, address: Address) -> bool {
+        self.areas.iter().flatten().any(|area| (area.base..area.base + area.size).contains(&address))
+    }
+
     /// What the tests of the whole cache check after every step.
     pub fn check(&self) {
         let mut sums = (0, 0, 0);
