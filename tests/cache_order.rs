@@ -175,7 +175,7 @@ fn queries_leave_the_captures_of_other_threads_alone() {
     let _turn = machine();
     let (a, b) = (own(), own());
     let block = memory::allocate(8 * M, 1, a).unwrap();
-    busy(a, 50);
+    busy(a, 1000);
     memory::free(block).unwrap();
     let count = |call| sim::machine().unwrap().faults().count(Some(call)).unwrap();
     let before = count("cudaThreadExchangeStreamCaptureMode");
