@@ -35,8 +35,8 @@ pub struct Abilities {
 /// The cache of one device.
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
-/// they are asked or marked), `abilities`, `core`. While `core` is held nothing calls the driver, so that a host function may free
-/// memory whatever other threads wait for.
+/// they are asked or marked), `abilities`, `core`. While `core` is held nothing is asked of the driver that could wait, so that a host
+/// function may free memory whatever other threads wait for. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     pub device: i32,
     pub core: Mutex<Core>,

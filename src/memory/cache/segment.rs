@@ -319,10 +319,9 @@ fn map_all(
 impl Cache {
     /// Memory from the driver for the request, handed out at once. Under `growing`; nothing changes on failure.
     pub fn grow(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
-        let Some((properties, granularity)) = abilities.virtual_memory else { return self.grow_plain(runtime, slot, request) };
         // What it would extend may be taken while the driver works; a hole that has room for all cannot.
         for extends in [true, false] {
-            let address = self.grow_mapped(runtime, abilities, &properties, granularity, slot, request, extends)?;
+            let address = self.grow_mapped(runtime, abilities, slot, request, extends)?;
             if let Some(address) = address {
                 return Ok(address);
             }
@@ -353,17 +352,17 @@ impl Cache {
         core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn grow_mapped(
         &self,
         runtime: &Runtime,
         abilities: &Abilities,
-        properties: &MemAllocationProp,
-        granularity: usize,
         slot: StreamSlot,
         request: &Request,
         extends: bool,
     ) -> Result<Option<Address>, Refusal> {
+        let Some((properties, granularity)) = abilities.virtual_memory else {
+            return self.grow_plain(runtime, slot, request).map(Some);
+        };
         let found = self.core.lock().best_hole(slot, request, granularity, extends);
         let (hole, need) = match found {
             Some(found) => found,
@@ -393,7 +392,7 @@ impl Cache {
             let largest = (core.reserved() / SHARE).max(need / 8).next_multiple_of(granularity).clamp(granularity, LARGEST_PIECE);
             (core.blocks[hole].address, largest)
         };
-        let pieces = map_all(runtime, properties, start, need, largest, &access_list(self.device));
+        let pieces = map_all(runtime, &properties, start, need, largest, &access_list(self.device));
         let mut core = self.core.lock();
         let pieces = match pieces {
             Ok(pieces) => pieces,
