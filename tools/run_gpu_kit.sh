@@ -63,6 +63,15 @@ for program in tests/* examples/*; do
     esac
 done
 
+# The same with one cudaMalloc a segment.
+case "$* " in
+" " | *"conformance_plain "*)
+    export TCUDA_ALLOC_CONF=expandable_segments:False
+    one conformance_plain tests/conformance
+    unset TCUDA_ALLOC_CONF
+    ;;
+esac
+
 for name in $failures; do
     echo "---- $name ----"
     tail -n 40 "$logs/$name.txt"

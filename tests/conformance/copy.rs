@@ -17,7 +17,7 @@ tests![
     the_same_on_streams,
     nothing_needs_nothing,
     bad_ranges_are_refused,
-    where_no_memory_is_nothing_is_copied,
+    where_no_memory_is_nothing_is_copied: [VirtualMemory],
     what_cuda_refuses_is_named,
     copies_between_devices_are_ordered_both_ways,
     blocks_in_use_are_not_reused_early,

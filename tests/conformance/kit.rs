@@ -39,6 +39,8 @@ pub enum Capability {
     ContextState,
     /// Faults on demand, and counts of calls: the simulated device.
     Faults,
+    /// Segments that grow in small steps; TCUDA_ALLOC_CONF=expandable_segments:False takes them away.
+    VirtualMemory,
 }
 
 impl Capability {
@@ -47,6 +49,7 @@ impl Capability {
             Capability::TwoDevices => "two-devices",
             Capability::ContextState => "context-state",
             Capability::Faults => "faults",
+            Capability::VirtualMemory => "virtual-memory",
         }
     }
 
@@ -54,6 +57,10 @@ impl Capability {
         match self {
             Capability::TwoDevices => device_count() >= 2,
             Capability::Faults => backend() == "sim",
+            Capability::VirtualMemory => {
+                tcuda::memory::options::get().expandable_segments
+                    && tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_virtual_memory())
+            }
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }

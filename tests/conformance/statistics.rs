@@ -9,7 +9,7 @@ use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 
 tests![
-    figures_are_exact,
+    figures_are_exact: [VirtualMemory],
     requested_is_what_was_asked_for,
     peaks_and_sums_are_reset,
     pending_blocks_are_active,
