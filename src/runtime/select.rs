@@ -2,9 +2,8 @@
 
 use super::api::Runtime;
 use super::{cuda, sim};
-use crate::base::{Error, Result, Status, config, process};
+use crate::base::{Error, Result, config, process};
 use once_cell::sync::OnceCell;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +28,6 @@ impl Choice {
 
 static CELL: OnceCell<Runtime> = OnceCell::new();
 static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
-/// Why the last attempt failed: what `tcuda_backend_reason` says when there is no backend.
-static FAILURE: Mutex<String> = Mutex::new(String::new());
 
 /// The backend, made at the first call. Threads that come at the same time wait for the first.
 #[inline]
@@ -42,7 +39,7 @@ pub fn runtime() -> Result<&'static Runtime> {
 #[cold]
 fn initialise() -> Result<&'static Runtime> {
     process::check()?;
-    let made = CELL.get_or_try_init(|| {
+    let runtime = CELL.get_or_try_init(|| {
         process::arm_fork_hook();
         let choice = Choice::parse(config::get("TCUDA_BACKEND").as_deref().unwrap_or("cuda"))?;
         match choice {
@@ -58,17 +55,9 @@ fn initialise() -> Result<&'static Runtime> {
                 cuda::open().or_else(|failure| sim::open(&format!("TCUDA_BACKEND is auto and there is no real device: {failure}")))
             }
         }
-    });
-    match made {
-        Ok(runtime) => {
-            CURRENT.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Release);
-            Ok(runtime)
-        }
-        Err(error) => {
-            *FAILURE.lock() = error.message.to_string();
-            Err(error)
-        }
-    }
+    })?;
+    CURRENT.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Release);
+    Ok(runtime)
 }
 
 pub fn is_initialized() -> bool {
@@ -91,10 +80,4 @@ pub fn backend_reason() -> String {
         Ok(runtime) => runtime.reason.clone(),
         Err(error) => error.message.into_owned(),
     }
-}
-
-/// For messages that must not try again.
-pub fn last_failure() -> Option<Error> {
-    let text = FAILURE.lock().clone();
-    (!text.is_empty()).then(|| Error::new(Status::TCUDA_ERROR_NO_DEVICE, text))
 }
