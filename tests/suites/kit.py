@@ -34,6 +34,7 @@ class Suite:
         self.name = name
         self.passed = 0
         self.failed = 0
+        self.unable = 0
 
     def check(self, what, holds, detail=""):
         if holds:
@@ -42,6 +43,11 @@ class Suite:
             self.failed += 1
             print(f"FAILED {self.name}: {what}" + (f"\n{indent(detail)}" if detail else ""), flush=True)
         return bool(holds)
+
+    def absent(self, what):
+        """A check that this machine cannot make, with the reason; it is said and counted, and is not passed."""
+        self.unable += 1
+        print(f"absent {self.name}: {what}", flush=True)
 
     def runs(self, what, command, **options):
         """One check: the command ends with 0. Returns its output, or None."""

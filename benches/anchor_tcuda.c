@@ -1,0 +1,81 @@
+/* tcuda. With BENCH_CUDA the streams are made by CUDA, as those of the others are; without, by tcuda, for its simulated device. */
+
+#include "anchor.h"
+#include "tcuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef BENCH_CUDA
+#include "cuda_streams.h"
+#else
+void bench_thread(void)
+{
+}
+
+void *bench_stream_create(void)
+{
+    tcuda_stream_t stream = NULL;
+    return tcuda_stream_create(&stream, 0, 0) == TCUDA_SUCCESS ? stream : NULL;
+}
+
+void bench_stream_destroy(void *stream)
+{
+    tcuda_stream_destroy(stream);
+}
+#endif
+
+static int64_t figure(const char *key)
+{
+    int64_t value = 0;
+    tcuda_memory_stat_get(&value, 0, key);
+    return value;
+}
+
+void bench_begin(void)
+{
+    if (tcuda_init(NULL) != TCUDA_SUCCESS || tcuda_set_device(0) != TCUDA_SUCCESS) {
+        fprintf(stderr, "%s\n", tcuda_last_error_message());
+        exit(1);
+    }
+}
+
+void bench_end(void)
+{
+    tcuda_empty_cache(0);
+}
+
+void *bench_alloc(size_t size, void *stream)
+{
+    void *ptr;
+    return tcuda_malloc_cached(&ptr, size, stream) == TCUDA_SUCCESS ? ptr : NULL;
+}
+
+void bench_free(void *ptr, size_t size, void *stream)
+{
+    (void)size;
+    (void)stream;
+    tcuda_free_cached(ptr);
+}
+
+uint64_t bench_reserved_peak(void)
+{
+    return (uint64_t)figure("reserved_bytes.all.peak");
+}
+
+void bench_reset_peak(void)
+{
+    tcuda_reset_peak_memory_stats(0);
+}
+
+/* Every call on the simulated device; on a real one those for memory, which the statistics count. */
+uint64_t bench_driver_calls(void)
+{
+    uint64_t calls = 0;
+    if (strcmp(tcuda_backend_name(), "sim") == 0)
+        tcuda_sim_call_count(&calls, NULL);
+    else
+        calls = (uint64_t)(figure("num_device_alloc") + figure("num_device_free"));
+    return calls;
+}
