@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use tcuda::base::{config, status};
+use tcuda::memory::options;
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
@@ -31,6 +32,20 @@ fn every_variable_is_listed_as_it_is() {
     let listed = rows(&page("ENVIRONMENT.md"), |first| first.contains("CUDA"));
     let known: Vec<Vec<String>> = config::VARIABLES.iter().map(|v| [v.name, v.default, v.meaning].map(str::to_string).to_vec()).collect();
     assert_eq!(listed, known);
+}
+
+#[test]
+fn every_option_of_the_cache_is_listed_as_it_is() {
+    let page = page("MEMORY.md");
+    let table = |head: &str| {
+        let (_, rest) = page.split_once(head).unwrap_or_else(|| panic!("no table {head}"));
+        rows(rest.split_once("\n\n").unwrap().0, |first| !first.starts_with('-'))
+    };
+    let known: Vec<Vec<String>> =
+        options::KEYS.iter().map(|key| vec![key.name.into(), key.default(), key.values.into(), key.meaning.into()]).collect();
+    assert_eq!(table("| key | default | values | meaning |"), known);
+    let known: Vec<Vec<String>> = options::WITHOUT_EFFECT.iter().map(|key| vec![key.name.into(), key.why.into()]).collect();
+    assert_eq!(table("| key without effect | why |"), known);
 }
 
 #[test]

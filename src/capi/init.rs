@@ -24,7 +24,7 @@ pub struct tcuda_init_options_t {
     pub backend: *const c_char,
     /// The CUDA runtime library to load before any other; over TCUDA_CUDART_PATH.
     pub cudart_path: *const c_char,
-    /// Options of the device cache; over TCUDA_ALLOC_CONF.
+    /// Options of the device cache; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
     pub alloc_conf: *const c_char,
 }
 unsafe impl Growing for tcuda_init_options_t {}
@@ -58,7 +58,7 @@ unsafe fn wishes(options: &tcuda_init_options_t) -> Result<Vec<Wish>> {
     let fields = [
         ("TCUDA_BACKEND", options.backend, "options.backend"),
         ("TCUDA_CUDART_PATH", options.cudart_path, "options.cudart_path"),
-        ("TCUDA_ALLOC_CONF", options.alloc_conf, "options.alloc_conf"),
+        (memory::options::VARIABLE, options.alloc_conf, "options.alloc_conf"),
     ];
     let given = fields.into_iter().filter(|(_, pointer, _)| !pointer.is_null());
     given.map(|(variable, pointer, field)| Ok((variable, unsafe { text(pointer, field) }?.to_owned()))).collect()
@@ -77,10 +77,10 @@ fn start(wishes: Vec<Wish>, again: bool) -> Result<()> {
             ));
         }
     }
-    for (_, options) in wishes.iter().filter(|(variable, _)| *variable == "TCUDA_ALLOC_CONF") {
+    for (_, options) in wishes.iter().filter(|(variable, _)| *variable == memory::options::VARIABLE) {
         memory::options::parse(options)?;
     }
-    let configures = again || wishes.iter().any(|(variable, _)| *variable == "TCUDA_ALLOC_CONF");
+    let configures = again || wishes.iter().any(|(variable, _)| *variable == memory::options::VARIABLE);
     let before: Vec<_> = wishes.into_iter().map(|(variable, value)| (variable, config::exchange(variable, Some(value)))).collect();
     runtime::runtime().and_then(|_| if configures { memory::configure() } else { Ok(()) }).inspect_err(|_| {
         for (variable, value) in before.into_iter().rev() {

@@ -8,7 +8,7 @@
 //! The statistics have torch's names. Sizes are rounded up to 512 bytes; up to 1 MiB is small. A segment is a piece of physical memory
 //! from the driver; free parts of one count as inactive_split only with plain segments (TCUDA_ALLOC_CONF=expandable_segments:False).
 
-use super::guard::{Out, guard, guard_destroy, guard_value, lasting, null};
+use super::guard::{Out, guard, guard_destroy, guard_value, lasting, null, text};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -446,6 +446,46 @@ pub extern "C" fn tcuda_set_memory_limit(bytes: u64, device: i32) -> tcuda_statu
     guard("tcuda_set_memory_limit", || {
         let limit = (bytes != u64::MAX).then_some(bytes as usize);
         memory::set_limit(limit, device::resolve(device)?)
+    })
+}
+
+/// The limit in bytes, however it was set; UINT64_MAX without one.
+///
+/// @param device -1: the current one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_get_memory_limit(bytes: *mut u64, device: i32) -> tcuda_status_t {
+    guard("tcuda_get_memory_limit", || {
+        let out = Out::new(bytes, "bytes")?;
+        out.write(memory::limit(device::resolve(device)?)?.map_or(u64::MAX, |limit| limit as u64));
+        Ok(())
+    })
+}
+
+/// Sets the options of the device caches (torch.cuda.memory._set_allocator_settings), over TCUDA_ALLOC_CONF and the options of
+/// tcuda_init. Keys that the text does not name get their defaults. What the options say holds from the next growth on; the limit, also
+/// one of tcuda_set_memory_limit, becomes what the text says at once. Keys of torch that would change nothing in tcuda are taken, with a
+/// line in the log; docs/MEMORY.md lists all keys. Not to be called while other threads set options.
+///
+/// @param alloc_conf `key:value,key:value`; empty: the defaults; NULL: what TCUDA_ALLOC_CONF says.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_set_alloc_conf(alloc_conf: *const c_char) -> tcuda_status_t {
+    guard("tcuda_set_alloc_conf", || {
+        let wish = if alloc_conf.is_null() { None } else { Some(unsafe { text(alloc_conf, "alloc_conf") }?.to_owned()) };
+        memory::set_options(wish)
+    })
+}
+
+/// The options in effect, every key with its value, as a text that tcuda_set_alloc_conf takes. A limit that was set otherwise is not
+/// among them: tcuda_get_memory_limit.
+///
+/// @param text   gets the text with a terminating zero; NULL with capacity 0 asks for the size only.
+/// @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_get_alloc_conf(text: *mut c_char, capacity: usize, needed: *mut usize) -> tcuda_status_t {
+    guard("tcuda_get_alloc_conf", || {
+        let out = TextOut::new(text, capacity, needed)?;
+        out.write(&memory::options::show(&memory::options::get()))
     })
 }
 

@@ -11,7 +11,7 @@ pub mod options;
 pub mod stats;
 mod summary;
 
-use crate::base::{Error, Result, Status, process};
+use crate::base::{Error, Result, Status, config, process};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
@@ -24,12 +24,13 @@ static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
 /// The caches of all devices, made at the first allocation.
 fn caches() -> Result<&'static [Cache]> {
+    // Read first: what is wrong with them goes to the log, where the program's function may allocate.
+    let fraction = options::get().per_process_memory_fraction;
     CACHES
         .get_or_try_init(|| {
             let count = runtime::runtime()?.device_count;
             stream::on_gone(stream_goes);
             device::peer::on_enabled(peer_enabled);
-            let fraction = options::get().per_process_memory_fraction;
             (0..count).map(|device| Ok(Cache::new(device, limit_of(fraction, device)?))).collect()
         })
         .map(Vec::as_slice)
@@ -252,6 +253,10 @@ pub fn set_limit(limit: Option<usize>, device: i32) -> Result<()> {
     Ok(())
 }
 
+pub fn limit(device: i32) -> Result<Option<usize>> {
+    Ok(cache_of(device)?.core.lock().limit)
+}
+
 /// The limit as a share of the device's memory; 1 takes it away.
 pub fn set_fraction(fraction: f64, device: i32) -> Result<()> {
     if !(0.0..=1.0).contains(&fraction) {
@@ -275,13 +280,27 @@ pub fn fraction(device: i32) -> Result<f64> {
     Ok(limit.map_or(1.0, |limit| ((limit as f64 / total as f64).min(1.0)).min(1.0)))
 }
 
+/// Puts options over the environment's; None takes them away again. Nothing changes on failure.
+pub fn set_options(text: Option<String>) -> Result<()> {
+    if let Some(text) = &text {
+        options::parse(text)?;
+    }
+    let before = config::exchange(options::VARIABLE, text);
+    configure().inspect_err(|_| {
+        config::exchange(options::VARIABLE, before);
+        options::reset();
+    })
+}
+
 /// Reads the options anew: what they say holds from the next growth on, the fraction at once.
 pub fn configure() -> Result<()> {
     options::reset();
     let fraction = options::get().per_process_memory_fraction;
-    for cache in CACHES.get().into_iter().flatten() {
+    let caches = || CACHES.get().into_iter().flatten();
+    let limits: Vec<_> = caches().map(|cache| limit_of(fraction, cache.device)).collect::<Result<_>>()?;
+    for (cache, limit) in caches().zip(limits) {
         cache.forget_abilities();
-        cache.core.lock().limit = limit_of(fraction, cache.device)?;
+        cache.core.lock().limit = limit;
     }
     Ok(())
 }

@@ -1,35 +1,196 @@
-//! Options of the device cache: `TCUDA_ALLOC_CONF`, `key:value,key:value`, parsed strictly.
+//! Options of the device cache: `TCUDA_ALLOC_CONF`, `key:value,key:value`, parsed strictly. One table of keys makes the struct, the
+//! parser, the text in effect and the list of the documentation.
 
 use crate::base::{Error, Result, config, log};
 use parking_lot::RwLock;
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Options {
-    /// Virtual-memory segments (the default), else one cudaMalloc a segment.
-    pub expandable_segments: bool,
-    /// Share of the device's memory that may be held.
-    pub per_process_memory_fraction: f64,
+pub const VARIABLE: &str = "TCUDA_ALLOC_CONF";
+
+/// A key as the parser and the documentation see it.
+pub struct Key {
+    pub name: &'static str,
+    /// What a value can be.
+    pub values: &'static str,
+    pub meaning: &'static str,
+    /// False: this is no value of the key.
+    set: fn(&mut Options, &str) -> bool,
+    show: fn(&Options) -> String,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { expandable_segments: true, per_process_memory_fraction: 1.0 }
+impl Key {
+    pub fn default(&self) -> String {
+        (self.show)(&Options::default())
     }
+}
+
+macro_rules! keys {
+    ($($name:ident: $kind:ty = $default:expr, $parse:expr, $values:literal, $meaning:literal;)*) => {
+        #[derive(Clone, Copy, PartialEq, Debug)]
+        pub struct Options {
+            $(#[doc = $meaning] pub $name: $kind,)*
+        }
+
+        impl Default for Options {
+            fn default() -> Options {
+                Options { $($name: $default),* }
+            }
+        }
+
+        pub const KEYS: &[Key] = &[$(Key {
+            name: stringify!($name),
+            values: $values,
+            meaning: $meaning,
+            set: |options, text| {
+                let parse: fn(&str) -> Option<$kind> = $parse;
+                parse(text).map(|value| options.$name = value).is_some()
+            },
+            show: |options| options.$name.show(),
+        },)*];
+    };
+}
+
+keys! {
+    backend: Backend = Backend::Native, |text| word(text, &[Backend::Native]),
+        "native", "where memory comes from; this version has no other";
+    expandable_segments: bool = true, flag,
+        "True or False", "virtual memory; False: plain segments, one cudaMalloc each";
+    large_segment_size_mb: usize = 20, |text| number(text, 11, 4096),
+        "a whole number from 11 to 4096", "size of a plain segment for blocks from 1 to 10 MiB";
+    per_process_memory_fraction: f64 = 1.0, |text| share(text),
+        "a number from 0 to 1", "the limit to start with, as a share of the device's memory";
+    throw_on_cudamalloc_oom: bool = false, flag,
+        "True or False", "an allocation that needs more than the limit fails at once, without waiting and without giving memory back";
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    Native,
+}
+
+/// A value as the text in effect has it.
+trait Value {
+    fn show(&self) -> String;
+}
+
+impl Value for Backend {
+    fn show(&self) -> String {
+        match self {
+            Backend::Native => "native".into(),
+        }
+    }
+}
+
+impl Value for bool {
+    fn show(&self) -> String {
+        if *self { "True".into() } else { "False".into() }
+    }
+}
+
+impl Value for usize {
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for f64 {
+    fn show(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+fn flag(text: &str) -> Option<bool> {
+    match text {
+        "True" | "true" | "1" => Some(true),
+        "False" | "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn number(text: &str, least: usize, most: usize) -> Option<usize> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| digits && (least..=most).contains(number))
+}
+
+fn share(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|share| (0.0..=1.0).contains(share))
+}
+
+/// One of a few words, as they are shown.
+fn word<T: Value + Copy>(text: &str, words: &[T]) -> Option<T> {
+    words.iter().find(|word| word.show() == text).copied()
+}
+
+/// A key of torch's that would change nothing here. Its value is checked, so that a text of torch can be used as it is; that it has no
+/// effect is said in the log.
+pub struct WithoutEffect {
+    pub name: &'static str,
+    pub why: &'static str,
+    accepts: fn(&str) -> bool,
+}
+
+const ANY_PART_SPLITS: &str = "a block of any size may be split: what is left joins its neighbours again";
+const NO_PINNED_CACHE: &str = "this version has no cache of pinned memory";
+
+const fn without_effect(name: &'static str, accepts: fn(&str) -> bool, why: &'static str) -> WithoutEffect {
+    WithoutEffect { name, why, accepts }
+}
+
+pub const WITHOUT_EFFECT: &[WithoutEffect] = &[
+    without_effect("max_split_size_mb", is_number, ANY_PART_SPLITS),
+    without_effect("max_non_split_rounding_mb", is_number, ANY_PART_SPLITS),
+    without_effect("roundup_power2_divisions", is_divisions, "sizes need not be alike: parts of free memory fit any size"),
+    without_effect(
+        "garbage_collection_threshold",
+        |text| share(text).is_some_and(|share| share > 0.0 && share < 1.0),
+        "free memory goes back when the limit or the device has no more",
+    ),
+    without_effect("expandable_segments_reserve", is_reserve, "addresses are reserved as they are needed"),
+    without_effect("release_lock_on_cudamalloc", is_flag, "no thread that finds free memory waits for the driver in any case"),
+    without_effect("graph_capture_record_stream_reuse", is_flag, "this version has no graphs"),
+    without_effect("pinned_use_cuda_host_register", is_flag, NO_PINNED_CACHE),
+    without_effect("pinned_num_register_threads", |text| number(text, 1, 128).is_some_and(usize::is_power_of_two), NO_PINNED_CACHE),
+    without_effect("pinned_use_background_threads", is_flag, NO_PINNED_CACHE),
+    without_effect("pinned_reserve_segment_size_mb", is_number, NO_PINNED_CACHE),
+    without_effect("pinned_max_round_threshold_mb", is_number, NO_PINNED_CACHE),
+    without_effect("pinned_max_cached_size_mb", is_number, NO_PINNED_CACHE),
+    without_effect("pinned_free_catch_all", is_flag, NO_PINNED_CACHE),
+];
+
+fn is_flag(text: &str) -> bool {
+    flag(text).is_some()
+}
+
+fn is_number(text: &str) -> bool {
+    number(text, 0, usize::MAX).is_some()
+}
+
+/// A share, or gibibytes as `80G`.
+fn is_reserve(text: &str) -> bool {
+    text.strip_suffix('G').unwrap_or(text).parse().is_ok_and(|reserve: f64| reserve > 0.0 && reserve.is_finite())
+}
+
+/// A power of two, or torch's list `[256:1,512:2,>:4]` of mebibytes and powers of two.
+fn is_divisions(text: &str) -> bool {
+    let power = |text: &str, least| number(text, least, usize::MAX).is_some_and(|number| number == 0 || number.is_power_of_two());
+    let Some(list) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else { return power(text, 1) };
+    list.split(',').all(|entry| {
+        entry.split_once(':').is_some_and(|(size, parts)| (size.trim() == ">" || power(size.trim(), 1)) && power(parts.trim(), 0))
+    })
 }
 
 static IN_EFFECT: RwLock<Option<Options>> = RwLock::new(None);
 
-/// The options in effect. The text is read once; tcuda_init refuses a wrong one, a wrong one in the environment is reported and ignored
-/// as a whole.
+/// The options in effect. The text is read once; tcuda_init and tcuda_set_alloc_conf refuse a wrong one, a wrong one in the environment
+/// is reported and ignored as a whole. The first call after a reset writes to the log: no lock may be held then.
 pub fn get() -> Options {
     if let Some(options) = *IN_EFFECT.read() {
         return options;
     }
-    let parsed = config::get("TCUDA_ALLOC_CONF").map_or(Ok(Options::default()), |text| parse(&text));
-    let options = parsed.unwrap_or_else(|error| {
+    let (options, notices) = config::get(VARIABLE).map_or(Ok(Default::default()), |text| read(&text)).unwrap_or_else(|error| {
         log::warn(&format!("{error} The defaults are in effect."));
-        Options::default()
+        Default::default()
     });
+    notices.iter().for_each(|notice| log::warn(notice));
     *IN_EFFECT.write().get_or_insert(options)
 }
 
@@ -38,39 +199,89 @@ pub fn reset() {
     *IN_EFFECT.write() = None;
 }
 
-const KEYS: [&str; 2] = ["expandable_segments", "per_process_memory_fraction"];
+/// The options as a text that gives them again: every key, in the order of the table.
+pub fn show(options: &Options) -> String {
+    KEYS.iter().map(|key| format!("{}:{}", key.name, (key.show)(options))).collect::<Vec<_>>().join(",")
+}
 
 pub fn parse(text: &str) -> Result<Options> {
+    read(text).map(|(options, _)| options)
+}
+
+/// The options, and what is to be said about keys without effect.
+fn read(text: &str) -> Result<(Options, Vec<String>)> {
     let mut options = Options::default();
-    let mut position = 0;
-    for part in text.split(',') {
-        let start = position + 1;
-        position += part.len() + 1;
-        if text.trim().is_empty() {
-            break;
-        }
-        let wrong = |what: String| Error::invalid_argument(format!("TCUDA_ALLOC_CONF '{text}', at character {start}: {what}"));
-        let Some((key, value)) = part.split_once(':') else {
-            return Err(wrong(format!("'{part}' is no key:value pair.")));
+    let mut notices = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
+    if text.trim().is_empty() {
+        return Ok((options, notices));
+    }
+    for part in parts(text) {
+        let wrong = |at: &str, what: String| {
+            let before = text.len().min(at.as_ptr() as usize - text.as_ptr() as usize);
+            let place = text[..before].chars().count() + 1;
+            Err(Error::invalid_argument(format!("{VARIABLE} '{text}', at character {place}: {what}")))
         };
-        let (key, value) = (key.trim(), value.trim());
-        match key {
-            "expandable_segments" => {
-                options.expandable_segments = match value {
-                    "True" | "true" | "1" => true,
-                    "False" | "false" | "0" => false,
-                    _ => return Err(wrong(format!("{key} is '{value}'; it can be true or false."))),
-                }
+        let Some((key, value)) = part.split_once(':').map(|(key, value)| (key.trim(), value.trim())) else {
+            let part = if part.trim().is_empty() { part } else { part.trim() };
+            return wrong(part, format!("'{part}' is no key:value pair."));
+        };
+        if seen.contains(&key) {
+            return wrong(key, format!("the key '{key}' is there twice."));
+        }
+        seen.push(key);
+        if let Some(known) = KEYS.iter().find(|known| known.name == key) {
+            if !(known.set)(&mut options, value) {
+                return wrong(value, format!("{key} is '{value}'; it can be {}.", known.values));
             }
-            "per_process_memory_fraction" => {
-                let fraction = value.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
-                options.per_process_memory_fraction =
-                    fraction.ok_or_else(|| wrong(format!("{key} is '{value}'; it can be a number from 0 to 1.")))?;
+        } else if let Some(known) = WITHOUT_EFFECT.iter().find(|known| known.name == key) {
+            if !(known.accepts)(value) {
+                return wrong(value, format!("{key} is '{value}', which is no value of it (and it has no effect here: {}).", known.why));
             }
-            _ => return Err(wrong(format!("the key '{key}' is unknown; known are {}.", KEYS.join(" and ")))),
+            notices.push(format!("{VARIABLE}: {key} has no effect: {}.", known.why));
+        } else {
+            return wrong(key, unknown(key));
         }
     }
-    Ok(options)
+    Ok((options, notices))
+}
+
+/// The text between commas; a list in brackets is not taken apart.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    text.split(move |c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth <= 0
+    })
+}
+
+fn unknown(key: &str) -> String {
+    let names = || KEYS.iter().map(|known| known.name).chain(WITHOUT_EFFECT.iter().map(|known| known.name));
+    let near = names().map(|name| (distance(&key.to_lowercase(), name), name)).min().filter(|(steps, name)| *steps <= name.len() / 3);
+    match near {
+        Some((_, name)) => format!("the key '{key}' is unknown. Did you mean {name}?"),
+        None => {
+            format!("the key '{key}' is unknown; known are {}.", KEYS.iter().map(|known| known.name).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+/// How many letters have to be put in, left out or changed to make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.chars().count()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.chars().enumerate() {
+            let changed = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -79,24 +290,80 @@ mod tests {
 
     #[test]
     fn good_texts() {
-        assert_eq!(parse("").unwrap(), Options::default());
-        let both = parse("expandable_segments:False, per_process_memory_fraction:0.5").unwrap();
-        assert_eq!(both, Options { expandable_segments: false, per_process_memory_fraction: 0.5 });
+        for text in ["", "  "] {
+            assert_eq!(parse(text).unwrap(), Options::default());
+        }
+        let both = parse("expandable_segments:False, per_process_memory_fraction : 0.5").unwrap();
+        assert_eq!(both, Options { expandable_segments: false, per_process_memory_fraction: 0.5, ..Options::default() });
+        assert_eq!(parse("large_segment_size_mb:64").unwrap().large_segment_size_mb, 64);
+    }
+
+    #[test]
+    fn every_key_is_shown_as_it_is_read() {
+        let options = parse("expandable_segments:0,per_process_memory_fraction:0.25,throw_on_cudamalloc_oom:1").unwrap();
+        assert_eq!(parse(&show(&options)).unwrap(), options);
+        for key in KEYS {
+            assert!(show(&Options::default()).contains(&format!("{}:{}", key.name, key.default())));
+        }
+    }
+
+    #[test]
+    fn keys_of_torch_without_effect_are_checked_and_told() {
+        let text = "max_split_size_mb:512,roundup_power2_divisions:[256:1, 512:2,1024:4,>:8],garbage_collection_threshold:0.8";
+        let (options, notices) = read(text).unwrap();
+        assert_eq!(options, Options::default());
+        assert_eq!(notices.len(), 3);
+        assert!(notices[0].contains("max_split_size_mb has no effect"), "{notices:?}");
+        for wrong in [
+            "max_split_size_mb:64abc",
+            "max_split_size_mb:-1",
+            "max_split_size_mb:+1",
+            "roundup_power2_divisions:3",
+            "roundup_power2_divisions:[256:3]",
+            "roundup_power2_divisions:[256:2",
+            "roundup_power2_divisions:[]",
+            "garbage_collection_threshold:1",
+            "garbage_collection_threshold:0",
+            "expandable_segments_reserve:nan",
+            "pinned_num_register_threads:256",
+            "pinned_use_background_threads:yes",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
     fn wrong_texts_are_refused_with_the_place() {
         for (text, place) in [
-            ("expandable_segments", "character 1"),
-            ("expandable_segments:maybe", "character 1"),
-            ("expandable_segments:true,x:1", "character 26"),
-            ("expandable_segments:true,", "character 26"),
-            ("per_process_memory_fraction:1.5", "character 1"),
-            ("per_process_memory_fraction:nan", "character 1"),
+            ("expandable_segments", "character 1: 'expandable_segments' is no key:value pair"),
+            ("expandable_segments:maybe", "character 21: expandable_segments is 'maybe'; it can be True or False"),
+            ("expandable_segments:true,x:1", "character 26: the key 'x' is unknown; known are backend, "),
+            ("expandable_segments:true,", "character 26: '' is no"),
+            ("expandable_segments:true,,", "character 26: '' is no"),
+            ("expandable_segments:true, expandable_segments:true", "character 27: the key 'expandable_segments' is there twice"),
+            ("per_process_memory_fraction:1.5", "character 29"),
+            ("per_process_memory_fraction:nan", "character 29"),
+            ("per_process_memory_fraction:", "character 29: per_process_memory_fraction is ''"),
             ("expandable_segments,true", "character 1"),
+            ("expandable_segment:true", "Did you mean expandable_segments?"),
+            ("Expandable_Segmets:true", "Did you mean expandable_segments?"),
+            ("max_split_size:100", "Did you mean max_split_size_mb?"),
+            ("größe:1,", "character 1: the key 'größe' is unknown; known"),
+            ("backend:native,größe:1", "character 16"),
+            ("backend:cudaMallocAsync", "character 9: backend is 'cudaMallocAsync'; it can be native"),
+            ("large_segment_size_mb:10", "character 23"),
+            (":", "character 1"),
+            ("]:[", "unknown"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.message.contains(place), "{error}");
         }
+    }
+
+    #[test]
+    fn steps_between_words() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("same", "same"), 0);
     }
 }

@@ -4,7 +4,7 @@ use crate::init::in_child;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::CString;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 
@@ -20,6 +20,8 @@ tests![
     nothing_before_the_first_allocation,
     plain_segments_have_torchs_sizes,
     wrong_options_are_refused,
+    options_are_set_and_read,
+    a_limit_can_refuse_at_once,
     the_allocator_has_a_name,
 ];
 
@@ -324,8 +326,15 @@ pub fn scene_options() {
 }
 
 fn wrong_options_are_refused() {
-    for (text, part) in [(c"expandable_segments:maybe", "character 1"), (c"max_split_size_mb:5", "max_split_size_mb"), (c"x", "key:value")]
-    {
+    let before = configuration();
+    let wrong = [
+        (c"expandable_segments:maybe", "character 21"),
+        (c"max_split_size:5", "Did you mean max_split_size_mb?"),
+        (c"max_split_size_mb:5x", "max_split_size_mb"),
+        (c"x", "key:value"),
+    ];
+    for (text, part) in wrong {
+        assert!(fails!(INVALID_ARGUMENT, tcuda_set_alloc_conf(text.as_ptr())).contains(part));
         let options = tcuda_init_options_t {
             struct_size: size_of::<tcuda_init_options_t>(),
             backend: std::ptr::null(),
@@ -334,6 +343,65 @@ fn wrong_options_are_refused() {
         };
         assert!(fails!(INVALID_ARGUMENT, tcuda_init(&options)).contains(part));
     }
+    fails!(INVALID_ARGUMENT, tcuda_set_alloc_conf(c"\xff".as_ptr()));
+    assert_eq!(configuration(), before);
+}
+
+fn configuration() -> String {
+    let mut needed = 0;
+    ok!(tcuda_get_alloc_conf(null_mut(), 0, &mut needed));
+    let mut buffer = vec![1u8; needed];
+    fails!(BUFFER_TOO_SMALL, tcuda_get_alloc_conf(buffer.as_mut_ptr().cast(), needed - 1, &mut needed));
+    ok!(tcuda_get_alloc_conf(buffer.as_mut_ptr().cast(), needed, null_mut()));
+    assert_eq!(buffer.pop(), Some(0));
+    String::from_utf8(buffer).unwrap()
+}
+
+/// What is set is in effect and given back; the environment's options return.
+fn options_are_set_and_read() {
+    empty_caches();
+    let before = configuration();
+    let fraction = || get!(-1.0, out => tcuda_get_per_process_memory_fraction(out, 0));
+    let limit = || get!(0, out => tcuda_get_memory_limit(out, 0));
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:0.5, max_split_size_mb:512".as_ptr()));
+    let text = configuration();
+    assert!(text.contains("per_process_memory_fraction:0.5") && !text.contains("max_split_size_mb"), "{text}");
+    assert_eq!(fraction(), 0.5);
+    let total = tcuda::device::properties(0).unwrap().total_memory as u64;
+    assert!(limit().abs_diff(total / 2) <= 1, "{} of {total}", limit());
+    ok!(tcuda_set_memory_limit(123 << 20, 0));
+    assert_eq!(limit(), 123 << 20);
+    // Each text replaces the one before and the limit.
+    ok!(tcuda_set_alloc_conf(c"".as_ptr()));
+    assert_eq!((limit(), fraction()), (u64::MAX, 1.0));
+    ok!(tcuda_set_alloc_conf(c"expandable_segments:False,large_segment_size_mb:32".as_ptr()));
+    let block = allocate(2 << 20, NULL);
+    assert_eq!(stat(0, "reserved_bytes.all.current"), 32 << 20);
+    free(block);
+    let again = std::ffi::CString::new(configuration()).unwrap();
+    ok!(tcuda_set_alloc_conf(again.as_ptr()));
+    assert_eq!(configuration().as_bytes(), again.as_bytes());
+    ok!(tcuda_set_alloc_conf(null()));
+    assert_eq!(configuration(), before);
+    empty_caches();
+}
+
+/// throw_on_cudamalloc_oom: at the limit nothing is given back and nothing waited for.
+fn a_limit_can_refuse_at_once() {
+    empty_caches();
+    let limit = Limit::of(0, 32 << 20);
+    free(allocate(6 << 20, NULL));
+    for (text, calls) in [(c"expandable_segments:False,throw_on_cudamalloc_oom:True", 0), (c"expandable_segments:False", 1)] {
+        ok!(tcuda_set_alloc_conf(text.as_ptr()));
+        ok!(tcuda_set_memory_limit(32 << 20, 0));
+        ok!(tcuda_reset_accumulated_memory_stats(0));
+        fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 40 << 20, NULL));
+        assert_eq!((stat(0, "num_ooms"), stat(0, "num_alloc_retries"), stat(0, "num_sync_all_streams")), (1, calls, calls));
+        assert_eq!(stat(0, "reserved_bytes.all.current") > 0, calls == 0);
+    }
+    ok!(tcuda_set_alloc_conf(null()));
+    drop(limit);
+    empty_caches();
 }
 
 fn the_allocator_has_a_name() {

@@ -7,6 +7,7 @@ use super::segment::Refusal;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
+use crate::memory::options;
 use crate::memory::stats::Family;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
@@ -36,8 +37,9 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err(refusal) => refusal,
         };
+        let rejects = matches!(refusal, Refusal::Limit) && options::get().throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
-        if capturing || request.search > abilities.total {
+        if capturing || rejects || request.search > abilities.total {
             return Err(self.out_of_memory(runtime, &abilities, request, refusal));
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.

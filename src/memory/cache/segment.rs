@@ -31,9 +31,8 @@ pub struct Piece {
 const LARGEST_PIECE: usize = 512 << 20;
 /// A piece is at most this share of what is held: what a live block may keep back stays in proportion.
 const SHARE: usize = 800;
-/// torch's segment sizes, for plain segments.
+/// torch's segment sizes, for plain segments; that for sizes in between is an option.
 const PLAIN_SMALL: usize = 2 << 20;
-const PLAIN_LARGE: usize = 20 << 20;
 const PLAIN_OWN: usize = 10 << 20;
 
 /// Why there is no more memory.
@@ -332,7 +331,7 @@ impl Cache {
     fn grow_plain(&self, runtime: &Runtime, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
         let size = match request.search {
             size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
-            size if size < PLAIN_OWN => PLAIN_LARGE,
+            size if size < PLAIN_OWN => options::get().large_segment_size_mb << 20,
             size => size.next_multiple_of(PLAIN_SMALL),
         };
         if self.core.lock().limited(size) {
