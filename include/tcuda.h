@@ -245,7 +245,7 @@ typedef struct tcuda_init_options_t {
      */
     const char *cudart_path;
     /**
-     * Options of the device cache; over TCUDA_ALLOC_CONF.
+     * Options of the device cache; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
      */
     const char *alloc_conf;
 } tcuda_init_options_t;
@@ -1106,6 +1106,33 @@ tcuda_status_t tcuda_get_per_process_memory_fraction(double *fraction, int32_t d
  * @param device -1: the current one.
  */
 tcuda_status_t tcuda_set_memory_limit(uint64_t bytes, int32_t device);
+
+/**
+ * The limit in bytes, however it was set; UINT64_MAX without one.
+ *
+ * @param device -1: the current one.
+ */
+tcuda_status_t tcuda_get_memory_limit(uint64_t *bytes, int32_t device);
+
+/**
+ * Sets the options of the device caches (torch.cuda.memory._set_allocator_settings), over TCUDA_ALLOC_CONF and the options of
+ * tcuda_init. Keys that the text does not name get their defaults. What the options say holds from the next growth on; the limit, also
+ * one of tcuda_set_memory_limit, becomes what the text says at once. Keys of torch that would change nothing in tcuda are taken, with a
+ * line in the log; docs/MEMORY.md lists all keys. Not to be called while other threads set options.
+ *
+ * @param alloc_conf `key:value,key:value`; empty: the defaults; NULL: what TCUDA_ALLOC_CONF says.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed.
+ */
+tcuda_status_t tcuda_set_alloc_conf(const char *alloc_conf);
+
+/**
+ * The options in effect, every key with its value, as a text that tcuda_set_alloc_conf takes. A limit that was set otherwise is not
+ * among them: tcuda_get_memory_limit.
+ *
+ * @param text   gets the text with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ */
+tcuda_status_t tcuda_get_alloc_conf(char *text, size_t capacity, size_t *needed);
 
 /**
  * The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
