@@ -49,6 +49,11 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_EVENT_DISABLE_TIMING (2u)
 #define TCUDA_EVENT_INTERPROCESS (4u)
 
+/* Stages of tcuda_pressure_t: what comes next. */
+#define TCUDA_PRESSURE_WAIT (1)
+#define TCUDA_PRESSURE_GIVE_BACK (2)
+#define TCUDA_PRESSURE_FAIL (3)
+
 /* Levels of tcuda_log_fn_t. */
 #define TCUDA_LOG_ERROR (1)
 #define TCUDA_LOG_WARNING (2)
@@ -59,6 +64,8 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
 #define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
 #define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
+#define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -391,6 +398,99 @@ typedef struct tcuda_memory_stats_t {
      */
     int64_t max_split_size;
 } tcuda_memory_stats_t;
+
+/**
+ * What a pressure callback is told. Sizes are bytes.
+ */
+typedef struct tcuda_pressure_t {
+    /**
+     * What this library fills; later versions fill more.
+     */
+    size_t struct_size;
+    /**
+     * What comes next if nobody frees enough: TCUDA_PRESSURE_WAIT, TCUDA_PRESSURE_GIVE_BACK or TCUDA_PRESSURE_FAIL.
+     */
+    int32_t stage;
+    int32_t device;
+    /**
+     * The stream that the memory is for: what was freed on it helps at once, what was freed on others when it is past.
+     */
+    tcuda_stream_t stream;
+    /**
+     * What is asked for.
+     */
+    uint64_t wanted;
+    /**
+     * Free on the device as the driver says; 0 if it does not say.
+     */
+    uint64_t free;
+    /**
+     * All memory of the device.
+     */
+    uint64_t total;
+    /**
+     * In blocks that are in use.
+     */
+    uint64_t allocated;
+    /**
+     * Held by the cache.
+     */
+    uint64_t reserved;
+    /**
+     * The most that the cache may hold; UINT64_MAX without a limit.
+     */
+    uint64_t limit;
+} tcuda_pressure_t;
+
+/**
+ * Asked for memory; true: something was freed.
+ */
+typedef bool (*tcuda_pressure_fn_t)(const struct tcuda_pressure_t *pressure, void *user_data);
+
+/**
+ * What an observer is told of an allocation that fails. Sizes are bytes.
+ */
+typedef struct tcuda_oom_t {
+    /**
+     * What this library fills; later versions fill more.
+     */
+    size_t struct_size;
+    int32_t device;
+    int32_t unused;
+    /**
+     * What is asked for (torch: the size of a segment for it).
+     */
+    uint64_t wanted;
+    /**
+     * Free on the device as the driver says; 0 if it does not say.
+     */
+    uint64_t free;
+    /**
+     * All memory of the device.
+     */
+    uint64_t total;
+    /**
+     * In blocks that are in use.
+     */
+    uint64_t allocated;
+    /**
+     * Held by the cache.
+     */
+    uint64_t reserved;
+    /**
+     * The most that the cache may hold; UINT64_MAX without a limit.
+     */
+    uint64_t limit;
+    /**
+     * The text of the error; holds for the length of the call.
+     */
+    const char *message;
+} tcuda_oom_t;
+
+/**
+ * Told of an allocation that fails, before the failing call returns.
+ */
+typedef void (*tcuda_oom_observer_fn_t)(const struct tcuda_oom_t *oom, void *user_data);
 
 /**
  * DLPack's version: structs of another major version have another layout.
@@ -1138,6 +1238,51 @@ tcuda_status_t tcuda_get_alloc_conf(char *text, size_t capacity, size_t *needed)
  * The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
  */
 const char *tcuda_get_allocator_backend(void);
+
+/* ==== Memory pressure =========================================================================================================
+ * When the cache of a device can satisfy a request neither from what is free nor from the driver, it climbs a ladder: it waits for other
+ * streams, then gives all free memory back to the driver, then fails. Before each of these steps the pressure callbacks are asked, one
+ * after the other in the order in which they came. One that freed something says so, and the request is tried again; only if that was not
+ * enough is the next one asked. Nobody is asked while the allocating stream is being captured. The observers are told of each failure.
+ * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
+ * empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
+ * free. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
+ */
+
+/**
+ * Registers a function that frees memory of the program's own when memory runs short: a cache that can be filled again, buffers that were
+ * kept (torch: FreeMemoryCallback). The section's text says when and how it is called.
+ *
+ * @param id        gets a number for tcuda_unregister_pressure_callback.
+ * @param function  not NULL; the same function may be registered several times.
+ * @param user_data goes to each call.
+ */
+tcuda_status_t tcuda_register_pressure_callback(uint64_t *id, tcuda_pressure_fn_t function, void *user_data);
+
+/**
+ * Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
+ * they need must not be held here. Called inside a pressure callback or observer it does not wait.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: no pressure callback has this number.
+ */
+tcuda_status_t tcuda_unregister_pressure_callback(uint64_t id);
+
+/**
+ * Registers a function that is told when an allocation fails for want of memory (torch: attachOutOfMemoryObserver). The section's text says
+ * how it is called. Requests of more than 2^60 bytes are refused without it.
+ *
+ * @param id        gets a number for tcuda_unregister_oom_observer.
+ * @param function  not NULL; the same function may be registered several times.
+ * @param user_data goes to each call.
+ */
+tcuda_status_t tcuda_register_oom_observer(uint64_t *id, tcuda_oom_observer_fn_t function, void *user_data);
+
+/**
+ * Ends a registration, as tcuda_unregister_pressure_callback does.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: no observer has this number.
+ */
+tcuda_status_t tcuda_unregister_oom_observer(uint64_t id);
 
 /* ==== Copies ==================================================================================================================
  * Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success

@@ -133,6 +133,73 @@ static void out_of_memory(tcuda_stream_t stream)
     CHECK_OK(tcuda_free_cached(more));
 }
 
+struct cache {
+    void *block;
+    int asked, told;
+};
+
+static bool give_away(const tcuda_pressure_t *pressure, void *user_data)
+{
+    struct cache *cache = (struct cache *)user_data;
+    bool gave = cache->block != NULL;
+
+    cache->asked++;
+    CHECK(pressure->struct_size >= sizeof *pressure);
+    CHECK(pressure->stage >= TCUDA_PRESSURE_WAIT && pressure->stage <= TCUDA_PRESSURE_FAIL);
+    CHECK_EQUAL(pressure->wanted, 12 * MIB);
+    CHECK_EQUAL(pressure->limit, 16 * MIB);
+    CHECK_OK(tcuda_free_cached(cache->block));
+    cache->block = NULL;
+    return gave;
+}
+
+static void note(const tcuda_oom_t *oom, void *user_data)
+{
+    CHECK_EQUAL(oom->wanted, 12 * MIB);
+    CHECK(strstr(oom->message, "Tried to allocate 12.00 MiB") != NULL);
+    ((struct cache *)user_data)->told++;
+}
+
+/* A program's own cache gives way; when it has nothing left, the observer is told. */
+static void pressure(tcuda_stream_t stream)
+{
+    struct cache cache = {NULL, 0, 0};
+    uint64_t callback = 0, observer = 0;
+    void *block, *more = NULL;
+
+    CHECK_OK(tcuda_empty_cache(0));
+    CHECK_OK(tcuda_set_memory_limit(16 * MIB, 0));
+    cache.block = allocate(12 * MIB, stream);
+    CHECK_OK(tcuda_register_pressure_callback(&callback, give_away, &cache));
+    CHECK_OK(tcuda_register_oom_observer(&observer, note, &cache));
+    block = allocate(12 * MIB, stream);
+    CHECK(cache.block == NULL && cache.asked == 1 && cache.told == 0);
+    CHECK_STATUS(tcuda_malloc_cached(&more, 12 * MIB, stream), TCUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cache.asked == 4 && cache.told == 1);
+    CHECK_OK(tcuda_unregister_pressure_callback(callback));
+    CHECK_OK(tcuda_unregister_oom_observer(observer));
+    CHECK_STATUS(tcuda_unregister_oom_observer(observer), TCUDA_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(tcuda_malloc_cached(&more, 12 * MIB, stream), TCUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(cache.asked == 4 && cache.told == 1);
+    CHECK_OK(tcuda_set_memory_limit(UINT64_MAX, 0));
+    CHECK_OK(tcuda_free_cached(block));
+}
+
+static void options(void)
+{
+    char text[512];
+    uint64_t limit = 0;
+
+    CHECK_STATUS(tcuda_set_alloc_conf("expandable_segment:True"), TCUDA_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(tcuda_last_error_message(), "Did you mean expandable_segments?") != NULL);
+    CHECK_OK(tcuda_set_alloc_conf("per_process_memory_fraction:0.5"));
+    CHECK_OK(tcuda_get_alloc_conf(text, sizeof text, NULL));
+    CHECK(strstr(text, "per_process_memory_fraction:0.5") != NULL);
+    CHECK_OK(tcuda_get_memory_limit(&limit, 0));
+    CHECK(limit != UINT64_MAX);
+    CHECK_OK(tcuda_set_alloc_conf(NULL));
+}
+
 static void figures(void)
 {
     tcuda_memory_stats_t stats;
@@ -169,6 +236,8 @@ int main(void)
     two_streams(a, b);
     a_batch(b);
     out_of_memory(a);
+    pressure(a);
+    options();
     figures();
     /* The stream goes before its memory does. */
     last = allocate(3 * MIB, a);

@@ -5,7 +5,7 @@
 //! so it can be read late. The texts belong to tcuda and hold until the thread's next failing call.
 
 use super::guard::{self, guard_always, guard_value, lasting};
-use super::structs::{Growing, StructOut};
+use super::structs::{Growing, StructOut, UserData};
 use crate::base::log;
 use crate::base::status::{self, tcuda_status_t};
 use std::ffi::{CString, c_char, c_void};
@@ -86,11 +86,6 @@ pub unsafe extern "C" fn tcuda_last_error(info: *mut tcuda_error_info_t) -> tcud
         Ok(())
     })
 }
-
-struct UserData(*mut c_void);
-// The program gave it to be used on any thread.
-unsafe impl Send for UserData {}
-unsafe impl Sync for UserData {}
 
 /// Sends tcuda's messages to `function` instead of stderr; NULL brings stderr back. A message that another thread is giving out at
 /// that moment may still go to the function before. Without a function, TCUDA_LOG says what goes to stderr.

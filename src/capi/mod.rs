@@ -25,6 +25,8 @@ pub mod event;
 
 pub mod memory;
 
+pub mod pressure;
+
 pub mod copy;
 
 pub mod tensor;

@@ -3,6 +3,7 @@
 
 use super::guard::null;
 use crate::base::{Error, Result, Status};
+use std::ffi::c_void;
 
 /// Only ever a pointer to it: what CUDA calls by this name too.
 pub enum CUstream_st {}
@@ -13,6 +14,12 @@ pub enum CUevent_st {}
 pub type tcuda_stream_t = *mut CUstream_st;
 /// cudaEvent_t, likewise.
 pub type tcuda_event_t = *mut CUevent_st;
+
+/// What a program wants to have back in its function.
+pub struct UserData(pub *mut c_void);
+// The program gave it to be used on any thread.
+unsafe impl Send for UserData {}
+unsafe impl Sync for UserData {}
 
 /// A plain struct of the header whose first field is `size_t struct_size`.
 ///

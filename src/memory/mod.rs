@@ -6,6 +6,7 @@
 //! Tests:  in the files, tests/conformance (memory, order, statistics), tests/{cache_model,cache_order,fault_sweep,stream_order}.rs.
 
 mod cache;
+pub mod hooks;
 mod lookup;
 pub mod options;
 pub mod stats;

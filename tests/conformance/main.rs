@@ -16,6 +16,7 @@ mod init;
 mod kit;
 mod memory;
 mod order;
+mod pressure;
 mod reference;
 mod statistics;
 mod stream;
@@ -34,6 +35,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("memory", memory::TESTS),
     ("order", order::TESTS),
     ("statistics", statistics::TESTS),
+    ("pressure", pressure::TESTS),
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
     ("fault", fault::TESTS),

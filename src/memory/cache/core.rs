@@ -432,11 +432,9 @@ impl Core {
 
     // ---- for messages
 
-    /// Free bytes, and the largest free block.
-    pub fn free_bytes(&self) -> (usize, usize) {
-        let free = self.reserved() - self.stats.current(Family::ActiveBytes) as usize;
+    pub fn largest_free(&self) -> usize {
         let lists = self.slots.iter().flat_map(|slot| &slot.lists);
-        (free, lists.map(|list| list.largest(&self.blocks)).max().unwrap_or(0))
+        lists.map(|list| list.largest(&self.blocks)).max().unwrap_or(0)
     }
 }
 

@@ -3,14 +3,16 @@
 
 use super::block::Block;
 use super::core::{Core, Request, StreamKey};
+use super::message::Facts;
 use super::segment::Refusal;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
+use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
 use crate::memory::options;
-use crate::memory::stats::Family;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
+use parking_lot::MutexGuard;
 
 impl Cache {
     /// Memory for the stream's work: from what is free, else from the driver.
@@ -40,26 +42,37 @@ impl Cache {
         let rejects = matches!(refusal, Refusal::Limit) && options::get().throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         if capturing || rejects || request.search > abilities.total {
-            return Err(self.out_of_memory(runtime, &abilities, request, refusal));
+            return Err(self.out_of_memory(runtime, &abilities, request, refusal, capturing));
+        }
+        let press = (Stage::Wait, request, stream);
+        if let Some(found) = self.press(runtime, &abilities, press, || self.search_or_grow(runtime, &abilities, slot, request)) {
+            return found;
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
-        let _climbing = self.climbing.lock();
+        let mut climbing = self.climbing.lock();
         /// Rounds, as long as other threads change what is free.
         const ROUNDS: usize = 8;
-        let mut last = self.make_room(runtime, &abilities, slot, request, stream)?;
+        let mut last = self.make_room(runtime, &abilities, slot, request, stream, &mut climbing)?;
         for _ in 1..ROUNDS {
             match last {
-                Ok(address) => return Ok(address),
-                Err((refusal, changes)) if self.core.lock().changes == changes => {
-                    return Err(self.out_of_memory(runtime, &abilities, request, refusal));
+                Err((_, changes)) if self.core.lock().changes != changes => {
+                    last = self.make_room(runtime, &abilities, slot, request, stream, &mut climbing)?;
                 }
-                Err(_) => last = self.make_room(runtime, &abilities, slot, request, stream)?,
+                _ => break,
             }
         }
-        last.map_err(|(refusal, _)| self.out_of_memory(runtime, &abilities, request, refusal))
+        drop(climbing);
+        let refusal = match last {
+            Ok(address) => return Ok(address),
+            Err((refusal, _)) => refusal,
+        };
+        let room = || self.make_room(runtime, &abilities, slot, request, stream, &mut self.climbing.lock());
+        self.press(runtime, &abilities, (Stage::Fail, request, stream), room)
+            .unwrap_or_else(|| Err(self.out_of_memory(runtime, &abilities, request, refusal, false)))
     }
 
-    /// The rungs that make room. The inner error is the refusal, and how much had changed when it came.
+    /// The rungs that make room. The inner error is the refusal, and how much had changed when it came. `climbing` is let go while the
+    /// program's functions run.
     fn make_room(
         &self,
         runtime: &Runtime,
@@ -67,6 +80,7 @@ impl Cache {
         slot: StreamSlot,
         request: &Request,
         stream: Stream,
+        climbing: &mut MutexGuard<()>,
     ) -> Result<Result<Address, (Refusal, u64)>> {
         // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
         if let Some(address) = self.take_waiting(slot, request, stream) {
@@ -81,6 +95,11 @@ impl Cache {
         });
         if let Some(address) = found {
             return Ok(Ok(address));
+        }
+        let press = (Stage::GiveBack, request, stream);
+        let retry = || self.search_or_grow(runtime, abilities, slot, request);
+        if let Some(found) = MutexGuard::unlocked(climbing, || self.press(runtime, abilities, press, retry)) {
+            return found.map(Ok);
         }
         // 5. Everything free goes back to the driver, which can make whole memory of it.
         let released = self.release_free(runtime);
@@ -135,36 +154,45 @@ impl Cache {
         core.allocate(slot, request, true)
     }
 
-    #[cold]
-    fn out_of_memory(&self, runtime: &Runtime, abilities: &Abilities, request: &Request, refusal: Refusal) -> Error {
-        let free = device::Guard::new(self.device).and_then(|_guard| runtime.mem_get_info()).map(|(free, _)| free);
-        let mut core = self.core.lock();
-        core.stats.num_ooms += 1;
-        let allocated = core.stats.current(Family::AllocatedBytes) as usize;
-        let pending = (core.stats.current(Family::ActiveBytes) - core.stats.current(Family::AllocatedBytes)) as usize;
-        let (unused, largest) = core.free_bytes();
-        let mut text = format!("CUDA out of memory. Tried to allocate {}. ", size_text(request.requested));
-        text += &format!("GPU {} has a total capacity of {}", self.device, size_text(abilities.total));
-        text += &free.map_or_else(|_| ". ".into(), |free| format!(" of which {} is free. ", size_text(free)));
-        if let (Some(limit), Refusal::Limit) = (core.limit, &refusal) {
-            text += &format!("{} allowed; this process is at that limit. ", size_text(limit));
-        }
-        text += &format!(
-            "Of the allocated memory {} is allocated by tcuda, and {} is reserved by tcuda but unallocated; the largest free block has {}.",
-            size_text(allocated),
-            size_text(unused),
-            size_text(largest)
-        );
-        if pending > 0 {
-            text += &format!(" {} is freed but still in use by other streams.", size_text(pending));
-        }
-        if let Refusal::Limit = refusal {
-            text += " tcuda_set_memory_limit or tcuda_set_per_process_memory_fraction raises the limit.";
-        }
-        let native = match &refusal {
-            Refusal::Driver(error) => error.native,
-            Refusal::Limit => 0,
+    /// Asks the program's functions for memory, and `retry` after each that gave some. None: that was not enough.
+    fn press<T>(
+        &self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        (stage, request, stream): (Stage, &Request, Stream),
+        mut retry: impl FnMut() -> Result<Result<Address, T>>,
+    ) -> Option<Result<Address>> {
+        let pressure = || {
+            let memory = self.facts(runtime, abilities, request).memory;
+            Pressure { stage, stream, wanted: request.requested, memory }
         };
+        hooks::PRESSURE.ask(pressure, || retry().map(Result::ok).transpose())
+    }
+
+    fn facts(&self, runtime: &Runtime, abilities: &Abilities, request: &Request) -> Facts {
+        let driver = device::Guard::new(self.device).and_then(|_guard| runtime.mem_get_info());
+        self.core.lock().facts(request.requested, abilities, driver.ok())
+    }
+
+    /// The error, when the observers know of it. No lock may be held.
+    #[cold]
+    fn out_of_memory(&self, runtime: &Runtime, abilities: &Abilities, request: &Request, refusal: Refusal, capturing: bool) -> Error {
+        let (at_limit, native) = match &refusal {
+            Refusal::Driver(error) => (false, error.native),
+            Refusal::Limit => (true, 0),
+        };
+        let facts = self.facts(runtime, abilities, request);
+        // What the options keep the device from.
+        let virtual_memory = facts.virtual_memory.or_else(|| (!options::get().expandable_segments).then_some(false));
+        let facts = Facts { at_limit, capturing, virtual_memory, ..facts };
+        self.core.lock().stats.num_ooms += 1;
+        let text = facts.text();
+        hooks::OBSERVERS.tell(|| OutOfMemory {
+            device: self.device,
+            wanted: request.requested,
+            memory: facts.memory,
+            message: text.clone(),
+        });
         Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).with_native(native).on_device(self.device).with_bytes(request.requested as u64)
     }
 
@@ -191,28 +219,4 @@ fn search(core: &mut Core, slot: StreamSlot, request: &Request) -> Option<Addres
     }
     core.take_over(&run, slot, request, false);
     core.allocate(slot, request, true)
-}
-
-/// torch's way to write sizes.
-pub fn size_text(bytes: usize) -> String {
-    let scaled = |shift: u32, unit: &str| format!("{:.2} {unit}", bytes as f64 / (1u64 << shift) as f64);
-    match bytes {
-        0..=1024 => format!("{bytes} bytes"),
-        _ if bytes <= 1 << 20 => scaled(10, "KiB"),
-        _ if bytes <= 1 << 30 => scaled(20, "MiB"),
-        _ => scaled(30, "GiB"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_read_as_torchs() {
-        assert_eq!(size_text(1024), "1024 bytes");
-        assert_eq!(size_text(1025), "1.00 KiB");
-        assert_eq!(size_text(20 << 20), "20.00 MiB");
-        assert_eq!(size_text((3 << 30) / 2), "1.50 GiB");
-    }
 }

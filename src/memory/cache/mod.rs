@@ -4,11 +4,13 @@
 //! - `segment`   memory from the driver and back
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `ladder`    what happens when nothing fits: from a second look to the out-of-memory error
+//! - `message`   what that error says
 
 mod block;
 pub mod core;
 mod freelist;
 mod ladder;
+mod message;
 mod order;
 mod segment;
 

@@ -1,0 +1,260 @@
+//! The text of an out-of-memory error: torch's facts and more, and one piece of advice that fits them.
+
+use super::core::Core;
+use super::{Abilities, StreamSlot, block::State};
+use crate::memory::hooks::Memory;
+use crate::memory::stats::{Family, Pool};
+use crate::stream::{self, Stream};
+
+/// What the text is made of. Sizes in bytes.
+pub struct Facts {
+    pub device: i32,
+    pub requested: usize,
+    pub memory: Memory,
+    /// It was the limit that refused, not the driver.
+    pub at_limit: bool,
+    /// The stream is being captured, so nothing was waited for.
+    pub capturing: bool,
+    /// Whether free parts can be joined by mapping: None: the device cannot, Some(false): the options say no.
+    pub virtual_memory: Option<bool>,
+    pub of_pools: [OfPool; 2],
+    pub largest_free: usize,
+    /// Freed, but in use by these streams still; the largest first.
+    pub pending: Vec<(String, usize)>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct OfPool {
+    pub allocated: usize,
+    pub free: usize,
+}
+
+impl Core {
+    /// `driver`: free and total bytes as the driver says.
+    pub fn facts(&self, requested: usize, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
+        let stat = |family, pool| self.stats.get(family, pool).current as usize;
+        let of_pool = |pool| OfPool {
+            allocated: stat(Family::AllocatedBytes, pool),
+            free: stat(Family::ReservedBytes, pool).saturating_sub(stat(Family::ActiveBytes, pool)),
+        };
+        let memory = Memory {
+            total: driver.map_or(abilities.total, |(_, total)| total),
+            free: driver.map(|(free, _)| free),
+            allocated: stat(Family::AllocatedBytes, Pool::All),
+            reserved: self.reserved(),
+            limit: self.limit,
+        };
+        Facts {
+            device: self.device,
+            requested,
+            memory,
+            at_limit: false,
+            capturing: false,
+            virtual_memory: abilities.virtual_memory.map(|_| true),
+            of_pools: [Pool::Small, Pool::Large].map(of_pool),
+            largest_free: self.largest_free(),
+            pending: self.in_use_by_streams(),
+        }
+    }
+
+    /// By stream, what is freed and not past.
+    fn in_use_by_streams(&self) -> Vec<(String, usize)> {
+        let mut bytes = vec![0; self.slots.len()];
+        for pending in &self.pending {
+            let behind = |(slot, count): &&(StreamSlot, u64)| self.slots[*slot as usize].past < *count;
+            for (slot, _) in pending.uses.iter().filter(behind) {
+                bytes[*slot as usize] += self.blocks[pending.block].size;
+            }
+        }
+        if self.slots.len() > 1 {
+            for area in self.areas.iter().flatten() {
+                let free = self.blocks.chain(area.first).map(|id| &self.blocks[id]).filter(|block| block.state == State::Free);
+                free.filter(|block| !self.is_past(block)).for_each(|block| bytes[block.slot as usize] += block.size);
+            }
+        }
+        let name = |slot: usize| format!("0x{:x}", stream::handle_of(Stream { device: self.device, raw: self.slots[slot].key.raw }));
+        let mut found: Vec<_> =
+            bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0).map(|(at, bytes)| (name(at), bytes)).collect();
+        found.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        found
+    }
+}
+
+impl Facts {
+    fn unused(&self) -> usize {
+        self.of_pools.iter().map(|pool| pool.free).sum()
+    }
+
+    /// What neither is free nor belongs to this cache.
+    fn others(&self) -> usize {
+        let Memory { total, free, reserved, .. } = self.memory;
+        free.map_or(0, |free| total.saturating_sub(free).saturating_sub(reserved))
+    }
+
+    pub fn text(&self) -> String {
+        let Memory { total, free, allocated, limit, .. } = self.memory;
+        let mut text = format!("CUDA out of memory. Tried to allocate {}. ", size_text(self.requested));
+        text += &format!("GPU {} has a total capacity of {}", self.device, size_text(total));
+        text += &free.map_or_else(|| ". ".into(), |free| format!(" of which {} is free. ", size_text(free)));
+        if self.others() > 0 {
+            text += &format!("Other processes, other libraries and the driver use {}. ", size_text(self.others()));
+        }
+        if let Some(limit) = limit {
+            text += &format!("{} allowed; ", size_text(limit));
+            text += if self.at_limit { "this process is at that limit. " } else { "that limit is not reached. " };
+        }
+        text += &format!(
+            "Of the allocated memory {} is allocated by tcuda, and {} is reserved by tcuda but unallocated; the largest free block has {}. ",
+            size_text(allocated),
+            size_text(self.unused()),
+            size_text(self.largest_free)
+        );
+        let [small, large] = self.of_pools.map(|pool| format!("{} allocated and {} free", size_text(pool.allocated), size_text(pool.free)));
+        text += &format!("Blocks up to 1 MiB: {small}; larger ones: {large}. ");
+        /// More streams would make the text long and say little.
+        const MOST: usize = 4;
+        if !self.pending.is_empty() {
+            let streams: Vec<_> =
+                self.pending.iter().take(MOST).map(|(stream, bytes)| format!("{} by stream {stream}", size_text(*bytes))).collect();
+            let more = if self.pending.len() > MOST { ", and others" } else { "" };
+            text += &format!("Freed but still in use: {}{more}. ", streams.join(", "));
+        }
+        text + &self.advice()
+    }
+
+    /// The one thing that would help most.
+    fn advice(&self) -> String {
+        let Memory { total, allocated, limit, .. } = self.memory;
+        let pieces = self.unused() >= self.requested;
+        if self.requested > total {
+            return "The device is too small for this, whatever is freed.".into();
+        }
+        if self.capturing && !self.pending.is_empty() {
+            return "A stream that is being captured waits for nothing: allocate before the capture, or let the other streams end first."
+                .into();
+        }
+        if let Some((stream, bytes)) = self.pending.first()
+            && bytes.saturating_add(self.largest_free) >= self.requested
+        {
+            return format!(
+                "Let stream {stream} end its work (tcuda_stream_synchronize), or free its blocks on the stream that allocates next \
+                 (tcuda_free_cached_on)."
+            );
+        }
+        match self.virtual_memory {
+            Some(false) if pieces => {
+                return "More than this is free, but in pieces: expandable_segments:True in TCUDA_ALLOC_CONF lets them be used together."
+                    .into();
+            }
+            None if pieces => {
+                return "More than this is free, but in pieces, and the driver has no virtual memory to join them: allocate what is large \
+                        and stays before the rest."
+                    .into();
+            }
+            _ => {}
+        }
+        if let Some(limit) = limit
+            && self.at_limit
+        {
+            let why = if self.requested > limit { "asks for more than" } else { "would pass" };
+            return format!(
+                "The request {why} the limit of {}: tcuda_set_memory_limit, tcuda_set_per_process_memory_fraction or \
+                 per_process_memory_fraction in TCUDA_ALLOC_CONF raises it.",
+                size_text(limit)
+            );
+        }
+        if self.others() > allocated && self.others() >= self.requested {
+            return "Most of the device is taken by others: nvidia-smi shows the processes.".into();
+        }
+        if pieces {
+            return "More than this is free, but apart: blocks in use lie between. Allocate what stays long before the rest.".into();
+        }
+        "Blocks in use fill the device: free some or ask for less. tcuda_register_pressure_callback lets a program's own caches give way."
+            .into()
+    }
+}
+
+/// torch's way to write sizes.
+pub fn size_text(bytes: usize) -> String {
+    let scaled = |shift: u32, unit: &str| format!("{:.2} {unit}", bytes as f64 / (1u64 << shift) as f64);
+    match bytes {
+        0..=1024 => format!("{bytes} bytes"),
+        _ if bytes <= 1 << 20 => scaled(10, "KiB"),
+        _ if bytes <= 1 << 30 => scaled(20, "MiB"),
+        _ => scaled(30, "GiB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+    const GIB: usize = 1 << 30;
+
+    #[test]
+    fn sizes_read_as_torchs() {
+        assert_eq!(size_text(1024), "1024 bytes");
+        assert_eq!(size_text(1025), "1.00 KiB");
+        assert_eq!(size_text(20 << 20), "20.00 MiB");
+        assert_eq!(size_text((3 << 30) / 2), "1.50 GiB");
+    }
+
+    /// A device of 16 GiB with 14 GiB in use, 1 GiB of it large and free, where 2 GiB more are asked for.
+    fn full() -> Facts {
+        Facts {
+            device: 1,
+            requested: 2 * GIB,
+            memory: Memory { total: 16 * GIB, free: Some(GIB / 2), allocated: 13 * GIB, reserved: 14 * GIB, limit: None },
+            at_limit: false,
+            capturing: false,
+            virtual_memory: Some(true),
+            of_pools: [OfPool { allocated: GIB, free: 0 }, OfPool { allocated: 12 * GIB, free: GIB }],
+            largest_free: 100 * MIB,
+            pending: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_facts_stand_in_torchs_order() {
+        let text = full().text();
+        let facts = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 16.00 GiB of which 512.00 MiB is free. \
+                     Other processes, other libraries and the driver use 1.50 GiB. Of the allocated memory 13.00 GiB is allocated by tcuda, \
+                     and 1024.00 MiB is reserved by tcuda but unallocated; the largest free block has 100.00 MiB. Blocks up to 1 MiB: \
+                     1024.00 MiB allocated and 0 bytes free; larger ones: 12.00 GiB allocated and 1024.00 MiB free. ";
+        assert!(text.starts_with(facts), "{text}");
+        let unknown = Facts { memory: Memory { free: None, limit: Some(15 * GIB), ..full().memory }, at_limit: true, ..full() }.text();
+        assert!(unknown.contains("capacity of 16.00 GiB. 15.00 GiB allowed; this process is at that limit. Of"), "{unknown}");
+        let pending: Vec<_> = (0..6).map(|at| (format!("0x10{at}"), (6 - at) * MIB)).collect();
+        let text = Facts { pending, ..full() }.text();
+        assert!(text.contains("Freed but still in use: 6.00 MiB by stream 0x100, 5.00 MiB by stream 0x101, "), "{text}");
+        assert!(text.contains("3.00 MiB by stream 0x103, and others. "), "{text}");
+    }
+
+    #[test]
+    fn each_case_has_its_advice() {
+        let limited = |bytes| Memory { limit: Some(bytes), ..full().memory };
+        let pieces = || Facts { requested: GIB / 2, ..full() };
+        let foreign = Memory { free: Some(0), allocated: GIB, reserved: GIB, ..full().memory };
+        let pending = vec![("0x2a".to_string(), 2 * GIB)];
+        let cases = [
+            (full(), "Blocks in use fill the device"),
+            (Facts { requested: 17 * GIB, ..full() }, "too small for this"),
+            (Facts { capturing: true, pending: pending.clone(), ..full() }, "being captured"),
+            (Facts { capturing: true, ..full() }, "Blocks in use fill the device"),
+            (Facts { pending: pending.clone(), ..full() }, "Let stream 0x2a end"),
+            (Facts { pending: vec![("0x2a".into(), MIB)], ..full() }, "Blocks in use fill the device"),
+            (Facts { virtual_memory: Some(false), ..pieces() }, "expandable_segments:True"),
+            (Facts { virtual_memory: None, ..pieces() }, "no virtual memory"),
+            (Facts { virtual_memory: Some(false), ..full() }, "Blocks in use fill the device"),
+            (pieces(), "but apart"),
+            (Facts { memory: limited(14 * GIB), at_limit: true, ..full() }, "would pass the limit of 14.00 GiB"),
+            (Facts { memory: limited(GIB), at_limit: true, ..full() }, "asks for more than the limit of 1024.00 MiB"),
+            (Facts { memory: limited(15 * GIB), ..full() }, "Blocks in use fill the device"),
+            (Facts { memory: foreign, ..full() }, "taken by others"),
+        ];
+        for (facts, part) in cases {
+            assert!(facts.advice().contains(part), "{}", facts.text());
+        }
+    }
+}
