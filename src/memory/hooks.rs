@@ -170,7 +170,7 @@ mod tests {
         assert!(LIST.remove(ids[1]) && !LIST.remove(ids[1]));
         LIST.tell(|| 1);
         assert_eq!(SUM.load(Ordering::Relaxed), 222 + 1101);
-        ids.into_iter().for_each(|id| drop(LIST.remove(id)));
+        ids.into_iter().for_each(|id| assert_eq!(LIST.remove(id), id != ids[1]));
         assert_eq!(LIST.ask(|| 1, || Some(())), None);
     }
 
