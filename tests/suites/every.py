@@ -23,7 +23,10 @@ TEXTS = {"tcuda_memory_stat_get": "num_ooms"}
 # Functions whose text may be NULL, and why.
 NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list"}
 # Functions that cannot succeed with the arguments made here, and why.
-NEVER_SUCCEED = {}
+NEVER_SUCCEED = {
+    "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",
+    "tcuda_unregister_oom_observer": "likewise",
+}
 
 HUGE = {"size_t": "SIZE_MAX", "uint64_t": "UINT64_MAX", "uint32_t": "UINT32_MAX", "uint8_t": "UINT8_MAX", "uint16_t": "UINT16_MAX"}
 INTEGERS = {"int32_t": ("INT32_MIN", "INT32_MAX"), "int64_t": ("INT64_MIN", "INT64_MAX"), "int": ("INT32_MIN", "INT32_MAX"),
