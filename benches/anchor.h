@@ -17,8 +17,8 @@ void bench_end(void);
 /* Once in each thread. */
 void bench_thread(void);
 
+/* A stream that lives as long as the process: memory is bound to it. */
 void *bench_stream_create(void);
-void bench_stream_destroy(void *stream);
 
 /* NULL: there is no memory. */
 void *bench_alloc(size_t size, void *stream);

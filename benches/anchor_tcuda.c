@@ -19,11 +19,6 @@ void *bench_stream_create(void)
     tcuda_stream_t stream = NULL;
     return tcuda_stream_create(&stream, 0, 0) == TCUDA_SUCCESS ? stream : NULL;
 }
-
-void bench_stream_destroy(void *stream)
-{
-    tcuda_stream_destroy(stream);
-}
 #endif
 
 static int64_t figure(const char *key)

@@ -19,11 +19,6 @@ void *bench_stream_create(void)
     return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess ? stream : NULL;
 }
 
-void bench_stream_destroy(void *stream)
-{
-    cudaStreamDestroy((cudaStream_t)stream);
-}
-
 #ifdef __cplusplus
 }
 #endif

@@ -2,7 +2,8 @@
 """Packs target/gpu-kit: what proves the library on a machine with a GPU, with no Rust and no compiler there. `make gpu-kit` calls it.
 
 The shared library as it ships, the conformance suite, the C and C++ tests (those named test_sim_* need the simulated device and stay
-here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table.
+here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table. The sources of `make bench`
+too, which are compiled there, against what that machine has.
 """
 
 import json
@@ -53,11 +54,16 @@ def main():
     for source in sorted((kit.ROOT / "examples_c").glob("*.c*")):
         compile_into("examples", source, "c++17" if source.suffix == ".cpp" else "c11")
     shutil.copytree(kit.ROOT / "examples_c/data", KIT / "examples_c/data")
+    for folder in ("benches", "include"):
+        shutil.copytree(kit.ROOT / folder, KIT / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for source in ("examples_c/trace.h", "tools/pack_trace.py"):
+        (KIT / source).parent.mkdir(exist_ok=True)
+        shutil.copy(kit.ROOT / source, KIT / source)
     shutil.copy(kit.ROOT / "tools/run_gpu_kit.sh", KIT / "run.sh")
     size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file())
     if size > MOST:
         sys.exit(f"{KIT} has {size} bytes; {MOST} is the most")
-    print(f"{KIT}: {size >> 10} KiB. On the machine with the GPU: sh run.sh, or sh run.sh --sanitize")
+    print(f"{KIT}: {size >> 10} KiB. On the machine with the GPU: sh run.sh, sh run.sh --sanitize, or sh run.sh bench")
 
 
 if __name__ == "__main__":

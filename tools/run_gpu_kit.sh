@@ -4,11 +4,17 @@
 #   sh run.sh               plain
 #   sh run.sh --sanitize    under NVIDIA's compute-sanitizer, which must be installed
 #   sh run.sh [--sanitize] NAME...   only these
+#   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2
 export TCUDA_BACKEND="${TCUDA_BACKEND:-cuda}"
 logs=${OUT:-.}/logs
 mkdir -p "$logs" || exit 2
+
+if [ "$1" = bench ]; then
+    shift
+    exec python3 benches/run.py --out "${OUT:-.}/bench" --work work "$@"
+fi
 
 sanitizer=
 if [ "$1" = --sanitize ]; then
