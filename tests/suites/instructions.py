@@ -49,7 +49,7 @@ def run(suite):
     code, output = kit.run([program, planted])
     if code == ABSENT:
         for case in [*PLANTED, "a limit that is passed", "each case has limits", *most]:
-            suite.absent(f"{case}: {output.strip()}")
+            suite.absent(f"{case}: {output.strip().removeprefix('absent: ')}")
         return
     found = parse(output)
     for case, right in PLANTED.items():
