@@ -24,11 +24,8 @@ def legend(names, x, y):
     return parts
 
 
-def panel(left, title, xs, series, names):
-    """One diagram with logarithmic time. series: {name: {x: y}}."""
-    values = [y for line in series.values() for y in line.values()]
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    high = max(high, low + 1)
+def panel(left, title, xs, series, names, low, high):
+    """One diagram with logarithmic time, from 10^low to 10^high. series: {name: {x: y}}."""
     wide, tall = WIDTH - LEFT - 20, HEIGHT - BOTTOM - TOP
 
     def x_of(x):
@@ -56,10 +53,13 @@ def panel(left, title, xs, series, names):
 def threads(panels, names):
     """panels: {title: {name: {threads: ns}}}. Nanoseconds a pair, for each thread."""
     parts, left = [], 0
+    values = [y for series in panels.values() for line in series.values() for y in line.values()]
+    # One scale for all panels.
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     for title, series in panels.items():
         series = {name: line for name, line in series.items() if line}
         if series:
-            parts += panel(left, title, sorted({x for line in series.values() for x in line}), series, names)
+            parts += panel(left, title, sorted({x for line in series.values() for x in line}), series, names, low, max(high, low + 1))
             left += WIDTH
     return page(left + 190, HEIGHT + 10, parts + legend(names, left + 20, TOP + 20))
 
