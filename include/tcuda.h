@@ -1235,6 +1235,17 @@ tcuda_status_t tcuda_set_alloc_conf(const char *alloc_conf);
 tcuda_status_t tcuda_get_alloc_conf(char *text, size_t capacity, size_t *needed);
 
 /**
+ * Waits for a device and looks whether freed memory was written to. With TCUDA_MEMORY_POISON=1 only: freed blocks are filled with 0xDB,
+ * in the order of their stream, and checked when their memory is handed out again, goes back to the driver, or here; what is found goes
+ * to the log with the block's address, the offsets and the stream of the free. New blocks are filled with 0xFF.
+ *
+ * @param count  gets the number of blocks that were found written to after their free, here and before, on all devices.
+ * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+ * @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched.
+ */
+tcuda_status_t tcuda_memory_check_poison(uint64_t *count, int32_t device);
+
+/**
  * The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
  */
 const char *tcuda_get_allocator_backend(void);

@@ -14,6 +14,11 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "TCUDA_BACKEND", default: "cuda", meaning: "cuda, sim, or auto (cuda where there is a device, else sim)" },
     Variable { name: "TCUDA_CUDART_PATH", default: "", meaning: "the CUDA runtime library to load before any other" },
     Variable { name: "TCUDA_ALLOC_CONF", default: "", meaning: "options of the device cache, as key:value,key:value" },
+    Variable {
+        name: "TCUDA_MEMORY_POISON",
+        default: "0",
+        meaning: "1: fills freed and new memory with patterns and reports writes after a free; slow",
+    },
     Variable { name: "TCUDA_SIM_DEVICES", default: "2", meaning: "number of simulated devices, 1 to 64" },
     Variable { name: "TCUDA_SIM_MEMORY", default: "16GiB", meaning: "memory of each simulated device: bytes, or with KiB, MiB, GiB" },
     Variable {

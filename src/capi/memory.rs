@@ -489,6 +489,23 @@ pub unsafe extern "C" fn tcuda_get_alloc_conf(text: *mut c_char, capacity: usize
     })
 }
 
+/// Waits for a device and looks whether freed memory was written to. With TCUDA_MEMORY_POISON=1 only: freed blocks are filled with 0xDB,
+/// in the order of their stream, and checked when their memory is handed out again, goes back to the driver, or here; what is found goes
+/// to the log with the block's address, the offsets and the stream of the free. New blocks are filled with 0xFF.
+///
+/// @param count  gets the number of blocks that were found written to after their free, here and before, on all devices.
+/// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+/// @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_memory_check_poison(count: *mut u64, device: i32) -> tcuda_status_t {
+    guard("tcuda_memory_check_poison", || {
+        let out = Out::new(count, "count")?;
+        let device = if device == device::ALL { None } else { Some(device::resolve(device)?) };
+        out.write(memory::check_poison(device)?);
+        Ok(())
+    })
+}
+
 /// The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_get_allocator_backend() -> *const c_char {

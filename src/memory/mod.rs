@@ -1,7 +1,7 @@
 //! # memory
 //! Owns:   the device caches: what is allocated, free and reserved on every device, and in which order streams may have it again.
 //! Uses:   stream, event, device, runtime, base.
-//! Never:  touches the bytes of a block; knows tensors, graphs or handles of C; waits for a device while it holds `core`.
+//! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order. Peer hooks run under device's locks and take `growing` and `core`.
 //! Tests:  in the files, tests/conformance (memory, order, statistics), tests/{cache_model,cache_order,fault_sweep,stream_order}.rs.
 
@@ -9,6 +9,7 @@ mod cache;
 pub mod hooks;
 mod lookup;
 pub mod options;
+pub mod poison;
 pub mod stats;
 mod summary;
 
@@ -27,6 +28,9 @@ static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 fn caches() -> Result<&'static [Cache]> {
     // Read first: what is wrong with them goes to the log, where the program's function may allocate.
     let fraction = options::get().per_process_memory_fraction;
+    if CACHES.get().is_none() {
+        poison::configure();
+    }
     CACHES
         .get_or_try_init(|| {
             let count = runtime::runtime()?.device_count;
@@ -80,7 +84,18 @@ pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address
         Some(cache) => cache,
         None => cache_of(stream.device)?,
     };
-    cache.allocate(&request, stream)
+    let address = cache.allocate(&request, stream)?;
+    if poison::is_on() {
+        poison_new(address, stream)?;
+    }
+    Ok(address)
+}
+
+#[cold]
+fn poison_new(address: Address, stream: Stream) -> Result<()> {
+    let size = with_block(address, |core, id| Ok(core.blocks[id].size))?;
+    poison::handed_out(address, size, stream);
+    Ok(())
 }
 
 #[cold]
@@ -125,6 +140,38 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
+    if poison::is_on() {
+        return give_back_poisoned(address, stream);
+    }
+    hand_back(address, stream)
+}
+
+/// The block is filled before it is free.
+#[cold]
+fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
+    let Some(_freeing) = poison::begin_free(address) else { return Err(not_a_block(address)) };
+    let (size, device, owner, users) = with_block(address, |core, id| {
+        let owner = core.blocks[id].slot;
+        let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
+        let slot = &core.slots[owner as usize];
+        let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);
+        Ok((core.blocks[id].size, core.device, key, users))
+    })?;
+    let owner = stream.or(owner.map(|key| Stream { device, raw: key.raw }));
+    let filled = owner.filter(|owner| {
+        let users = if stream.is_some() { &[] } else { &users[..] };
+        // The other streams that use the block come first.
+        let ordered = existing(device).and_then(|cache| cache.order_after(*owner, users).ok());
+        owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
+    });
+    if let Some(owner) = filled {
+        poison::freed(address, size, owner);
+    }
+    hand_back(address, stream).inspect_err(|_| poison::not_freed(address, size))
+}
+
+#[inline]
+fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
     // The key first: a thread's first use of its default stream calls the driver.
     let stream = stream.map(|stream| (stream, StreamKey::of(stream)));
     with_block(address, |core, id| {
@@ -215,7 +262,24 @@ pub fn empty_cache(device: Option<i32>) -> Result<()> {
     let Some(caches) = CACHES.get() else { return Ok(()) };
     // A device that fails does not keep the others from it.
     let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
-    asked.map(Cache::empty).fold(Ok(()), Result::and)
+    let emptied = asked.map(Cache::empty).fold(Ok(()), Result::and);
+    poison::tell();
+    emptied
+}
+
+/// Waits for a device (or all) and looks whether freed memory was written to, which only the poison mode can tell; the number of blocks
+/// found so far.
+pub fn check_poison(device: Option<i32>) -> Result<u64> {
+    if !poison::is_on() {
+        return Err(Error::new(
+            Status::TCUDA_ERROR_INVALID_STATE,
+            "Freed memory is not watched: set TCUDA_MEMORY_POISON=1 in the environment before the first allocation.",
+        ));
+    }
+    let asked = CACHES.get().into_iter().flatten().filter(|cache| device.is_none_or(|device| device == cache.device));
+    let checked = asked.map(Cache::check_poison).fold(Ok(()), Result::and);
+    poison::tell();
+    checked.map(|()| poison::found())
 }
 
 /// A picture of the statistics; all zero before the first allocation.
@@ -296,6 +360,7 @@ pub fn set_options(text: Option<String>) -> Result<()> {
 /// Reads the options anew: what they say holds from the next growth on, the fraction at once.
 pub fn configure() -> Result<()> {
     options::reset();
+    poison::configure();
     let fraction = options::get().per_process_memory_fraction;
     let caches = || CACHES.get().into_iter().flatten();
     let limits: Vec<_> = caches().map(|cache| limit_of(fraction, cache.device)).collect::<Result<_>>()?;
@@ -310,8 +375,13 @@ pub fn configure() -> Result<()> {
 pub fn shutdown() {
     let Ok(runtime) = runtime::runtime() else { return };
     for cache in CACHES.get().into_iter().flatten() {
+        if poison::is_on() {
+            poison::check(cache.device);
+        }
         cache.tear_down(runtime);
     }
+    poison::forget_all();
+    poison::tell();
     options::reset();
 }
 

@@ -1,7 +1,7 @@
 //! Start and end: options, no device, threads at once, fork, shutdown. What changes a whole process runs in a child process.
 
 use crate::kit::*;
-use crate::{fails, fault, get, memory, ok, order, statistics, tests};
+use crate::{fails, fault, get, memory, ok, order, poison, statistics, tests};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
@@ -85,6 +85,8 @@ pub fn child(scene: &str) {
         "plain_order" => order::scene_plain_order(),
         "freed_too_late" => memory::scene_freed_after_shutdown(),
         "options" => statistics::scene_options(),
+        "poison" => poison::scene_poison(),
+        "poison_at_the_end" => poison::scene_at_the_end(),
         other => panic!("no scene is called {other}"),
     }
     println!("done");

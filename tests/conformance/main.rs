@@ -16,6 +16,7 @@ mod init;
 mod kit;
 mod memory;
 mod order;
+mod poison;
 mod pressure;
 mod reference;
 mod statistics;
@@ -36,6 +37,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("order", order::TESTS),
     ("statistics", statistics::TESTS),
     ("pressure", pressure::TESTS),
+    ("poison", poison::TESTS),
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
     ("fault", fault::TESTS),

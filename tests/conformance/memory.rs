@@ -602,6 +602,7 @@ fn contents_stay_whatever_the_order() {
 
 pub fn scene_contents() {
     random_contents(2);
+    crate::poison::expect_none();
 }
 
 fn memory_after_a_shutdown() {

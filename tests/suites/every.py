@@ -26,6 +26,7 @@ NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list"}
 NEVER_SUCCEED = {
     "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",
     "tcuda_unregister_oom_observer": "likewise",
+    "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
 }
 
 HUGE = {"size_t": "SIZE_MAX", "uint64_t": "UINT64_MAX", "uint32_t": "UINT32_MAX", "uint8_t": "UINT8_MAX", "uint16_t": "UINT16_MAX"}

@@ -18,6 +18,8 @@ pub use block::BlockId;
 pub use core::Core;
 
 use crate::base::Result;
+use crate::device;
+use crate::memory::poison;
 use crate::memory::stats::Stats;
 use crate::runtime::Runtime;
 use crate::runtime::table::MemAllocationProp;
@@ -74,6 +76,14 @@ impl Cache {
     /// The next growth asks the options and the device anew.
     pub fn forget_abilities(&self) {
         *self.abilities.lock() = None;
+    }
+
+    /// Looks whether free memory was written to. It stays mapped meanwhile.
+    pub fn check_poison(&self) -> Result<()> {
+        device::synchronize(self.device)?;
+        let _growing = self.growing.lock();
+        poison::check(self.device);
+        Ok(())
     }
 
     /// The statistics; blocks that wait for other streams are looked at first, so that an idle device shows none.

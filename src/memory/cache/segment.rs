@@ -7,7 +7,7 @@ use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory::stats::Family;
-use crate::memory::{lookup, options};
+use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
 
@@ -424,6 +424,7 @@ impl Cache {
         };
         let mut failure = None;
         for (start, size, handle, block) in taken {
+            poison::leaves(self.device, start, size);
             let given = runtime.outside_capture(|| match handle {
                 Some(handle) => runtime.mem_unmap(start, size).map(|()| release(runtime, handle)),
                 None => device::Guard::new(self.device).and_then(|_guard| runtime.free(start)),

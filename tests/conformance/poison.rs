@@ -1,0 +1,164 @@
+//! The shadow mode: writes after a free are found, and nothing else is.
+
+use crate::init::in_child;
+use crate::kit::*;
+use crate::{fails, get, ok, tests};
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use tcuda::capi::copy::*;
+use tcuda::capi::error::*;
+use tcuda::capi::init::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::stream::*;
+
+tests![
+    without_the_mode_nothing_is_watched,
+    writes_after_a_free_are_found,
+    writes_after_a_free_are_found_in_plain_segments,
+    the_end_looks_too,
+    right_programs_are_left_alone,
+];
+
+const MIB: usize = 1 << 20;
+const ON: (&str, &str) = ("TCUDA_MEMORY_POISON", "1");
+const PLAIN: (&str, &str) = ("TCUDA_ALLOC_CONF", "expandable_segments:False");
+
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn keep(level: i32, message: *const c_char, _: *mut c_void) {
+    // The program may allocate here.
+    free(allocate(512, NULL));
+    LOG.lock().unwrap().push(format!("{level} {}", unsafe { CStr::from_ptr(message) }.to_str().unwrap()));
+}
+
+fn said() -> Vec<String> {
+    std::mem::take(&mut LOG.lock().unwrap())
+}
+
+fn found() -> u64 {
+    get!(u64::MAX, out => tcuda_memory_check_poison(out, 0))
+}
+
+fn without_the_mode_nothing_is_watched() {
+    assert!(fails!(INVALID_STATE, tcuda_memory_check_poison(&mut 0, 0)).contains("TCUDA_MEMORY_POISON=1"));
+}
+
+fn writes_after_a_free_are_found() {
+    in_child("poison", &[ON]);
+}
+
+fn writes_after_a_free_are_found_in_plain_segments() {
+    in_child("poison", &[ON, PLAIN]);
+}
+
+fn the_end_looks_too() {
+    in_child("poison_at_the_end", &[ON]);
+}
+
+/// Blocks on many streams that are read late, and every order of streams.
+fn right_programs_are_left_alone() {
+    in_child("contents", &[ON]);
+    if backend() == "sim" {
+        in_child("contents", &[ON, PLAIN, ("TCUDA_SIM_SEED", "5")]);
+    }
+}
+
+/// For other scenes: nothing was found.
+pub fn expect_none() {
+    if std::env::var(ON.0).is_ok() {
+        assert_eq!(get!(u64::MAX, out => tcuda_memory_check_poison(out, -3)), 0);
+    }
+}
+
+pub fn scene_poison() {
+    let own = Own::on(0);
+    ok!(tcuda_set_log_callback(Some(keep), null_mut()));
+    // What nobody wrote shows, and so does what was freed.
+    let block = allocate(3000, own.0);
+    assert_eq!(bytes_of(block, 3000, own.0), [0xFF; 3000]);
+    ok!(tcuda_memset_async(block, 7, 3000, own.0));
+    free(block);
+    fails!(INVALID_POINTER, tcuda_free_cached(block));
+    // After the host's own work, and a copy by the raw address.
+    assert_eq!(found(), 0);
+    poke(block, 700, &[1, 2, 3], own.0);
+    let again = allocate(3000, own.0);
+    assert_eq!(again, block);
+    let text = said().concat();
+    let freed = format!("the block at 0x{:x} of 3072 bytes, freed on stream 0x{:x}, was", block as usize, own.0 as usize);
+    for part in ["1 Write after free on device 0", freed.as_str(), "3 bytes between offsets 700 and 702", "now 0x01", "allocated again"] {
+        assert!(text.contains(part), "'{part}' is not in: {text}");
+    }
+    assert_eq!(bytes_of(again, 3000, own.0), [0xFF; 3000]);
+    assert_eq!(found(), 1);
+    free(again);
+
+    // A part of it is handed out; the rest is watched on.
+    poke(block, 2999, &[9], own.0);
+    let part = allocate(512, own.0);
+    assert_eq!((part, found()), (block, 2));
+    assert!(said().concat().contains("1 bytes between offsets 2999 and 2999, the first is now 0x09. Found when free memory was checked"));
+    free(part);
+    assert_eq!((found(), said().len()), (2, 0));
+
+    // Going back to the driver.
+    let large = allocate(5 * MIB, own.0);
+    ok!(tcuda_free_cached_on(large, default_of(0)));
+    poke(large, 4 * MIB, &[5; 100], own.0);
+    ok!(tcuda_empty_cache(0));
+    let text = said().concat();
+    assert!(text.contains("freed on stream 0x100, ") && text.contains("100 bytes between offsets 4194304 and 4194403"), "{text}");
+    assert!(text.contains("went back to the driver"), "{text}");
+    assert_eq!(found(), 3);
+
+    readers_are_waited_for();
+    ok!(tcuda_empty_cache(0));
+    assert_eq!((found(), said().len()), (3, 0));
+    tcuda::memory::check(0);
+}
+
+/// A stream that reads a block after its free by another finds what was written, if it was recorded.
+fn readers_are_waited_for() {
+    let (own, reader) = (Own::on(0), Own::on(0));
+    let block = allocate(2 * MIB, own.0);
+    ok!(tcuda_memset_async(block, 7, 2 * MIB, own.0));
+    ok!(tcuda_stream_synchronize(own.0));
+    let gate = Gate::on(reader.0);
+    let mut seen = vec![0u8; 2 * MIB];
+    ok!(tcuda_record_stream(block, reader.0));
+    let kept = allocate(2 * MIB, reader.0);
+    ok!(tcuda_copy_async(kept, block, 2 * MIB, reader.0));
+    free(block);
+    gate.open();
+    ok!(tcuda_copy_async(seen.as_mut_ptr().cast(), kept, 2 * MIB, reader.0));
+    ok!(tcuda_stream_synchronize(reader.0));
+    assert!(seen.iter().all(|byte| *byte == 7));
+    free(kept);
+}
+
+/// Writes as a kernel with a stale pointer would: past what tcuda checks.
+fn poke(block: *mut c_void, offset: usize, bytes: &[u8], stream: tcuda::capi::structs::tcuda_stream_t) {
+    let runtime = tcuda::runtime::runtime().unwrap();
+    runtime.memcpy_async(block as usize + offset, bytes.as_ptr() as usize, bytes.len(), stream as usize).unwrap();
+    ok!(tcuda_stream_synchronize(stream));
+}
+
+pub fn scene_at_the_end() {
+    ok!(tcuda_set_log_callback(Some(keep_only), null_mut()));
+    let own = create_on(0);
+    let block = allocate(MIB, own);
+    free(block);
+    poke(block, 0, &[1], own);
+    ok!(tcuda_shutdown());
+    let text = said().concat();
+    assert!(text.contains("1 bytes between offsets 0 and 0"), "{text}");
+    // A new start, with new memory at perhaps the same place.
+    ok!(tcuda_init(std::ptr::null()));
+    free(allocate(MIB, NULL));
+    assert_eq!(found(), 1);
+}
+
+unsafe extern "C" fn keep_only(level: i32, message: *const c_char, _: *mut c_void) {
+    LOG.lock().unwrap().push(format!("{level} {}", unsafe { CStr::from_ptr(message) }.to_str().unwrap()));
+}
