@@ -1,9 +1,10 @@
 //! # memory
 //! Owns:   the device caches: what is allocated, free and reserved on every device, and in which order streams may have it again.
 //! Uses:   stream, event, device, runtime, base.
-//! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits for a device while it holds `core`.
+//! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits
+//!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order. Peer hooks run under device's locks and take `growing` and `core`.
-//! Tests:  in the files, tests/conformance (memory, order, statistics), tests/{cache_model,cache_order,fault_sweep,stream_order}.rs.
+//! Tests:  in the files, tests/conformance (memory, order, statistics, pressure, poison), tests/{cache_model,cache_order,fault_sweep,stream_order}.rs.
 
 mod cache;
 pub mod hooks;

@@ -236,7 +236,7 @@ mod tests {
         let base = 0x5c00_0000_0000;
         let stream = Stream { device: 7, raw: 0x9999 };
         let filled = |start: Address, end: Address| (start, Filled { end, block: start, size: end - start, stream });
-        let put = |(start, filled)| drop(FILLED.lock().insert(start, filled));
+        let put = |(start, filled)| assert_eq!(FILLED.lock().insert(start, filled), None);
         put(filled(base, base + 4096));
         put(filled(base + 4096, base + 8192));
         put(filled(base + 16384, base + 20480));
