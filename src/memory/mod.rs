@@ -271,6 +271,9 @@ pub fn empty_cache(device: Option<i32>) -> Result<()> {
 /// Waits for a device (or all) and looks whether freed memory was written to, which only the poison mode can tell; the number of blocks
 /// found so far.
 pub fn check_poison(device: Option<i32>) -> Result<u64> {
+    if CACHES.get().is_none() {
+        poison::configure();
+    }
     if !poison::is_on() {
         return Err(Error::new(
             Status::TCUDA_ERROR_INVALID_STATE,
@@ -377,7 +380,8 @@ pub fn shutdown() {
     let Ok(runtime) = runtime::runtime() else { return };
     for cache in CACHES.get().into_iter().flatten() {
         if poison::is_on() {
-            poison::check(cache.device);
+            // What ails the device does not matter any more.
+            let _ = cache.check_poison();
         }
         cache.tear_down(runtime);
     }

@@ -29,8 +29,10 @@ static REPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FOUND: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Filled {
+pub struct Filled {
     end: Address,
+    /// Of the fill; never used again.
+    serial: u64,
     /// The block that was freed, of which this may be a part, its size and its stream.
     block: Address,
     size: usize,
@@ -84,7 +86,8 @@ pub fn handed_out(address: Address, size: usize, stream: Stream) {
 
 /// Marks a block as on its way back. None: another thread gives it back at this moment.
 pub fn begin_free(address: Address) -> Option<Freeing> {
-    FREEING.lock().insert(address).then_some(Freeing(address))
+    let first = FREEING.lock().insert(address);
+    first.then(|| Freeing(address))
 }
 
 pub struct Freeing(Address);
@@ -98,7 +101,9 @@ impl Drop for Freeing {
 /// A block is about to be free memory; all its uses are before `stream`'s next work.
 pub fn freed(address: Address, size: usize, stream: Stream) {
     if !stream.is_capturing().unwrap_or(true) && fill(address, size, FREED, stream).is_ok() {
-        FILLED.lock().insert(address, Filled { end: address + size, block: address, size, stream });
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let serial = LAST.fetch_add(1, Ordering::Relaxed);
+        FILLED.lock().insert(address, Filled { end: address + size, serial, block: address, size, stream });
     }
 }
 
@@ -119,17 +124,19 @@ pub fn leaves(device: i32, start: Address, size: usize) {
     }
 }
 
-/// Checks all free memory of a device, which is idle and whose memory stays mapped meanwhile.
-pub fn check(device: i32) {
-    let all: Vec<_> =
-        FILLED.lock().iter().filter(|(_, filled)| filled.stream.device == device).map(|(at, filled)| (*at, *filled)).collect();
-    for (start, filled) in all {
-        let Some(damage) = examine_aside(device, start, filled.end) else { continue };
-        // Handed out meanwhile: the change is its owner's.
-        let mut list = FILLED.lock();
-        if list.get(&start) == Some(&filled) {
-            list.remove(&start);
-            drop(list);
+/// What is watched on a device.
+pub fn watched(device: i32) -> Vec<(Address, Filled)> {
+    FILLED.lock().iter().filter(|(_, filled)| filled.stream.device == device).map(|(at, filled)| (*at, *filled)).collect()
+}
+
+/// Checks free memory that the device has filled by now, as far as it is free still. It stays mapped meanwhile.
+pub fn check(device: i32, watched: Vec<(Address, Filled)>) {
+    let is_there = |start: Address, filled: &Filled| FILLED.lock().get(&start) == Some(filled);
+    for (start, filled) in watched {
+        let damage = if is_there(start, &filled) { examine_aside(device, start, filled.end) } else { None };
+        // What was handed out meanwhile was changed by its owner.
+        if let Some(damage) = damage.filter(|_| is_there(start, &filled)) {
+            take(start, filled.end);
             report(&filled, damage, "when free memory was checked");
         }
     }
@@ -235,7 +242,7 @@ mod tests {
     fn a_stretch_is_taken_out_of_what_it_touches() {
         let base = 0x5c00_0000_0000;
         let stream = Stream { device: 7, raw: 0x9999 };
-        let filled = |start: Address, end: Address| (start, Filled { end, block: start, size: end - start, stream });
+        let filled = |start: Address, end: Address| (start, Filled { end, serial: 1, block: start, size: end - start, stream });
         let put = |(start, filled)| assert_eq!(FILLED.lock().insert(start, filled), None);
         put(filled(base, base + 4096));
         put(filled(base + 4096, base + 8192));
@@ -253,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_report_says_where() {
-        let filled = Filled { end: 0x3000, block: 0x1000, size: 0x2000, stream: Stream { device: 1, raw: 0x5550 } };
+        let filled = Filled { end: 0x3000, serial: 1, block: 0x1000, size: 0x2000, stream: Stream { device: 1, raw: 0x5550 } };
         let text = describe(&filled, Damage { first: 0x1010, last: 0x1020, bytes: 3, value: 7 }, "now");
         for part in ["device 1", "0x1000 of 8192 bytes", "stream 0x5550", "3 bytes between offsets 16 and 32", "0x07"] {
             assert!(text.contains(part), "{text}");

@@ -86,6 +86,7 @@ pub fn child(scene: &str) {
         "freed_too_late" => memory::scene_freed_after_shutdown(),
         "options" => statistics::scene_options(),
         "poison" => poison::scene_poison(),
+        "shared_blocks" => poison::scene_shared_blocks(),
         "poison_at_the_end" => poison::scene_at_the_end(),
         other => panic!("no scene is called {other}"),
     }

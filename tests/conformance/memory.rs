@@ -506,7 +506,7 @@ fn devices_have_caches_of_their_own() {
 /// A block that another thread may free: address, size, what is in it.
 type Parcel = (usize, usize, u8);
 
-fn sixteen_threads_free_each_others_blocks() {
+pub fn sixteen_threads_free_each_others_blocks() {
     empty_caches();
     static SHELF: Mutex<Vec<Parcel>> = Mutex::new(Vec::new());
     static SEEN: AtomicUsize = AtomicUsize::new(0);

@@ -2,10 +2,11 @@
 
 use crate::init::in_child;
 use crate::kit::*;
-use crate::{fails, get, ok, tests};
+use crate::{fails, get, memory, ok, tests};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::capi::copy::*;
 use tcuda::capi::error::*;
 use tcuda::capi::init::*;
@@ -59,9 +60,27 @@ fn the_end_looks_too() {
 /// Blocks on many streams that are read late, and every order of streams.
 fn right_programs_are_left_alone() {
     in_child("contents", &[ON]);
+    in_child("shared_blocks", &[ON]);
     if backend() == "sim" {
         in_child("contents", &[ON, PLAIN, ("TCUDA_SIM_SEED", "5")]);
     }
+}
+
+/// Sixteen threads allocate and free, another looks at the free memory all the while.
+pub fn scene_shared_blocks() {
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    let looks = std::thread::spawn(|| {
+        let mut times = 0;
+        while !ENDED.load(Ordering::Relaxed) {
+            expect_none();
+            times += 1;
+        }
+        times
+    });
+    memory::sixteen_threads_free_each_others_blocks();
+    ENDED.store(true, Ordering::Relaxed);
+    assert!(looks.join().unwrap() > 0);
+    expect_none();
 }
 
 /// For other scenes: nothing was found.

@@ -80,9 +80,10 @@ impl Cache {
 
     /// Looks whether free memory was written to. It stays mapped meanwhile.
     pub fn check_poison(&self) -> Result<()> {
+        let watched = poison::watched(self.device);
         device::synchronize(self.device)?;
         let _growing = self.growing.lock();
-        poison::check(self.device);
+        poison::check(self.device, watched);
         Ok(())
     }
 
