@@ -119,6 +119,13 @@ pub fn scene_poison() {
     assert_eq!((part, found()), (block, 2));
     assert!(said().concat().contains("1 bytes between offsets 2999 and 2999, the first is now 0x09. Found when free memory was checked"));
     free(part);
+    // What is handed out while somebody looks is its owner's to write.
+    let watched = tcuda::memory::poison::watched(0);
+    let part = allocate(512, own.0);
+    ok!(tcuda_memset_async(part, 3, 512, own.0));
+    ok!(tcuda_stream_synchronize(own.0));
+    tcuda::memory::poison::check(0, watched);
+    free(part);
     assert_eq!((found(), said().len()), (2, 0));
 
     // Going back to the driver.
