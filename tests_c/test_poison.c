@@ -1,6 +1,5 @@
 /* The shadow mode: a write through a stale pointer is found, with the place; new memory holds a pattern. */
 
-#define _GNU_SOURCE
 #include <stdlib.h>
 
 #include "check.h"
