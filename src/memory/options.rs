@@ -58,13 +58,26 @@ keys! {
         "a whole number from 11 to 4096", "size of a plain segment for blocks from 1 to 10 MiB";
     per_process_memory_fraction: f64 = 1.0, |text| share(text),
         "a number from 0 to 1", "the limit to start with, as a share of the device's memory";
+    slack: f64 = 0.04, |text| share(text),
+        "a number from 0 to 1", "how much more than was ever in use may be held before free memory is mapped a second time instead";
+    stream_wait: StreamWait = StreamWait::AtLimit, |text| word(text, &[StreamWait::Never, StreamWait::AtLimit, StreamWait::AtBudget]),
+        "never, at_limit or at_budget", "when a stream is made to wait for free memory of others: before it would fail, or before more than the slack would be held";
     throw_on_cudamalloc_oom: bool = false, flag,
         "True or False", "an allocation that needs more than the limit fails at once, without waiting and without giving memory back";
+    tight: bool = false, flag,
+        "True or False", "memory counts as scarce whatever there is: a slack of half a per cent at most, and small handles";
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     Native,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamWait {
+    Never,
+    AtLimit,
+    AtBudget,
 }
 
 /// A value as the text in effect has it.
@@ -77,6 +90,17 @@ impl Value for Backend {
         match self {
             Backend::Native => "native".into(),
         }
+    }
+}
+
+impl Value for StreamWait {
+    fn show(&self) -> String {
+        let word = match self {
+            StreamWait::Never => "never",
+            StreamWait::AtLimit => "at_limit",
+            StreamWait::AtBudget => "at_budget",
+        };
+        word.into()
     }
 }
 

@@ -32,7 +32,7 @@ tests![
     a_limit_is_kept_and_can_be_raised: [VirtualMemory],
     a_fraction_is_a_limit,
     the_driver_has_no_more: [Faults],
-    running_out_gives_free_memory_back_first: [VirtualMemory],
+    free_pieces_of_all_kinds_become_one_block: [VirtualMemory],
     memory_is_on_the_streams_device: [TwoDevices],
     streams_of_another_device_are_refused: [TwoDevices],
     devices_have_caches_of_their_own: [TwoDevices, VirtualMemory],
@@ -434,7 +434,7 @@ fn the_driver_has_no_more() {
     empty_caches();
 }
 
-fn running_out_gives_free_memory_back_first() {
+fn free_pieces_of_all_kinds_become_one_block() {
     empty_caches();
     let (own, other) = (Own::new(), Own::new());
     let _limit = Limit::of(0, 32 * MIB as u64);
@@ -446,8 +446,9 @@ fn running_out_gives_free_memory_back_first() {
     small.into_iter().chain(large).for_each(free);
     let whole = allocate(32 * MIB, own.0);
     ok!(tcuda_memset_async(whole, 3, 32 * MIB, own.0));
-    assert_eq!(stat(0, "num_alloc_retries"), 1);
-    assert_eq!(stat(0, "num_ooms"), 0);
+    // Mapped anew, nothing of it was given back.
+    assert_eq!((stat(0, "num_alloc_retries"), stat(0, "num_device_free"), stat(0, "num_ooms")), (0, 0, 0));
+    assert_eq!(stat(0, "reserved_bytes.all.peak"), 32 * MIB as i64);
     assert!(bytes_of(whole, 32 * MIB, own.0).iter().all(|byte| *byte == 3));
     free(whole);
     empty_caches();

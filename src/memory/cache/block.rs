@@ -19,6 +19,8 @@ pub enum State {
     Pending,
     /// Address space with no memory behind it.
     Unmapped,
+    /// Mapped, but the memory behind it is owned by another place.
+    Moved,
     /// The driver is mapping or unmapping it, with the lock released.
     Busy,
 }

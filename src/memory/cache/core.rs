@@ -4,7 +4,9 @@ use super::StreamSlot;
 use super::block::{Block, BlockId, Blocks, NIL, State};
 use super::freelist::FreeList;
 use super::order::Mark;
-use super::segment::{Area, Piece};
+use super::physical::Physical;
+use super::policy::Policy;
+use super::segment::Area;
 use crate::base::{Error, Result, Status};
 use crate::memory::lookup;
 use crate::memory::stats::{Family, Stats};
@@ -62,6 +64,11 @@ fn this_thread(used: Option<Stream>) -> u64 {
     number
 }
 
+/// The slot of free memory that is past for every stream, and so belongs to none.
+pub const COMMON: StreamSlot = 0;
+/// The key of `COMMON`: no stream's.
+const NOBODY: StreamKey = StreamKey { raw: RawStream::MAX, thread: u64::MAX };
+
 /// What the cache keeps for a stream.
 pub struct Slot {
     pub key: StreamKey,
@@ -73,9 +80,17 @@ pub struct Slot {
     pub now: u64,
     /// All up to this count are past: the device is done with them.
     pub past: u64,
+    /// `past` when free memory was last made common.
+    shared: u64,
     pub marks: Vec<Mark>,
     /// The stream was destroyed or unregistered; nothing is recorded on it any more.
     pub gone: bool,
+}
+
+impl Slot {
+    fn new(key: StreamKey, serial: u64) -> Slot {
+        Slot { key, serial, lists: Default::default(), now: 0, past: 0, shared: 0, marks: Vec::new(), gone: false }
+    }
 }
 
 /// A block that was freed while streams other than its own may still use it.
@@ -89,8 +104,11 @@ pub struct Core {
     pub device: i32,
     pub blocks: Blocks,
     pub areas: Vec<Option<Area>>,
-    /// Physical memory by address.
-    pub pieces: BTreeMap<Address, Piece>,
+    pub physical: Physical,
+    /// Blocks with no memory of their own, by address: unmapped, and moved.
+    pub unmapped: BTreeMap<Address, BlockId>,
+    pub moved: BTreeMap<Address, BlockId>,
+    pub policy: Policy,
     pub slots: Vec<Slot>,
     by_key: HashMap<StreamKey, StreamSlot>,
     /// The newest answer of `by_key`: most calls ask for the same stream again.
@@ -112,8 +130,11 @@ impl Core {
             device,
             blocks: Blocks::default(),
             areas: Vec::new(),
-            pieces: BTreeMap::new(),
-            slots: Vec::new(),
+            physical: Physical::default(),
+            unmapped: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            policy: Policy::default(),
+            slots: vec![Slot::new(NOBODY, 0)],
             by_key: HashMap::new(),
             last: None,
             last_serial: 0,
@@ -153,7 +174,7 @@ impl Core {
     #[cold]
     fn new_slot(&mut self, key: StreamKey) -> Result<StreamSlot> {
         self.last_serial += 1;
-        let slot = Slot { key, serial: self.last_serial, lists: Default::default(), now: 0, past: 0, marks: Vec::new(), gone: false };
+        let slot = Slot::new(key, self.last_serial);
         let index = match self.abandoned_slot() {
             Some(index) => {
                 self.slots[index as usize] = slot;
@@ -181,7 +202,7 @@ impl Core {
         let mut in_use = vec![false; self.slots.len()];
         for area in self.areas.iter().flatten() {
             for id in self.blocks.chain(area.first) {
-                in_use[self.blocks[id].slot as usize] |= !matches!(self.blocks[id].state, State::Unmapped | State::Busy);
+                in_use[self.blocks[id].slot as usize] |= !matches!(self.blocks[id].state, State::Unmapped | State::Moved | State::Busy);
             }
         }
         self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
@@ -258,14 +279,15 @@ impl Core {
 
     // ---- allocate and free
 
-    /// Hands out memory of the stream if some fits. `all` searches to the end.
+    /// Hands out memory of the stream, or such as is past for all, if some fits. `all` searches to the end.
     #[inline]
     pub fn allocate(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<Address> {
-        let list = &self.slots[slot as usize].lists[usize::from(request.small)];
-        let id = list.find(&self.blocks, request.search, all)?;
+        let find = |slot: StreamSlot| self.slots[slot as usize].lists[usize::from(request.small)].find(&self.blocks, request.search, all);
+        let id = find(slot).or_else(|| find(COMMON))?;
         let id = self.carve(id, request.size, request.alignment);
         self.changes += 1;
         let block = &mut self.blocks[id];
+        block.slot = slot;
         block.state = State::Allocated;
         block.requested = request.requested;
         block.used_elsewhere = false;
@@ -366,67 +388,23 @@ impl Core {
         block.ticket <= self.slots[block.slot as usize].past
     }
 
-    /// The shortest run of neighbouring free blocks with room for the request that `slot` may have: its own, and those of other
-    /// streams as `allowed` says. Empty: there is none.
-    pub fn find_run(&self, slot: StreamSlot, request: &Request, allowed: impl Fn(&Core, &Block) -> bool) -> Vec<BlockId> {
-        let mut best: Vec<BlockId> = Vec::new();
-        let mut best_size = usize::MAX;
-        for area in self.areas.iter().flatten().filter(|area| area.small == request.small) {
-            let mut run: VecDeque<BlockId> = VecDeque::new();
-            let mut size = 0;
-            for id in self.blocks.chain(area.first) {
-                let block = &self.blocks[id];
-                if block.state != State::Free || !(block.slot == slot || allowed(self, block)) {
-                    run.clear();
-                    size = 0;
-                    continue;
-                }
-                run.push_back(id);
-                size += block.size;
-                while let Some(front) = run.front().filter(|front| size - self.blocks[**front].size >= request.search) {
-                    size -= self.blocks[*front].size;
-                    run.pop_front();
-                }
-                if size >= request.search && size < best_size {
-                    best_size = size;
-                    best = run.iter().copied().collect();
-                }
-            }
-        }
-        best
-    }
-
-    /// Moves free blocks to another stream, of the run's ends no more than the request needs. `ordered`: the stream was made to wait
-    /// for their last use, which is not past yet.
-    pub fn take_over(&mut self, run: &[BlockId], slot: StreamSlot, request: &Request, ordered: bool) {
-        let ticket = if ordered {
-            self.slots[slot as usize].now += 1;
-            self.slots[slot as usize].now
-        } else {
-            0
-        };
-        let mut surplus = run.iter().map(|id| self.blocks[*id].size).sum::<usize>() - request.search;
-        // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
-        for (at, id) in run.iter().enumerate().rev() {
-            let mut id = *id;
-            let Block { size, slot: owner, .. } = self.blocks[id];
-            if owner == slot {
+    /// What is past on a stream becomes memory of none, joined with its like.
+    pub fn share_past(&mut self) {
+        for slot in COMMON + 1..self.slots.len() as StreamSlot {
+            let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
+            if std::mem::replace(shared, past) == past && past != u64::MAX {
                 continue;
             }
-            self.list_remove(id);
-            if surplus > 0 && at == run.len() - 1 && surplus < size {
-                let rest = self.blocks.split(id, size - surplus);
-                self.list_insert(rest);
-                surplus = 0;
-            } else if surplus > 0 && at == 0 && surplus < size {
-                let rest = id;
-                id = self.blocks.split(id, surplus);
-                self.list_insert(rest);
-                surplus = 0;
+            for small in [false, true] {
+                let list = &self.slots[slot as usize].lists[usize::from(small)];
+                let past: Vec<BlockId> = list.iter(&self.blocks).filter(|id| self.is_past(&self.blocks[*id])).collect();
+                for id in past {
+                    self.list_remove(id);
+                    self.blocks[id].slot = COMMON;
+                    self.blocks[id].ticket = 0;
+                    self.make_free(id);
+                }
             }
-            self.blocks[id].slot = slot;
-            self.blocks[id].ticket = ticket;
-            self.make_free(id);
         }
     }
 
@@ -467,39 +445,5 @@ impl Core {
     /// Whether an area holds an address, with memory there or without.
     pub fn reserves(&self, address: Address) -> bool {
         self.areas.iter().flatten().any(|area| (area.base..area.base + area.size).contains(&address))
-    }
-
-    /// What the tests of the whole cache check after every step.
-    pub fn check(&self) {
-        let mut sums = (0, 0, 0);
-        for area in self.areas.iter().flatten() {
-            let mut at = area.base;
-            let mut last = NIL;
-            for id in self.blocks.chain(area.first) {
-                let block = &self.blocks[id];
-                assert_eq!((block.address, block.prev), (at, last), "blocks cover their area without gaps");
-                assert!(block.size > 0 && block.size.is_multiple_of(ROUND));
-                if last != NIL && block.state == State::Free && self.blocks[last].state == State::Free {
-                    assert_ne!(self.blocks[last].slot, block.slot, "free neighbours of a stream are one block");
-                }
-                match block.state {
-                    State::Allocated => sums.0 += block.size,
-                    State::Pending => sums.1 += block.size,
-                    State::Free => sums.2 += block.size,
-                    State::Unmapped => {}
-                    State::Busy => panic!("a block in the driver's hands while nothing runs"),
-                    State::Unused => panic!("an unused block in a chain"),
-                }
-                at = block.end();
-                last = id;
-            }
-            assert_eq!(at, area.base + area.size);
-        }
-        let stat = |family| self.stats.current(family) as usize;
-        assert_eq!(sums.0, stat(Family::AllocatedBytes));
-        assert_eq!(sums.0 + sums.1, stat(Family::ActiveBytes));
-        assert_eq!(sums.0 + sums.1 + sums.2, stat(Family::ReservedBytes));
-        assert_eq!(self.pieces.values().map(|piece| piece.size).sum::<usize>(), stat(Family::ReservedBytes));
-        assert_eq!(self.pieces.len(), stat(Family::Segment));
     }
 }

@@ -116,6 +116,14 @@ impl FreeList {
         (best != NIL).then_some(best)
     }
 
+    /// Every block, the smallest classes first.
+    pub fn iter<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = BlockId> + 'a {
+        let classes = (0..FIRST).filter(|first| self.first & 1 << first != 0).flat_map(move |first| {
+            (0..SECOND).filter(move |second| self.second[first] & 1 << second != 0).map(move |second| self.heads[first][second])
+        });
+        classes.flat_map(|head| std::iter::successors(Some(head), |id| Some(blocks[*id].link_next).filter(|next| *next != NIL)))
+    }
+
     /// The largest block, for messages.
     pub fn largest(&self, blocks: &Blocks) -> usize {
         if self.first == 0 {

@@ -1,15 +1,15 @@
 //! Nothing fits: from a second look to the out-of-memory error. Each rung costs more than the one before; after each the free
 //! memory is searched again.
 
-use super::block::Block;
 use super::core::{Core, Request, StreamKey};
 use super::message::Facts;
 use super::segment::Refusal;
+use super::stitch::Reach;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
-use crate::memory::options;
+use crate::memory::options::StreamWait;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::MutexGuard;
@@ -32,20 +32,31 @@ impl Cache {
         device::check_lost(self.device)?;
         let runtime = runtime::runtime()?;
         let abilities = self.abilities(runtime)?;
-        // 1. What other streams are done with.
+        // 1. What other streams are done with, as far as is known, then as far as they say.
+        if let Some(address) = search(&mut self.core.lock(), slot, request) {
+            return Ok(address);
+        }
         self.settle(slot);
-        // 2. More from the driver.
-        let refusal = match self.search_or_grow(runtime, &abilities, slot, request)? {
+        // 2. What is free, mapped anew, and more from the driver.
+        let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
+        let mut refused = self.search_or_grow(runtime, &abilities, slot, request, !at_budget)?;
+        if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
+            refused = match self.take_waiting(runtime, &abilities, slot, request, stream) {
+                Some(address) => Ok(address),
+                None => self.search_or_grow(runtime, &abilities, slot, request, true)?,
+            };
+        }
+        let refusal = match refused {
             Ok(address) => return Ok(address),
             Err(refusal) => refusal,
         };
-        let rejects = matches!(refusal, Refusal::Limit) && options::get().throw_on_cudamalloc_oom;
+        let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         if capturing || rejects || request.search > abilities.total {
             return Err(self.out_of_memory(runtime, &abilities, request, refusal, capturing));
         }
         let press = (Stage::Wait, request, stream);
-        if let Some(found) = self.press(runtime, &abilities, press, || self.search_or_grow(runtime, &abilities, slot, request)) {
+        if let Some(found) = self.press(runtime, &abilities, press, || self.search_or_grow(runtime, &abilities, slot, request, true)) {
             return found;
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
@@ -83,7 +94,9 @@ impl Cache {
         climbing: &mut MutexGuard<()>,
     ) -> Result<Result<Address, (Refusal, u64)>> {
         // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
-        if let Some(address) = self.take_waiting(slot, request, stream) {
+        if abilities.options.stream_wait != StreamWait::Never
+            && let Some(address) = self.take_waiting(runtime, abilities, slot, request, stream)
+        {
             return Ok(Ok(address));
         }
         // 4. The host waits, stream by stream, until there is enough.
@@ -97,7 +110,7 @@ impl Cache {
             return Ok(Ok(address));
         }
         let press = (Stage::GiveBack, request, stream);
-        let retry = || self.search_or_grow(runtime, abilities, slot, request);
+        let retry = || self.search_or_grow(runtime, abilities, slot, request, true);
         if let Some(found) = MutexGuard::unlocked(climbing, || self.press(runtime, abilities, press, retry)) {
             return found.map(Ok);
         }
@@ -105,7 +118,7 @@ impl Cache {
         let released = self.release_free(runtime);
         self.core.lock().stats.num_alloc_retries += 1;
         let changes = self.core.lock().changes;
-        match self.search_or_grow(runtime, abilities, slot, request)? {
+        match self.search_or_grow(runtime, abilities, slot, request, true)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
                 // A failure that kept memory back is the better answer.
@@ -122,36 +135,46 @@ impl Cache {
         abilities: &Abilities,
         slot: StreamSlot,
         request: &Request,
+        exceed: bool,
     ) -> Result<Result<Address, Refusal>> {
         let _growing = self.growing.lock();
         if let Some(address) = search(&mut self.core.lock(), slot, request) {
             return Ok(Ok(address));
         }
-        match runtime.outside_capture(|| Ok(self.grow(runtime, abilities, slot, request)))? {
-            Ok(address) => Ok(Ok(address)),
+        match self.grow(runtime, abilities, &Reach { slot, ordered: &[] }, request, exceed) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),
-            Err(refusal) => Ok(Err(refusal)),
+            answer => Ok(answer),
         }
     }
 
     /// Free memory of other streams whose use is not past: taken at once, ordered by events.
-    fn take_waiting(&self, slot: StreamSlot, request: &Request, stream: Stream) -> Option<Address> {
+    fn take_waiting(
+        &self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        slot: StreamSlot,
+        request: &Request,
+        stream: Stream,
+    ) -> Option<Address> {
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
-            let helps = !core.find_run(slot, request, |core, block| core.is_past(block) || owners.contains(&block.slot)).is_empty();
+            let waited: Vec<(StreamSlot, u64)> = owners.iter().map(|owner| (*owner, u64::MAX)).collect();
+            let reach = Reach { slot, ordered: &waited };
+            let helps = match abilities.virtual_memory {
+                Some(_) => core.free_of(&reach) > 0,
+                None => !core.find_run(&reach, request).is_empty(),
+            };
             if helps { owners } else { return None }
         };
         let ordered = self.order_after(stream, &owners).ok()?;
-        let mut core = self.core.lock();
-        let run = core.find_run(slot, request, |core, block| {
-            core.is_past(block) || ordered.iter().any(|(owner, count)| *owner == block.slot && block.ticket <= *count)
-        });
-        if run.is_empty() {
-            return None;
+        let reach = Reach { slot, ordered: &ordered };
+        let _growing = self.growing.lock();
+        if let Some(address) = search_within(&mut self.core.lock(), &reach, request) {
+            return Some(address);
         }
-        core.take_over(&run, slot, request, true);
-        core.allocate(slot, request, true)
+        abilities.virtual_memory?;
+        self.grow(runtime, abilities, &reach, request, false).ok()
     }
 
     /// Asks the program's functions for memory, and `retry` after each that gave some. None: that was not enough.
@@ -179,11 +202,11 @@ impl Cache {
     fn out_of_memory(&self, runtime: &Runtime, abilities: &Abilities, request: &Request, refusal: Refusal, capturing: bool) -> Error {
         let (at_limit, native) = match &refusal {
             Refusal::Driver(error) => (false, error.native),
-            Refusal::Limit => (true, 0),
+            Refusal::Limit | Refusal::Budget => (true, 0),
         };
         let facts = self.facts(runtime, abilities, request);
         // What the options keep the device from.
-        let virtual_memory = facts.virtual_memory.or_else(|| (!options::get().expandable_segments).then_some(false));
+        let virtual_memory = facts.virtual_memory.or_else(|| (!abilities.options.expandable_segments).then_some(false));
         let facts = Facts { at_limit, capturing, virtual_memory, ..facts };
         self.core.lock().stats.num_ooms += 1;
         let text = facts.text();
@@ -207,16 +230,17 @@ impl Cache {
 
 /// The stream's own memory, then what other streams are done with.
 fn search(core: &mut Core, slot: StreamSlot, request: &Request) -> Option<Address> {
-    if let Some(address) = core.allocate(slot, request, true) {
+    search_within(core, &Reach { slot, ordered: &[] }, request)
+}
+
+fn search_within(core: &mut Core, reach: &Reach, request: &Request) -> Option<Address> {
+    if let Some(address) = core.allocate(reach.slot, request, true) {
         return Some(address);
     }
-    if core.slots.len() < 2 {
-        return None;
-    }
-    let run = core.find_run(slot, request, |core: &Core, block: &Block| core.is_past(block));
+    let run = core.find_run(reach, request);
     if run.is_empty() {
         return None;
     }
-    core.take_over(&run, slot, request, false);
-    core.allocate(slot, request, true)
+    core.take_over(&run, reach, request);
+    core.allocate(reach.slot, request, true)
 }

@@ -1,6 +1,9 @@
 //! The cache of one device: segments from the driver, cut into blocks that follow the order of their streams.
 //!
 //! - `core`      blocks, lists and statistics, under the device's lock; never waits for the device
+//! - `physical`  handles of the driver, and where they are mapped
+//! - `policy`    how much to take from the driver, and in handles of which size
+//! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory
 //! - `segment`   memory from the driver and back
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `ladder`    what happens when nothing fits: from a second look to the out-of-memory error
@@ -12,13 +15,17 @@ mod freelist;
 mod ladder;
 mod message;
 mod order;
+mod physical;
+mod policy;
 mod segment;
+mod stitch;
 
 pub use block::BlockId;
 pub use core::Core;
 
 use crate::base::Result;
 use crate::device;
+use crate::memory::options::Options;
 use crate::memory::poison;
 use crate::memory::stats::Stats;
 use crate::runtime::Runtime;
@@ -28,12 +35,13 @@ use parking_lot::Mutex;
 /// Index of a stream in its device's cache.
 pub type StreamSlot = u16;
 
-/// What a device offers; asked at the first growth.
+/// What a device offers, and the options in effect; asked at the first growth.
 #[derive(Clone, Copy, Debug)]
 pub struct Abilities {
     pub total: usize,
     /// Virtual memory: how handles are made, and the multiple of which they must be. None: plain segments.
     pub virtual_memory: Option<(MemAllocationProp, usize)>,
+    pub options: Options,
 }
 
 /// The cache of one device.

@@ -81,6 +81,7 @@ impl Cache {
             }
         }
         core.finish_pending();
+        core.share_past();
     }
 
     /// The count that is past, as far as the device tells at once.
@@ -139,6 +140,7 @@ impl Cache {
             }
             let mut core = self.core.lock();
             core.finish_pending();
+            core.share_past();
             if enough(&mut core) {
                 return Ok(());
             }
@@ -253,6 +255,7 @@ impl Cache {
         }
         core.forget_stream(key);
         core.finish_pending();
+        core.share_past();
     }
 }
 

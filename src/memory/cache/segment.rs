@@ -1,8 +1,11 @@
-//! Memory from the driver and back. With virtual memory an area is a large reservation of addresses that is filled with physical
-//! pieces as needed, and pieces go back when all of their bytes are free; without it an area is one `cudaMalloc`.
+//! Memory from the driver and back. With virtual memory an area is a large reservation of addresses in which handles are mapped as
+//! needed, and a handle goes back when all of its bytes are free; without it an area is one `cudaMalloc`.
 
 use super::block::{Block, BlockId, NIL, State};
-use super::core::{Core, Request};
+use super::core::{COMMON, Core, Request};
+use super::physical::{HandleId, Mapping};
+use super::policy::{Holding, Terms};
+use super::stitch::{Found, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
@@ -21,16 +24,6 @@ pub struct Area {
     pub first: BlockId,
 }
 
-/// Physical memory, mapped at its key in `Core::pieces`. Without a handle it is a plain segment.
-pub struct Piece {
-    pub size: usize,
-    pub handle: Option<MemHandle>,
-}
-
-/// Pieces are no larger, so that one live block keeps no more than this from the driver.
-const LARGEST_PIECE: usize = 512 << 20;
-/// A piece is at most this share of what is held: what a live block may keep back stays in proportion.
-const SHARE: usize = 800;
 /// torch's segment sizes, for plain segments; that for sizes in between is an option.
 const PLAIN_SMALL: usize = 2 << 20;
 const PLAIN_OWN: usize = 10 << 20;
@@ -41,12 +34,15 @@ pub enum Refusal {
     Driver(Error),
     /// More than the limit that was set.
     Limit,
+    /// More than the slack allows.
+    Budget,
 }
 
 pub fn abilities(runtime: &Runtime, device: i32) -> Result<Abilities> {
     let total = runtime.device_properties(device)?.total_memory as usize;
-    let virtual_memory = if options::get().expandable_segments && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
-    Ok(Abilities { total, virtual_memory })
+    let options = options::get();
+    let virtual_memory = if options.expandable_segments && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
+    Ok(Abilities { total, virtual_memory, options })
 }
 
 /// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
@@ -111,6 +107,7 @@ impl Core {
             state: State::Unmapped,
             used_elsewhere: false,
         });
+        self.unmapped.insert(base, first);
         let area = Some(Area { base, size, small, plain, first });
         if index == self.areas.len() {
             self.areas.push(area)
@@ -120,139 +117,73 @@ impl Core {
         first
     }
 
-    fn count_piece(&mut self, small: bool, size: usize) {
+    /// A handle from the driver, not mapped yet.
+    fn count_handle(&mut self, raw: Option<MemHandle>, size: usize, small: bool) -> HandleId {
         self.stats.add(Family::Segment, small, 1);
         self.stats.add(Family::ReservedBytes, small, size);
         self.stats.num_device_alloc += 1;
+        self.physical.insert(raw, size, small)
     }
 
-    fn uncount_piece(&mut self, small: bool, size: usize) {
+    /// A handle, mapped nowhere, is the driver's again.
+    fn uncount_handle(&mut self, id: HandleId) {
+        let (size, small) = (self.physical[id].size, self.physical[id].small);
         self.stats.sub(Family::Segment, small, 1);
         self.stats.sub(Family::ReservedBytes, small, size);
         self.stats.num_device_free += 1;
+        self.physical.remove(id);
+    }
+
+    /// A handle serves the other kind of blocks from now on: taken from the one, added to the other.
+    pub fn recount(&mut self, id: HandleId, small: bool) {
+        let was = std::mem::replace(&mut self.physical[id].small, small);
+        if was != small {
+            let size = self.physical[id].size;
+            self.stats.sub(Family::Segment, was, 1);
+            self.stats.sub(Family::ReservedBytes, was, size);
+            self.stats.add(Family::Segment, small, 1);
+            self.stats.add(Family::ReservedBytes, small, size);
+        }
     }
 
     fn limited(&self, size: usize) -> bool {
         self.limit.is_some_and(|limit| self.reserved().saturating_add(size) > limit)
     }
 
-    /// Where new memory would complete the request with the fewest bytes: a hole with room, where `extends` also one behind free memory
-    /// of the stream that has room for the rest.
-    fn best_hole(&self, slot: StreamSlot, request: &Request, granularity: usize, extends: bool) -> Option<(BlockId, usize)> {
-        let mut best: Option<(BlockId, usize)> = None;
-        for area in self.areas.iter().flatten().filter(|area| area.small == request.small && !area.plain) {
-            for id in self.blocks.chain(area.first) {
-                let hole = &self.blocks[id];
-                if hole.state != State::Unmapped {
-                    continue;
-                }
-                let before = (hole.prev != NIL).then(|| &self.blocks[hole.prev]);
-                let have = before.filter(|block| extends && block.state == State::Free && block.slot == slot).map_or(0, |block| block.size);
-                let need = request.search.saturating_sub(have).next_multiple_of(granularity);
-                if need > 0 && need <= hole.size && best.is_none_or(|(_, least)| need < least) {
-                    best = Some((id, need));
-                }
-            }
-        }
-        best
-    }
-
-    /// Pieces all of whose bytes are free and past, with the area's kind.
-    fn releasable(&self) -> Vec<Address> {
-        let mut found = Vec::new();
-        for area in self.areas.iter().flatten() {
-            let mut pieces = self.pieces.range(area.base..area.base + area.size).peekable();
-            let mut free_from = area.base;
-            let mut end = area.base;
-            for id in self.blocks.chain(area.first) {
-                let block = &self.blocks[id];
-                if block.state != State::Free || !self.is_past(block) {
-                    free_from = block.end();
-                }
-                end = block.end();
-                // Pieces that end here or before lie in the run of free blocks, or not.
-                while let Some((start, _)) = pieces.next_if(|(start, piece)| *start + piece.size <= end) {
-                    if *start >= free_from {
-                        found.push(*start);
-                    }
-                }
-            }
-            debug_assert!(pieces.next().is_none() && end == area.base + area.size);
-        }
-        found
-    }
-
-    /// Takes the addresses of a piece out of the free blocks that cover it: one block, in the driver's hands.
-    fn take_out(&mut self, start: Address, size: usize) -> BlockId {
-        let end = start + size;
-        let first = self.area_at(start).first;
-        let covering: Vec<BlockId> =
-            self.blocks.chain(first).filter(|id| self.blocks[*id].address < end && self.blocks[*id].end() > start).collect();
-        let mut whole = NIL;
-        for mut id in covering {
-            self.list_remove(id);
-            if self.blocks[id].address < start {
-                let right = self.blocks.split(id, start - self.blocks[id].address);
-                self.list_insert(id);
-                id = right;
-            }
-            if self.blocks[id].end() > end {
-                let rest = self.blocks.split(id, end - self.blocks[id].address);
-                self.list_insert(rest);
-            }
-            self.blocks[id].state = State::Busy;
-            self.blocks[id].ticket = 0;
-            if whole == NIL { whole = id } else { self.blocks.join(whole) }
-        }
-        whole
-    }
-
-    fn area_at(&self, address: Address) -> &Area {
-        let holds = |area: &&Area| (area.base..area.base + area.size).contains(&address);
-        self.areas.iter().flatten().find(holds).expect("memory lies in an area")
-    }
-
-    fn make_hole(&mut self, mut id: BlockId) {
-        self.blocks[id].state = State::Unmapped;
-        let is_hole = |core: &Core, other: BlockId| other != NIL && core.blocks[other].state == State::Unmapped;
-        if is_hole(self, self.blocks[id].next) {
-            self.blocks.join(id);
-        }
-        if is_hole(self, self.blocks[id].prev) {
-            id = self.blocks[id].prev;
-            self.blocks.join(id);
-        }
-    }
-
-    /// A piece's memory is the driver's again.
-    fn forget_piece(&mut self, start: Address, block: BlockId) {
-        let Block { small, plain, area, .. } = self.blocks[block];
-        if let Some(piece) = self.pieces.remove(&start) {
-            self.uncount_piece(small, piece.size);
-        }
-        if plain {
-            self.blocks.remove(block);
-            self.areas[area as usize] = None;
-        } else {
-            self.make_hole(block);
-        }
-    }
-
     /// The reservations in which nothing is mapped, taken into the driver's hands.
-    fn take_empty_areas(&mut self) -> Vec<(usize, Address, usize)> {
+    fn take_empty_areas(&mut self) -> Vec<(BlockId, Address, usize)> {
         let mut empty = Vec::new();
-        for (index, area) in self.areas.iter().enumerate() {
-            let Some(area) = area else { continue };
+        for area in self.areas.iter().flatten() {
             let first = &self.blocks[area.first];
             if !area.plain && first.state == State::Unmapped && first.size == area.size {
-                empty.push((index, area.base, area.size));
+                empty.push((area.first, area.base, area.size));
             }
         }
-        for (index, ..) in &empty {
-            let first = self.areas[*index].as_ref().map_or(NIL, |area| area.first);
-            self.blocks[first].state = State::Busy;
+        for (first, base, size) in &empty {
+            self.cut_out(*first, *base, base + size);
         }
         empty
+    }
+}
+
+impl Core {
+    /// An area without memory ends; its only block is in the driver's hands.
+    fn forget_area(&mut self, block: BlockId) {
+        let area = self.blocks[block].area;
+        self.blocks.remove(block);
+        self.areas[area as usize] = None;
+    }
+
+    fn terms(&mut self, abilities: &Abilities, granularity: usize, request: &Request, exceed: bool) -> Terms {
+        let holding = Holding {
+            reserved: self.reserved(),
+            active: self.stats.current(Family::ActiveBytes) as usize + request.size,
+            peak: self.stats.peak(Family::ActiveBytes) as usize,
+            limit: self.limit,
+            total: abilities.total,
+            granularity,
+        };
+        self.policy.terms(&holding, request.search, &abilities.options, exceed)
     }
 }
 
@@ -263,11 +194,13 @@ fn beyond_the_table(base: Address) -> Error {
     ))
 }
 
-/// Addresses cost nothing: four times the memory leaves room for pieces that come and go. Where the process has fewer left, less.
+/// Addresses cost nothing: many times the memory leaves room for what is mapped anew. Where the process has fewer left, less.
 fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize) -> Result<(Address, usize)> {
+    const TIMES: usize = 8;
+    const MOST: usize = 1 << 40;
     let unit = granularity.max(lookup::GRANULARITY);
     let need = need.next_multiple_of(unit);
-    let mut size = abilities.total.saturating_mul(4).max(need).next_multiple_of(unit);
+    let mut size = abilities.total.saturating_mul(TIMES).min(MOST).max(need).next_multiple_of(unit);
     loop {
         match runtime.address_reserve(size, unit) {
             Ok(base) => return Ok((base, size)),
@@ -277,177 +210,294 @@ fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: u
     }
 }
 
-/// Makes, maps and opens memory from `start` on, in pieces. All or nothing.
-fn map_all(
+/// Makes what the plan says, maps all of it and opens it. All or nothing.
+fn build(
     runtime: &Runtime,
     properties: &MemAllocationProp,
-    start: Address,
-    need: usize,
-    largest: usize,
+    plan: &Plan,
+    raws: &[MemHandle],
     access: &[MemAccess],
-) -> Result<Vec<(MemHandle, usize)>> {
-    let mut made: Vec<(MemHandle, usize)> = Vec::new();
-    let mut mapped = 0;
+) -> Result<Vec<MemHandle>> {
+    let mut made: Vec<MemHandle> = Vec::new();
+    let mut mapped: Vec<(Address, usize)> = Vec::new();
     let done = (|| {
-        let mut left = need;
-        while left > 0 {
-            let size = left.min(largest);
-            made.push((runtime.mem_create(size, properties)?, size));
-            left -= size;
+        for size in &plan.make {
+            made.push(runtime.mem_create(*size, properties)?);
         }
-        for (handle, size) in &made {
-            runtime.mem_map(start + mapped, *size, *handle)?;
-            mapped += size;
-        }
-        runtime.mem_set_access(start, need, access)
-    })();
-    if let Err(error) = done {
-        let mut at = start;
-        for (handle, size) in made {
-            if at < start + mapped {
-                insist(|| runtime.mem_unmap(at, size));
-            }
-            release(runtime, handle);
+        let (before, behind) = plan.parts.split_at(plan.parts_before());
+        let (raws_before, raws_behind) = raws.split_at(before.len());
+        let sizes = before.iter().map(|part| part.size).chain(plan.make.iter().copied()).chain(behind.iter().map(|part| part.size));
+        let mut at = plan.start;
+        for (size, raw) in sizes.zip(raws_before.iter().chain(&made).chain(raws_behind)) {
+            runtime.mem_map(at, size, *raw)?;
+            mapped.push((at, size));
             at += size;
         }
+        runtime.mem_set_access(plan.start, at - plan.start, access)
+    })();
+    if let Err(error) = done {
+        for (at, size) in mapped {
+            insist(|| runtime.mem_unmap(at, size));
+        }
+        made.into_iter().for_each(|handle| release(runtime, handle));
         return Err(error);
     }
     Ok(made)
 }
 
 impl Cache {
-    /// Memory from the driver for the request, handed out at once. Under `growing`; nothing changes on failure.
-    pub fn grow(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
-        // What it would extend may be taken while the driver works; a hole that has room for all cannot.
-        for extends in [true, false] {
-            let address = self.grow_mapped(runtime, abilities, slot, request, extends)?;
-            if let Some(address) = address {
-                return Ok(address);
+    /// Room for the request, handed out at once: from what is free and within reach, else from the driver, up to the budget or, with
+    /// `exceed`, the limit. Under `growing`; nothing changes on failure.
+    pub fn grow(
+        &self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        reach: &Reach,
+        request: &Request,
+        exceed: bool,
+    ) -> Result<Address, Refusal> {
+        let Some((properties, granularity)) = abilities.virtual_memory else {
+            return self.grow_plain(runtime, abilities, reach.slot, request);
+        };
+        let (mut tries, mut refined) = (0, false);
+        loop {
+            let (found, terms) = {
+                let mut core = self.core.lock();
+                let mut terms = core.terms(abilities, granularity, request, exceed);
+                terms.refine &= !refined;
+                (core.find_room(reach, request, &terms), terms)
+            };
+            let plan = match found {
+                Found::Here(address) => return Ok(address),
+                Found::No(refusal) => return Err(refusal),
+                Found::Coarse(bytes) => {
+                    refined = true;
+                    self.settle(StreamSlot::MAX);
+                    // What stays is used as it is.
+                    let _ = self.release(runtime, terms.coarse, bytes);
+                    continue;
+                }
+                Found::Plan(plan) => plan,
+                Found::NoAddresses(need) => {
+                    let reserve = || reserve(runtime, abilities, need, granularity);
+                    let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
+                    if base + size > lookup::LIMIT {
+                        insist(|| runtime.address_free(base, size));
+                        return Err(Refusal::Driver(beyond_the_table(base)));
+                    }
+                    self.core.lock().new_area(base, size, request.small, false, COMMON);
+                    continue;
+                }
+            };
+            let makes: usize = plan.make.iter().sum();
+            match self.build_plan(runtime, &properties, plan, reach, request) {
+                // What is there has to do: once more, without the budget that the driver does not have.
+                Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && tries == 0 && makes > 0 => {
+                    let mut core = self.core.lock();
+                    let reserved = core.reserved();
+                    core.policy.refused(reserved);
+                    tries += 1;
+                }
+                answer => return answer,
             }
         }
-        Err(Refusal::Driver(Error::internal("New memory does not hold the request that it was made for.")))
     }
 
-    fn grow_plain(&self, runtime: &Runtime, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
+    fn build_plan(
+        &self,
+        runtime: &Runtime,
+        properties: &MemAllocationProp,
+        plan: Plan,
+        reach: &Reach,
+        request: &Request,
+    ) -> Result<Address, Refusal> {
+        let raws: Vec<MemHandle> = {
+            let core = self.core.lock();
+            plan.parts.iter().filter_map(|part| core.physical[part.handle].raw).collect()
+        };
+        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access_list(self.device)));
+        let mut core = self.core.lock();
+        let made = match made {
+            Ok(made) => made,
+            Err(error) => {
+                core.drop_plan(plan);
+                return Err(Refusal::Driver(error));
+            }
+        };
+        let ids: Vec<HandleId> =
+            made.into_iter().zip(&plan.make).map(|(raw, size)| core.count_handle(Some(raw), *size, request.small)).collect();
+        if !ids.is_empty() {
+            let reserved = core.reserved();
+            core.policy.given(reserved);
+        }
+        core.carry_out(plan, reach, ids);
+        let address = core.allocate(reach.slot, request, true);
+        drop(core);
+        self.unmap_old(runtime);
+        address.ok_or_else(|| Refusal::Driver(Error::internal("New memory does not hold the request that it was made for.")))
+    }
+
+    fn grow_plain(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
         let size = match request.search {
             size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
-            size if size < PLAIN_OWN => options::get().large_segment_size_mb << 20,
+            size if size < PLAIN_OWN => abilities.options.large_segment_size_mb << 20,
             size => size.next_multiple_of(PLAIN_SMALL),
         };
         if self.core.lock().limited(size) {
             return Err(Refusal::Limit);
         }
-        let _guard = device::Guard::new(self.device).map_err(Refusal::Driver)?;
-        let base = runtime.malloc(size).map_err(Refusal::Driver)?;
+        let malloc = || device::Guard::new(self.device).and_then(|_guard| runtime.malloc(size));
+        let base = runtime.outside_capture(malloc).map_err(Refusal::Driver)?;
         if base + size > lookup::LIMIT || !base.is_multiple_of(lookup::GRANULARITY) {
             insist(|| runtime.free(base));
             return Err(Refusal::Driver(beyond_the_table(base)));
         }
         let mut core = self.core.lock();
         let first = core.new_area(base, size, request.small, true, slot);
-        core.pieces.insert(base, Piece { size, handle: None });
-        core.count_piece(request.small, size);
+        let handle = core.count_handle(None, size, request.small);
+        core.physical.map(handle, base);
+        core.unmapped.remove(&base);
         core.make_free(first);
         core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
     }
 
-    fn grow_mapped(
-        &self,
-        runtime: &Runtime,
-        abilities: &Abilities,
-        slot: StreamSlot,
-        request: &Request,
-        extends: bool,
-    ) -> Result<Option<Address>, Refusal> {
-        let Some((properties, granularity)) = abilities.virtual_memory else {
-            return self.grow_plain(runtime, slot, request).map(Some);
-        };
-        let found = self.core.lock().best_hole(slot, request, granularity, extends);
-        let (hole, need) = match found {
-            Some(found) => found,
-            None => {
-                let need = request.search.next_multiple_of(granularity);
-                if self.core.lock().limited(need) {
-                    return Err(Refusal::Limit);
+    /// Addresses of which too many are mapped to memory that is used elsewhere: the oldest such mappings end, some at a time.
+    fn unmap_old(&self, runtime: &Runtime) {
+        /// Times the memory that is held.
+        const MOST: usize = 16;
+        const AT_A_TIME: usize = 64;
+        for _ in 0..AT_A_TIME {
+            let taken = {
+                let mut core = self.core.lock();
+                if core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
+                    return;
                 }
-                let (base, size) = reserve(runtime, abilities, need, granularity).map_err(Refusal::Driver)?;
-                if base + size > lookup::LIMIT {
-                    insist(|| runtime.address_free(base, size));
-                    return Err(Refusal::Driver(beyond_the_table(base)));
+                let Some(mapping) = core.physical.oldest() else { return };
+                core.take_moved(mapping.start, mapping.end(), true).map(|block| (mapping, block))
+            };
+            if let Some((mapping, block)) = taken {
+                let kept = self.unmap(runtime, mapping, block);
+                if kept {
+                    self.core.lock().make_hole(block, State::Moved);
                 }
-                (self.core.lock().new_area(base, size, request.small, false, slot), need)
             }
-        };
-        // Holes change only under `growing`.
-        let (start, largest) = {
-            let mut core = self.core.lock();
-            if core.limited(need) {
-                return Err(Refusal::Limit);
-            }
-            if core.blocks[hole].size > need {
-                core.blocks.split(hole, need);
-            }
-            core.blocks[hole].state = State::Busy;
-            let largest = (core.reserved() / SHARE).max(need / 8).next_multiple_of(granularity).clamp(granularity, LARGEST_PIECE);
-            (core.blocks[hole].address, largest)
-        };
-        let pieces = map_all(runtime, &properties, start, need, largest, &access_list(self.device));
-        let mut core = self.core.lock();
-        let pieces = match pieces {
-            Ok(pieces) => pieces,
-            Err(error) => {
-                core.make_hole(hole);
-                return Err(Refusal::Driver(error));
-            }
-        };
-        let mut at = start;
-        for (handle, size) in pieces {
-            core.pieces.insert(at, Piece { size, handle: Some(handle) });
-            core.count_piece(request.small, size);
-            at += size;
         }
-        core.blocks[hole].slot = slot;
-        core.blocks[hole].ticket = 0;
-        core.make_free(hole);
-        Ok(core.allocate(slot, request, true))
+    }
+
+    /// Ends a mapping whose block is in the driver's hands; true if the driver did not.
+    fn unmap(&self, runtime: &Runtime, mapping: Mapping, block: BlockId) -> bool {
+        let kept = runtime.outside_capture(|| runtime.mem_unmap(mapping.start, mapping.size)).is_err();
+        if !kept {
+            let mut core = self.core.lock();
+            core.physical.unmap(mapping.start);
+            core.make_hole(block, State::Unmapped);
+        }
+        kept
     }
 
     /// Gives the driver what is free and past. What the driver does not take stays; the first reason is the answer.
     pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
         let _growing = self.growing.lock();
-        let taken: Vec<(Address, usize, Option<MemHandle>, BlockId)> = {
+        let released = self.release(runtime, 0, usize::MAX);
+        let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
+        for mapping in old {
+            let block = self.core.lock().take_moved(mapping.start, mapping.end(), true);
+            if let Some(block) = block
+                && self.unmap(runtime, mapping, block)
+            {
+                self.core.lock().make_hole(block, State::Moved);
+            }
+        }
+        let empty = self.core.lock().take_empty_areas();
+        for (first, base, size) in empty {
+            let given = insist(|| runtime.address_free(base, size));
             let mut core = self.core.lock();
-            let releasable = core.releasable();
-            let sizes = releasable.into_iter().filter_map(|start| core.pieces.get(&start).map(|piece| (start, piece.size, piece.handle)));
-            let sizes: Vec<_> = sizes.collect();
-            sizes.into_iter().map(|(start, size, handle)| (start, size, handle, core.take_out(start, size))).collect()
+            if given {
+                core.forget_area(first);
+            } else {
+                core.make_hole(first, State::Unmapped);
+            }
+        }
+        let mut core = self.core.lock();
+        let active = core.stats.current(Family::ActiveBytes) as usize;
+        core.policy.restart(active);
+        released
+    }
+
+    /// Gives the driver handles of at least a size that are free and past, until there are enough bytes.
+    fn release(&self, runtime: &Runtime, least: usize, enough: usize) -> Result<()> {
+        let taken: Vec<(HandleId, Vec<(Mapping, BlockId)>)> = {
+            let mut core = self.core.lock();
+            let mut idle = core.idle_handles(least);
+            let mut bytes: usize = 0;
+            idle.retain(|(handle, _)| {
+                let wanted = bytes < enough;
+                bytes = bytes.saturating_add(core.physical[*handle].size);
+                wanted
+            });
+            // Owned nowhere for a moment, so that all places are alike.
+            let spans: Vec<_> = idle.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
+            for block in core.cut_out_all(&spans) {
+                core.make_hole(block, State::Moved);
+            }
+            let mut taken = Vec::new();
+            for (handle, _) in idle {
+                let size = core.physical[handle].size;
+                let places = core.physical[handle].places.clone();
+                let blocks = places.into_iter().filter_map(|start| {
+                    let block = core.take_moved(start, start + size, false)?;
+                    Some((Mapping { start, size, handle }, block))
+                });
+                taken.push((handle, blocks.collect()));
+            }
+            taken
         };
         let mut failure = None;
-        for (start, size, handle, block) in taken {
-            poison::leaves(self.device, start, size);
-            let given = runtime.outside_capture(|| match handle {
-                Some(handle) => runtime.mem_unmap(start, size).map(|()| release(runtime, handle)),
-                None => device::Guard::new(self.device).and_then(|_guard| runtime.free(start)),
+        for (handle, places) in taken {
+            if let Err(error) = self.give(runtime, handle, places) {
+                failure.get_or_insert(error);
+            }
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Gives a handle back, all of whose places are in the driver's hands. What the driver keeps is free memory again.
+    fn give(&self, runtime: &Runtime, handle: HandleId, places: Vec<(Mapping, BlockId)>) -> Result<()> {
+        let raw = self.core.lock().physical[handle].raw;
+        let mut failure = None;
+        let mut kept = Vec::new();
+        for (mapping, block) in places {
+            poison::leaves(self.device, mapping.start, mapping.size);
+            let given = runtime.outside_capture(|| match raw {
+                Some(_) => runtime.mem_unmap(mapping.start, mapping.size),
+                None => device::Guard::new(self.device).and_then(|_guard| runtime.free(mapping.start)),
             });
             let mut core = self.core.lock();
             match given {
-                Ok(()) => core.forget_piece(start, block),
+                Ok(()) => {
+                    core.physical.unmap(mapping.start);
+                    if raw.is_some() { core.make_hole(block, State::Unmapped) } else { core.forget_area(block) }
+                }
                 Err(error) => {
-                    core.make_free(block);
+                    kept.push(block);
                     failure.get_or_insert(error);
                 }
             }
         }
-        let empty = self.core.lock().take_empty_areas();
-        for (index, base, size) in empty {
-            let given = insist(|| runtime.address_free(base, size));
-            let mut core = self.core.lock();
-            let first = core.areas[index].as_ref().map_or(NIL, |area| area.first);
-            if given {
-                core.blocks.remove(first);
-                core.areas[index] = None;
-            } else {
-                core.blocks[first].state = State::Unmapped;
+        let mut kept = kept.into_iter();
+        match kept.next() {
+            None => {
+                if let Some(raw) = raw {
+                    release(runtime, raw);
+                }
+                self.core.lock().uncount_handle(handle);
+            }
+            Some(owner) => {
+                let mut core = self.core.lock();
+                core.blocks[owner].slot = COMMON;
+                core.blocks[owner].ticket = 0;
+                core.make_free(owner);
+                kept.for_each(|block| core.make_hole(block, State::Moved));
             }
         }
         failure.map_or(Ok(()), Err)
@@ -458,7 +508,8 @@ impl Cache {
         let _growing = self.growing.lock();
         let mapped: Vec<(Address, usize)> = {
             let core = self.core.lock();
-            core.pieces.iter().filter(|(_, piece)| piece.handle.is_some()).map(|(start, piece)| (*start, piece.size)).collect()
+            let mapped = core.physical.mappings().filter(|mapping| core.physical[mapping.handle].raw.is_some());
+            mapped.map(|mapping| (mapping.start, mapping.size)).collect()
         };
         let access = access_list(self.device);
         mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access))
@@ -469,15 +520,14 @@ impl Cache {
         let _growing = self.growing.lock();
         let mut core = self.core.lock();
         let _guard = device::Guard::new(self.device);
-        for (start, piece) in std::mem::take(&mut core.pieces) {
-            match piece.handle {
-                Some(handle) => {
-                    insist(|| runtime.mem_unmap(start, piece.size));
-                    release(runtime, handle);
-                }
-                None => drop(runtime.free(start)),
+        let physical = std::mem::take(&mut core.physical);
+        for mapping in physical.mappings() {
+            match physical[mapping.handle].raw {
+                Some(_) => drop(insist(|| runtime.mem_unmap(mapping.start, mapping.size))),
+                None => drop(runtime.free(mapping.start)),
             }
         }
+        physical.ids().filter_map(|id| physical[id].raw).for_each(|raw| release(runtime, raw));
         for area in core.areas.iter().flatten().filter(|area| !area.plain) {
             insist(|| runtime.address_free(area.base, area.size));
         }

@@ -1,0 +1,118 @@
+//! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
+//!
+//! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
+//! mapped a second time instead. Where memory is scarce the slack shrinks, and handles become small, so that a live block keeps little
+//! else from being used.
+
+use crate::memory::options::Options;
+
+/// Handles are no larger, so that one live block keeps no more than this from the driver.
+pub const LARGEST_HANDLE: usize = 512 << 20;
+/// A handle is at most this share of what is held...
+const SHARE: usize = 800;
+/// ... or this one of the request, whichever is more.
+const REQUEST_SHARE: usize = 16;
+/// Each step of fineness divides the size of handles by this.
+const STEP: usize = 8;
+const FINEST: u32 = 3;
+/// Times the size of what would be made.
+const COARSE: usize = 4;
+/// The slack where memory is scarce.
+const SCARCE_SLACK: f64 = 0.005;
+/// Handles' worth of slack that every program has.
+const LEAST_SLACK: usize = 2;
+/// Scarce is what leaves less than this share of the bound.
+const NEAR: usize = 8;
+
+#[derive(Default)]
+pub struct Policy {
+    /// The most bytes in use at a time, since everything was last given back.
+    high: usize,
+    /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried.
+    fineness: u32,
+    /// What was held when it last rose.
+    risen_at: usize,
+    /// The driver had no more than this.
+    ceiling: Option<usize>,
+}
+
+/// What one growth may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub granularity: usize,
+    /// Bytes that may be made before free memory is mapped anew.
+    pub budget: usize,
+    /// Bytes that may be made at all.
+    pub most: usize,
+    /// Whether to exceed the budget when free memory does not do.
+    pub exceed: bool,
+    /// The largest handle to make.
+    pub largest: usize,
+    /// Free handles from this size on are better made anew, in small ones.
+    pub coarse: usize,
+    /// Whether to look for such.
+    pub refine: bool,
+}
+
+/// The state that terms are made for.
+pub struct Holding {
+    pub reserved: usize,
+    /// In use with the request, and the most that was counted.
+    pub active: usize,
+    pub peak: usize,
+    pub limit: Option<usize>,
+    pub total: usize,
+    pub granularity: usize,
+}
+
+impl Policy {
+    pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options, exceed: bool) -> Terms {
+        let Holding { reserved, limit, total, granularity, .. } = *holding;
+        self.high = self.high.max(holding.active).max(holding.peak);
+        let bound = limit.unwrap_or(total).min(total).min(self.ceiling.unwrap_or(usize::MAX));
+        let scarce = options.tight || reserved.saturating_add(need) > bound - bound / NEAR;
+        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack };
+        let least = if scarce { 0 } else { LEAST_SLACK * granularity };
+        let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
+        self.adapt(reserved, allowed);
+        let fineness = if scarce { FINEST } else { self.fineness };
+        let divisor = STEP.pow(fineness);
+        let largest = (reserved / (SHARE * divisor)).max(need / (REQUEST_SHARE * divisor));
+        let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
+        Terms {
+            granularity,
+            budget: allowed.saturating_sub(reserved) / granularity * granularity,
+            most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
+            exceed,
+            largest,
+            coarse: COARSE * largest,
+            refine: scarce,
+        }
+    }
+
+    /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
+    fn adapt(&mut self, reserved: usize, allowed: usize) {
+        if reserved > allowed + allowed / 1000 && reserved > self.risen_at + self.risen_at / 32 && self.fineness < FINEST {
+            self.fineness += 1;
+            self.risen_at = reserved;
+        } else if self.fineness > 0 && reserved > self.risen_at + self.risen_at / 2 {
+            self.fineness -= 1;
+            self.risen_at = reserved;
+        }
+    }
+
+    /// The driver refused more.
+    pub fn refused(&mut self, reserved: usize) {
+        self.ceiling = Some(reserved);
+    }
+
+    /// The driver gave more, so that now `reserved` are held.
+    pub fn given(&mut self, reserved: usize) {
+        self.ceiling = self.ceiling.filter(|ceiling| reserved <= *ceiling);
+    }
+
+    /// Everything free went back: what was is no measure any more.
+    pub fn restart(&mut self, active: usize) {
+        *self = Policy { high: active, ..Policy::default() };
+    }
+}

@@ -1,0 +1,754 @@
+//! Room out of what is free: neighbours in a row, memory that comes back to an address where it is still mapped, and memory that is
+//! mapped a second time, behind other memory, so that many free pieces become one.
+//!
+//! Nothing here calls the driver; a plan says what is to be mapped. All of it costs time by the number of free blocks and mappings, not
+//! by the number of blocks in use.
+
+use super::StreamSlot;
+use super::block::{BlockId, NIL, State};
+use super::core::{COMMON, Core, Request};
+use super::physical::HandleId;
+use super::policy::{LARGEST_HANDLE, Terms};
+use super::segment::Refusal;
+use crate::memory::poison;
+use crate::runtime::Address;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Whose free memory a stream may have: its own, what is past, and what it was made to wait for, up to a count of each stream.
+#[derive(Clone, Copy)]
+pub struct Reach<'a> {
+    pub slot: StreamSlot,
+    pub ordered: &'a [(StreamSlot, u64)],
+}
+
+/// A part of a free block.
+#[derive(Clone, Copy)]
+pub struct Span {
+    block: BlockId,
+    from: Address,
+    to: Address,
+}
+
+/// Free bytes of a handle.
+#[derive(Clone, Copy)]
+struct Source {
+    handle: HandleId,
+    offset: usize,
+    block: BlockId,
+    address: Address,
+    size: usize,
+}
+
+impl Source {
+    fn end(&self) -> Address {
+        self.address + self.size
+    }
+
+    fn span(&self) -> Span {
+        Span { block: self.block, from: self.address, to: self.end() }
+    }
+}
+
+/// What of a handle is free.
+struct Share {
+    handle: HandleId,
+    size: usize,
+    /// In the list of sources.
+    sources: Range<usize>,
+    /// Free from the start on, and up to the end. Both are the size of a handle that is free as a whole.
+    head: usize,
+    tail: usize,
+}
+
+/// A handle to be mapped again; the bytes of the range are owned there from then on.
+pub struct Part {
+    pub handle: HandleId,
+    pub size: usize,
+    owned: Range<usize>,
+    /// What is taken away elsewhere, in the driver's hands.
+    sources: Vec<BlockId>,
+}
+
+/// What the driver has to do for a request. All blocks named are in the driver's hands until the plan is carried out or dropped.
+pub struct Plan {
+    /// Free memory before the new one, part of the request.
+    front: BlockId,
+    /// Addresses for all that is mapped.
+    space: BlockId,
+    pub start: Address,
+    pub parts: Vec<Part>,
+    /// Sizes of the handles to be made. They come behind the parts, but for a last one that is owned in part.
+    pub make: Vec<usize>,
+    ordered: bool,
+}
+
+impl Plan {
+    /// How many parts come before what is made.
+    pub fn parts_before(&self) -> usize {
+        let cut = self.parts.last().is_some_and(|part| part.owned.end < part.size);
+        self.parts.len() - usize::from(cut && !self.make.is_empty())
+    }
+
+    fn size(&self) -> usize {
+        self.parts.iter().map(|part| part.size).sum::<usize>() + self.make.iter().sum::<usize>()
+    }
+}
+
+pub enum Found {
+    /// Without the driver.
+    Here(Address),
+    Plan(Plan),
+    /// There are no addresses for so many bytes.
+    NoAddresses(usize),
+    /// Memory is scarce, and so much of what is free lies in large handles.
+    Coarse(usize),
+    No(Refusal),
+}
+
+impl Core {
+    fn reaches(&self, reach: &Reach, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        block.slot == reach.slot
+            || self.is_past(block)
+            || reach.ordered.iter().any(|(slot, count)| *slot == block.slot && block.ticket <= *count)
+    }
+
+    fn is_free(&self, reach: &Reach, id: BlockId) -> bool {
+        id != NIL && self.blocks[id].state == State::Free && self.reaches(reach, id)
+    }
+
+    /// The free blocks of a kind that are within reach.
+    fn free_within<'a>(&'a self, reach: &'a Reach, small: bool) -> impl Iterator<Item = BlockId> + 'a {
+        let lists = self.slots.iter().map(move |slot| &slot.lists[usize::from(small)]);
+        lists.flat_map(|list| list.iter(&self.blocks)).filter(|id| self.reaches(reach, *id))
+    }
+
+    /// Bytes that waiting for other streams would bring into reach.
+    pub fn free_of(&self, reach: &Reach) -> usize {
+        let waited = |id: &BlockId| self.blocks[*id].slot != reach.slot && !self.is_past(&self.blocks[*id]);
+        let both = [false, true].into_iter().flat_map(|small| self.free_within(reach, small));
+        both.filter(waited).map(|id| self.blocks[id].size).sum()
+    }
+
+    // ---- in a row
+
+    /// Neighbouring free blocks, the shortest run with room for the request. Empty: there is none.
+    pub fn find_run(&self, reach: &Reach, request: &Request) -> Vec<BlockId> {
+        let mut best: Vec<BlockId> = Vec::new();
+        let mut best_size = usize::MAX;
+        for first in self.free_within(reach, request.small) {
+            if self.is_free(reach, self.blocks[first].prev) {
+                continue;
+            }
+            let mut run: VecDeque<BlockId> = VecDeque::new();
+            let mut size = 0;
+            for id in self.blocks.chain(first).take_while(|id| self.is_free(reach, *id)) {
+                run.push_back(id);
+                size += self.blocks[id].size;
+                while let Some(front) = run.front().filter(|front| size - self.blocks[**front].size >= request.search) {
+                    size -= self.blocks[*front].size;
+                    run.pop_front();
+                }
+                if size >= request.search && size < best_size {
+                    best_size = size;
+                    best = run.iter().copied().collect();
+                }
+            }
+        }
+        best
+    }
+
+    /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
+    fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u64 {
+        if ordered {
+            self.slots[slot as usize].now += 1;
+            self.slots[slot as usize].now
+        } else {
+            0
+        }
+    }
+
+    /// Moves free blocks to the stream, of the run's ends no more than the request needs.
+    pub fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
+        let slot = reach.slot;
+        let ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
+        let mut surplus = run.iter().map(|id| self.blocks[*id].size).sum::<usize>() - request.search;
+        // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
+        for (at, id) in run.iter().enumerate().rev() {
+            let mut id = *id;
+            let size = self.blocks[id].size;
+            if self.blocks[id].slot == slot {
+                continue;
+            }
+            self.list_remove(id);
+            if surplus > 0 && at == run.len() - 1 && surplus < size {
+                let rest = self.blocks.split(id, size - surplus);
+                self.list_insert(rest);
+                surplus = 0;
+            } else if surplus > 0 && at == 0 && surplus < size {
+                let rest = id;
+                id = self.blocks.split(id, surplus);
+                self.list_insert(rest);
+                surplus = 0;
+            }
+            self.blocks[id].slot = slot;
+            self.blocks[id].ticket = ticket;
+            self.make_free(id);
+        }
+    }
+
+    // ---- blocks with no memory of their own
+
+    fn detach(&mut self, id: BlockId) {
+        let address = self.blocks[id].address;
+        match self.blocks[id].state {
+            State::Free => self.list_remove(id),
+            State::Unmapped => drop(self.unmapped.remove(&address)),
+            State::Moved => drop(self.moved.remove(&address)),
+            _ => {}
+        }
+    }
+
+    fn attach(&mut self, id: BlockId) {
+        let address = self.blocks[id].address;
+        match self.blocks[id].state {
+            State::Free => self.list_insert(id),
+            State::Unmapped => drop(self.unmapped.insert(address, id)),
+            State::Moved => drop(self.moved.insert(address, id)),
+            _ => {}
+        }
+    }
+
+    /// Takes a range out of a block, which keeps what lies before it: a block of its own, in the driver's hands.
+    pub fn cut_out(&mut self, mut id: BlockId, from: Address, to: Address) -> BlockId {
+        debug_assert!(self.blocks[id].address <= from && to <= self.blocks[id].end() && from < to);
+        self.detach(id);
+        if to < self.blocks[id].end() {
+            let rest = self.blocks.split(id, to - self.blocks[id].address);
+            self.attach(rest);
+        }
+        if from > self.blocks[id].address {
+            let right = self.blocks.split(id, from - self.blocks[id].address);
+            self.attach(id);
+            id = right;
+        }
+        self.blocks[id].state = State::Busy;
+        id
+    }
+
+    /// A block in the driver's hands has no memory of its own, or none at all; joined with its like.
+    pub fn make_hole(&mut self, mut id: BlockId, state: State) {
+        if state == State::Unmapped {
+            self.blocks[id].slot = COMMON;
+            self.blocks[id].ticket = 0;
+        }
+        self.blocks[id].state = state;
+        let like = |core: &Core, id: BlockId, other: BlockId| {
+            other != NIL && core.blocks[other].state == state && core.blocks[other].slot == core.blocks[id].slot
+        };
+        let next = self.blocks[id].next;
+        if like(self, id, next) {
+            self.detach(next);
+            self.blocks.join(id);
+        }
+        let prev = self.blocks[id].prev;
+        if like(self, id, prev) {
+            self.detach(prev);
+            self.blocks.join(prev);
+            id = prev;
+        }
+        self.attach(id);
+    }
+
+    /// The moved blocks that cover a range, cut out and joined. None, and nothing changed: something else lies there, or with `past`
+    /// something that may still be in use.
+    pub fn take_moved(&mut self, from: Address, to: Address, past: bool) -> Option<BlockId> {
+        let first = *self.moved.range(..=from).next_back()?.1;
+        let mut covering = Vec::new();
+        for id in self.blocks.chain(first) {
+            let block = &self.blocks[id];
+            if block.address >= to {
+                break;
+            }
+            if block.state != State::Moved || block.end() <= from || (past && !self.is_past(block)) {
+                return None;
+            }
+            covering.push(id);
+        }
+        let mut whole = NIL;
+        for id in covering {
+            let block = &self.blocks[id];
+            let (start, end) = (block.address.max(from), block.end().min(to));
+            let id = self.cut_out(id, start, end);
+            if whole == NIL { whole = id } else { self.blocks.join(whole) }
+        }
+        Some(whole)
+    }
+
+    // ---- what is free, handle by handle
+
+    /// Free bytes within reach, by handle and place in it; of the blocks but one.
+    fn sources(&self, reach: &Reach, except: BlockId, plain: bool) -> Vec<Source> {
+        let mut sources = Vec::new();
+        // What is watched where it lies stays there.
+        if !plain && poison::is_on() {
+            return sources;
+        }
+        for small in [false, true] {
+            for block in self.free_within(reach, small).filter(|id| *id != except && (plain || !self.blocks[*id].plain)) {
+                let (start, end) = (self.blocks[block].address, self.blocks[block].end());
+                for mapping in self.physical.overlapping(start, end) {
+                    let address = mapping.start.max(start);
+                    let size = mapping.end().min(end) - address;
+                    sources.push(Source { handle: mapping.handle, offset: address - mapping.start, block, address, size });
+                }
+            }
+        }
+        sources.sort_unstable_by_key(|source| (source.handle, source.offset));
+        sources
+    }
+
+    fn shares(&self, sources: &[Source]) -> Vec<Share> {
+        let mut shares = Vec::new();
+        let mut from = 0;
+        for of_handle in sources.chunk_by(|a, b| a.handle == b.handle) {
+            let size = self.physical[of_handle[0].handle].size;
+            let head = of_handle.iter().fold(0, |head, source| if source.offset == head { head + source.size } else { head });
+            let fold = |start: usize, source: &Source| if source.offset + source.size == start { source.offset } else { start };
+            let tail = size - of_handle.iter().rev().fold(size, fold);
+            let to = from + of_handle.len();
+            shares.push(Share { handle: of_handle[0].handle, size, sources: from..to, head, tail });
+            from = to;
+        }
+        shares
+    }
+
+    /// The handles of at least a size that are free as a whole and past, the largest first.
+    pub fn idle_handles(&self, least: usize) -> Vec<(HandleId, Vec<Span>)> {
+        let sources = self.sources(&Reach { slot: COMMON, ordered: &[] }, NIL, true);
+        let mut shares = self.shares(&sources);
+        shares.retain(|share| share.head == share.size && share.size >= least);
+        shares.sort_by_key(|share| std::cmp::Reverse(share.size));
+        let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
+        shares.iter().map(|share| (share.handle, spans(share))).collect()
+    }
+
+    /// Takes ranges out of free blocks; each becomes a block in the driver's hands. The answer is in the order of the ranges.
+    pub fn cut_out_all(&mut self, spans: &[Span]) -> Vec<BlockId> {
+        let mut order: Vec<usize> = (0..spans.len()).collect();
+        // From the right: a block keeps its name for what lies before the cut.
+        order.sort_unstable_by_key(|at| std::cmp::Reverse(spans[*at].from));
+        let mut cut = vec![NIL; spans.len()];
+        for at in order {
+            let Span { block, from, to } = spans[at];
+            cut[at] = self.cut_out(block, from, to);
+        }
+        cut
+    }
+
+    // ---- plans
+
+    /// Room for the request: where memory is still mapped, else by a plan.
+    pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
+        if !self.moved.is_empty()
+            && let Some(address) = self.revive(reach, request)
+        {
+            return Found::Here(address);
+        }
+        let making = request.search.next_multiple_of(terms.granularity);
+        // Small blocks would hold a large handle back for long.
+        let budget = if request.small { terms.budget.max(making) } else { terms.budget }.min(terms.most);
+        if let Some((space, front)) = self.open_end(reach, request, |have| (request.search - have).next_multiple_of(terms.granularity)) {
+            let make = (request.search - self.size_of(front)).next_multiple_of(terms.granularity);
+            if make <= budget {
+                return Found::Plan(self.plan(reach, space, front, Vec::new(), make, terms));
+            }
+        } else if making <= budget {
+            return Found::NoAddresses(making);
+        }
+        self.stitch(reach, request, terms, budget)
+    }
+
+    fn size_of(&self, id: BlockId) -> usize {
+        if id == NIL { 0 } else { self.blocks[id].size }
+    }
+
+    /// Unmapped addresses with room, behind as much free memory as there is anywhere; else the fewest.
+    fn open_end(&self, reach: &Reach, request: &Request, room: impl Fn(usize) -> usize) -> Option<(BlockId, BlockId)> {
+        let mut best: Option<(BlockId, BlockId)> = None;
+        for id in self.unmapped.values() {
+            let hole = &self.blocks[*id];
+            if hole.small != request.small {
+                continue;
+            }
+            let front = if self.is_free(reach, hole.prev) && self.size_of(hole.prev) < request.search { hole.prev } else { NIL };
+            let better = |(other, its_front): (BlockId, BlockId)| {
+                (self.size_of(its_front), std::cmp::Reverse(self.blocks[other].size)) < (self.size_of(front), std::cmp::Reverse(hole.size))
+            };
+            if hole.size >= room(self.size_of(front)) && best.is_none_or(better) {
+                best = Some((*id, front));
+            }
+        }
+        best
+    }
+
+    /// Free memory mapped anew, and what is still missing made.
+    fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize) -> Found {
+        let most_space = request.search.saturating_add(3 * LARGEST_HANDLE.max(terms.granularity)).next_multiple_of(terms.granularity);
+        let Some((space, front)) = self.open_end(reach, request, |_| most_space) else { return Found::NoAddresses(most_space) };
+        let sources = self.sources(reach, front, false);
+        let shares = self.shares(&sources);
+        let mut whole: Vec<&Share> = shares.iter().filter(|share| share.head == share.size).collect();
+        whole.sort_unstable_by_key(|share| (share.size, share.handle));
+        let mut rest = request.search - self.size_of(front);
+        if terms.refine && rest > budget && whole.last().is_some_and(|share| share.size >= terms.coarse) {
+            return Found::Coarse(rest);
+        }
+        let mut chosen: Vec<(&Share, Range<usize>)> = Vec::new();
+        while rest > budget && !whole.is_empty() {
+            // The largest first, so that there are few; the last one is the smallest that does.
+            let enough = whole.partition_point(|share| share.size < rest);
+            let share = whole.remove(enough.min(whole.len() - 1));
+            rest = rest.saturating_sub(share.size);
+            chosen.push((share, 0..share.size));
+        }
+        if rest > budget {
+            rest = self.ends(&shares, front, rest, &mut chosen);
+        }
+        let front = if chosen.first().is_some_and(|(_, owned)| owned.start > 0) { NIL } else { front };
+        let make = rest.next_multiple_of(terms.granularity);
+        if make > terms.most {
+            return Found::No(Refusal::Limit);
+        }
+        if make > budget && !terms.exceed {
+            return Found::No(Refusal::Budget);
+        }
+        let spans = |share: &Share, owned: &Range<usize>| -> Vec<Span> {
+            let within = |source: &Source| {
+                let (from, to) = (source.offset.max(owned.start), (source.offset + source.size).min(owned.end));
+                let at = |offset: usize| source.address + offset - source.offset;
+                (from < to).then(|| Span { block: source.block, from: at(from), to: at(to) })
+            };
+            sources[share.sources.clone()].iter().filter_map(within).collect()
+        };
+        let part = |(share, owned): (&Share, Range<usize>)| {
+            let spans = spans(share, &owned);
+            (Part { handle: share.handle, size: share.size, owned, sources: Vec::new() }, spans)
+        };
+        let parts: Vec<(Part, Vec<Span>)> = chosen.into_iter().map(part).collect();
+        Found::Plan(self.plan(reach, space, front, parts, make, terms))
+    }
+
+    /// The ends of a run may lie inside handles that are partly in use: the tail of one before it instead of the memory in front, the
+    /// head of another behind it. What is still missing is the answer.
+    fn ends<'a>(&self, shares: &'a [Share], front: BlockId, mut rest: usize, chosen: &mut Vec<(&'a Share, Range<usize>)>) -> usize {
+        let partly = || shares.iter().filter(|share| share.head < share.size);
+        let first = partly().max_by_key(|share| share.tail).filter(|share| share.tail > self.size_of(front));
+        if let Some(share) = first {
+            chosen.insert(0, (share, share.size - share.tail..share.size));
+            rest = (rest + self.size_of(front)).saturating_sub(share.tail);
+        }
+        let others = || partly().filter(|share| share.head > 0 && first.is_none_or(|first| first.handle != share.handle));
+        let last =
+            others().filter(|share| share.head >= rest).min_by_key(|share| share.head).or_else(|| others().max_by_key(|share| share.head));
+        if let Some(share) = last.filter(|_| rest > 0) {
+            let owned = share.head.min(rest);
+            chosen.push((share, 0..owned));
+            rest -= owned;
+        }
+        rest
+    }
+
+    fn plan(&mut self, reach: &Reach, space: BlockId, front: BlockId, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
+        let all: Vec<Span> = parts.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
+        let mut cut = self.cut_out_all(&all).into_iter();
+        let with_sources = |(part, spans): (Part, Vec<Span>)| Part { sources: cut.by_ref().take(spans.len()).collect(), ..part };
+        let parts = parts.into_iter().map(with_sources).collect();
+        let mut sizes = vec![terms.largest; make / terms.largest];
+        sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
+        let start = self.blocks[space].address;
+        let mut plan = Plan { front, space, start, parts, make: sizes, ordered: !reach.ordered.is_empty() };
+        plan.space = self.cut_out(space, start, start + plan.size());
+        if front != NIL {
+            let (start, end) = (self.blocks[front].address, self.blocks[front].end());
+            plan.front = self.cut_out(front, start, end);
+        }
+        plan
+    }
+
+    /// The driver failed: everything is where it was.
+    pub fn drop_plan(&mut self, plan: Plan) {
+        for id in plan.parts.iter().flat_map(|part| &part.sources) {
+            self.make_free(*id);
+        }
+        if plan.front != NIL {
+            self.make_free(plan.front);
+        }
+        self.make_hole(plan.space, State::Unmapped);
+    }
+
+    /// The driver is done; `made` are the new handles. All of it is free memory of the stream.
+    pub fn carry_out(&mut self, plan: Plan, reach: &Reach, made: Vec<HandleId>) {
+        let slot = reach.slot;
+        let parts_before = plan.parts_before();
+        let small = self.blocks[plan.space].small;
+        let mut ticket = self.ticket_of_taken(slot, plan.ordered);
+        let mut at = plan.start;
+        let mut owned_from = plan.start;
+        let mut owned_to = plan.start + plan.size();
+        let mut made = made.into_iter();
+        for (index, part) in plan.parts.iter().enumerate() {
+            if index == parts_before {
+                for id in made.by_ref() {
+                    self.physical.map(id, at);
+                    at += self.physical[id].size;
+                }
+            }
+            self.physical.map(part.handle, at);
+            if part.owned == (0..part.size) {
+                self.recount(part.handle, small);
+            }
+            if part.owned.start > 0 {
+                owned_from = at + part.owned.start;
+            }
+            if part.owned.end < part.size {
+                owned_to = at + part.owned.end;
+            }
+            at += part.size;
+            for id in &part.sources {
+                if self.blocks[*id].slot == slot {
+                    ticket = ticket.max(self.blocks[*id].ticket);
+                }
+                self.make_hole(*id, State::Moved);
+            }
+        }
+        for id in made {
+            self.physical.map(id, at);
+            at += self.physical[id].size;
+        }
+        let mut space = plan.space;
+        self.blocks[space].slot = COMMON;
+        self.blocks[space].ticket = 0;
+        if owned_to < self.blocks[space].end() {
+            let rest = self.blocks.split(space, owned_to - plan.start);
+            self.make_hole(rest, State::Moved);
+        }
+        if owned_from > plan.start {
+            let right = self.blocks.split(space, owned_from - plan.start);
+            self.make_hole(space, State::Moved);
+            space = right;
+        }
+        if plan.front != NIL {
+            self.hand_to(plan.front, slot, ticket);
+            self.make_free(plan.front);
+        }
+        self.hand_to(space, slot, ticket);
+        self.make_free(space);
+    }
+
+    fn hand_to(&mut self, id: BlockId, slot: StreamSlot, ticket: u64) {
+        let block = &mut self.blocks[id];
+        block.ticket = if block.slot == slot { block.ticket.max(ticket) } else { ticket };
+        block.slot = slot;
+    }
+
+    // ---- back where it is still mapped
+
+    /// A run of addresses behind which all memory is free, here or where it went: it comes back, with no call of the driver.
+    fn revive(&mut self, reach: &Reach, request: &Request) -> Option<Address> {
+        let sources = self.sources(reach, NIL, false);
+        let shares = self.shares(&sources);
+        let (from, to) = self.find_mapped_run(&sources, &shares, request)?;
+        let here = |source: &Source| from <= source.address && source.address < to;
+        let mut spans: Vec<_> = sources.iter().filter(|source| here(source)).map(Source::span).collect();
+        let stay = spans.len();
+        let whole: Vec<HandleId> = self
+            .physical
+            .overlapping(from, to)
+            .filter(|mapping| from <= mapping.start && mapping.end() <= to)
+            .map(|mapping| mapping.handle)
+            .collect();
+        for handle in whole {
+            let share = shares.binary_search_by_key(&handle, |share| share.handle).ok().map(|at| &shares[at])?;
+            spans.extend(sources[share.sources.clone()].iter().filter(|source| !here(source)).map(Source::span));
+            self.recount(handle, request.small);
+        }
+        let moved: Vec<(BlockId, Address)> = {
+            let first = self.moved.range(..=from).next_back().map_or(from, |(start, _)| *start);
+            let within = self.moved.range(first..to).map(|(start, id)| (*id, *start));
+            within.filter(|(id, _)| self.blocks[*id].end() > from).collect()
+        };
+        let mut cut = self.cut_out_all(&spans);
+        for (id, start) in moved {
+            let end = self.blocks[id].end();
+            cut.push(self.cut_out(id, start.max(from), end.min(to)));
+        }
+        let slot = reach.slot;
+        let mut ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
+        for id in &cut[..spans.len()] {
+            if self.blocks[*id].slot == slot {
+                ticket = ticket.max(self.blocks[*id].ticket);
+            }
+        }
+        for id in cut.drain(stay..spans.len()) {
+            self.make_hole(id, State::Moved);
+        }
+        let first = *cut.iter().min_by_key(|id| self.blocks[**id].address)?;
+        while self.blocks[first].end() < to {
+            self.blocks.join(first);
+        }
+        self.blocks[first].slot = slot;
+        self.blocks[first].ticket = ticket;
+        self.make_free(first);
+        self.allocate(slot, request, true)
+    }
+
+    /// The shortest such run, with at least one handle that comes back.
+    fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
+        let bases: Vec<Address> = self.areas.iter().flatten().filter(|area| area.small == request.small).map(|area| area.base).collect();
+        let ends: Vec<Address> =
+            self.areas.iter().flatten().filter(|area| area.small == request.small).map(|area| area.base + area.size).collect();
+        let mut by_address: Vec<&Source> = sources.iter().collect();
+        by_address.sort_unstable_by_key(|source| source.address);
+        let mut here = by_address.into_iter().peekable();
+        let mut best: Option<(Address, Address)> = None;
+        let mut run: VecDeque<(Address, usize, bool)> = VecDeque::new();
+        let (mut size, mut back, mut last) = (0, 0, 0);
+        for mapping in self.physical.mappings() {
+            let (mut own, mut head, mut tail_from, mut end) = (0, 0, mapping.end(), mapping.start);
+            while let Some(source) = here.next_if(|source| source.address < mapping.end()) {
+                own += source.size;
+                if source.offset == head {
+                    head += source.size;
+                }
+                if source.address != end || source.address == mapping.start {
+                    tail_from = source.address;
+                }
+                end = source.end();
+            }
+            let tail = if own > 0 && end == mapping.end() { end - tail_from } else { 0 };
+            let kind = bases.iter().zip(&ends).any(|(base, end)| (*base..*end).contains(&mapping.start));
+            if mapping.start != last || bases.contains(&mapping.start) || !kind {
+                run.clear();
+                (size, back) = (0, 0);
+            }
+            last = mapping.end();
+            if !kind {
+                continue;
+            }
+            let share = shares.binary_search_by_key(&mapping.handle, |share| share.handle).ok().map(|at| &shares[at]);
+            let is_whole = share.is_some_and(|share| share.head == share.size);
+            // The same handle twice in a run would be the same bytes.
+            let mut push = |run: &mut VecDeque<(Address, usize, bool)>, item: (Address, usize, bool)| {
+                run.push_back(item);
+                size += item.1;
+                back += usize::from(item.2);
+                while let Some(front) = run.front().filter(|front| size - front.1 >= request.search) {
+                    size -= front.1;
+                    back -= usize::from(front.2);
+                    run.pop_front();
+                }
+                if size >= request.search && back > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                    best = run.front().map(|front| (front.0, item.0 + item.1));
+                }
+            };
+            if is_whole {
+                push(&mut run, (mapping.start, mapping.size, own < mapping.size));
+            } else {
+                if head > 0 {
+                    push(&mut run, (mapping.start, head, false));
+                }
+                run.clear();
+                (size, back) = (0, 0);
+                if tail > 0 && head < mapping.size {
+                    run.push_back((mapping.end() - tail, tail, false));
+                    size = tail;
+                }
+            }
+        }
+        best.filter(|(from, to)| {
+            let mut handles: Vec<HandleId> = self.physical.overlapping(*from, *to).map(|mapping| mapping.handle).collect();
+            handles.sort_unstable();
+            handles.windows(2).all(|pair| pair[0] != pair[1])
+        })
+    }
+
+    // ---- the whole, checked
+
+    /// What the tests of the whole cache check after every step.
+    pub fn check(&self) {
+        use crate::memory::stats::Family;
+        let mut sums = (0, 0, 0);
+        let (mut unmapped, mut moved) = (0, 0);
+        let mut owned: Vec<(HandleId, usize, usize)> = Vec::new();
+        for area in self.areas.iter().flatten() {
+            let mut at = area.base;
+            let mut last = NIL;
+            for id in self.blocks.chain(area.first) {
+                let block = &self.blocks[id];
+                assert_eq!((block.address, block.prev), (at, last), "blocks cover their area without gaps");
+                assert!(block.size > 0 && block.size.is_multiple_of(super::core::ROUND));
+                assert!(block.small == area.small && block.plain == area.plain);
+                if last != NIL && block.state == State::Free && self.blocks[last].state == State::Free {
+                    assert_ne!(self.blocks[last].slot, block.slot, "free neighbours of a stream are one block");
+                }
+                match block.state {
+                    State::Allocated => sums.0 += block.size,
+                    State::Pending => sums.1 += block.size,
+                    State::Free => sums.2 += block.size,
+                    State::Unmapped => {
+                        unmapped += 1;
+                        assert_eq!(self.unmapped.get(&block.address), Some(&id));
+                    }
+                    State::Moved => {
+                        moved += 1;
+                        assert_eq!(self.moved.get(&block.address), Some(&id));
+                    }
+                    State::Busy => panic!("a block in the driver's hands while nothing runs"),
+                    State::Unused => panic!("an unused block in a chain"),
+                }
+                let mut mapped = block.address;
+                for mapping in self.physical.overlapping(block.address, block.end()) {
+                    assert!(mapping.start <= mapped, "no gap in what a block covers");
+                    let (from, to) = (mapping.start.max(block.address), mapping.end().min(block.end()));
+                    if block.state != State::Moved {
+                        owned.push((mapping.handle, from - mapping.start, to - mapping.start));
+                    }
+                    mapped = to;
+                }
+                assert_eq!(mapped, if block.state == State::Unmapped { block.address } else { block.end() }, "memory behind a block");
+                at = block.end();
+                last = id;
+            }
+            assert_eq!(at, area.base + area.size);
+        }
+        assert_eq!((unmapped, moved), (self.unmapped.len(), self.moved.len()));
+        owned.sort_unstable();
+        let mut owned = owned.into_iter().peekable();
+        let (mut reserved, mut handles) = (0, 0);
+        for id in self.physical.ids() {
+            let handle = &self.physical[id];
+            let mut at = 0;
+            while let Some((_, from, to)) = owned.next_if(|(of, ..)| *of == id) {
+                assert_eq!(from, at, "every byte of a handle is owned once");
+                at = to;
+            }
+            assert_eq!(at, handle.size, "every byte of a handle is owned");
+            for place in &handle.places {
+                assert!(self.physical.overlapping(*place, place + 1).any(|mapping| mapping.start == *place && mapping.handle == id));
+            }
+            reserved += handle.size;
+            handles += 1;
+        }
+        assert!(owned.next().is_none());
+        let mapped: Vec<_> = self.physical.mappings().collect();
+        assert_eq!(mapped.len(), self.physical.ids().map(|id| self.physical[id].places.len()).sum::<usize>());
+        assert_eq!(mapped.iter().map(|mapping| mapping.size).sum::<usize>(), self.physical.mapped_bytes);
+        let stat = |family| self.stats.current(family) as usize;
+        assert_eq!(sums.0, stat(Family::AllocatedBytes));
+        assert_eq!(sums.0 + sums.1, stat(Family::ActiveBytes));
+        assert_eq!(sums.0 + sums.1 + sums.2, stat(Family::ReservedBytes));
+        assert_eq!((reserved, handles), (stat(Family::ReservedBytes), stat(Family::Segment)));
+    }
+}
