@@ -4,7 +4,8 @@
 //! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order. Peer hooks run under device's locks and take `growing` and `core`.
-//! Tests:  in the files, tests/conformance (memory, order, statistics, pressure, poison), tests/{cache_model,cache_order,fault_sweep,stream_order}.rs.
+//! Tests:  in the files, tests/conformance (memory, order, statistics, pressure, poison),
+//!         tests/{cache_model,cache_order,fault_sweep,policy,stream_order}.rs.
 
 mod cache;
 pub mod hooks;

@@ -66,7 +66,8 @@ impl Core {
                 bytes[*slot as usize] += self.blocks[pending.block].size;
             }
         }
-        if self.slots.len() > 1 {
+        // Two: one stream, and what belongs to none. A single stream is never asked how far it is.
+        if self.slots.len() > 2 {
             for area in self.areas.iter().flatten() {
                 let free = self.blocks.chain(area.first).map(|id| &self.blocks[id]).filter(|block| block.state == State::Free);
                 free.filter(|block| !self.is_past(block)).for_each(|block| bytes[block.slot as usize] += block.size);
