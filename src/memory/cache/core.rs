@@ -65,7 +65,7 @@ fn this_thread(used: Option<Stream>) -> u64 {
 }
 
 /// The slot of free memory that is past for every stream, and so belongs to none.
-pub const COMMON: StreamSlot = 0;
+pub(super) const COMMON: StreamSlot = 0;
 /// The key of `COMMON`: no stream's.
 const NOBODY: StreamKey = StreamKey { raw: RawStream::MAX, thread: u64::MAX };
 
