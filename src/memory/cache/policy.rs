@@ -28,7 +28,8 @@ const NEAR: usize = 8;
 pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
-    /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried.
+    /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried; above 0 large free handles are
+    /// made anew in small ones.
     fineness: u32,
     /// What was held when it last rose.
     risen_at: usize,
@@ -86,7 +87,7 @@ impl Policy {
             exceed,
             largest,
             coarse: COARSE * largest,
-            refine: scarce,
+            refine: scarce || self.fineness > 0,
         }
     }
 
