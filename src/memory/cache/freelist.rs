@@ -116,6 +116,10 @@ impl FreeList {
         (best != NIL).then_some(best)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.first == 0
+    }
+
     /// Every block, the smallest classes first.
     pub fn iter<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = BlockId> + 'a {
         let classes = (0..FIRST).filter(|first| self.first & 1 << first != 0).flat_map(move |first| {

@@ -33,17 +33,21 @@ impl Cache {
         let runtime = runtime::runtime()?;
         let abilities = self.abilities(runtime)?;
         // 1. What other streams are done with, as far as is known, then as far as they say.
-        if let Some(address) = search(&mut self.core.lock(), slot, request) {
-            return Ok(address);
-        }
+        let changes = {
+            let mut core = self.core.lock();
+            if let Some(address) = search(&mut core, slot, request) {
+                return Ok(address);
+            }
+            core.changes
+        };
         self.settle(slot);
         // 2. What is free, mapped anew, and more from the driver.
         let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
-        let mut refused = self.search_or_grow(runtime, &abilities, slot, request, !at_budget)?;
+        let mut refused = self.search_or_grow(runtime, &abilities, slot, request, !at_budget, Some(changes))?;
         if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
             refused = match self.take_waiting(runtime, &abilities, slot, request, stream) {
                 Some(address) => Ok(address),
-                None => self.search_or_grow(runtime, &abilities, slot, request, true)?,
+                None => self.search_or_grow(runtime, &abilities, slot, request, true, None)?,
             };
         }
         let refusal = match refused {
@@ -56,7 +60,8 @@ impl Cache {
             return Err(self.out_of_memory(runtime, &abilities, request, refusal, capturing));
         }
         let press = (Stage::Wait, request, stream);
-        if let Some(found) = self.press(runtime, &abilities, press, || self.search_or_grow(runtime, &abilities, slot, request, true)) {
+        if let Some(found) = self.press(runtime, &abilities, press, || self.search_or_grow(runtime, &abilities, slot, request, true, None))
+        {
             return found;
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
@@ -110,7 +115,7 @@ impl Cache {
             return Ok(Ok(address));
         }
         let press = (Stage::GiveBack, request, stream);
-        let retry = || self.search_or_grow(runtime, abilities, slot, request, true);
+        let retry = || self.search_or_grow(runtime, abilities, slot, request, true, None);
         if let Some(found) = MutexGuard::unlocked(climbing, || self.press(runtime, abilities, press, retry)) {
             return found.map(Ok);
         }
@@ -118,7 +123,7 @@ impl Cache {
         let released = self.release_free(runtime);
         self.core.lock().stats.num_alloc_retries += 1;
         let changes = self.core.lock().changes;
-        match self.search_or_grow(runtime, abilities, slot, request, true)? {
+        match self.search_or_grow(runtime, abilities, slot, request, true, None)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
                 // A failure that kept memory back is the better answer.
@@ -128,7 +133,7 @@ impl Cache {
         }
     }
 
-    /// The outer error is a failure that no other rung can mend.
+    /// The outer error is a failure that no other rung can mend. `searched`: nothing was found when so much had changed.
     fn search_or_grow(
         &self,
         runtime: &Runtime,
@@ -136,10 +141,16 @@ impl Cache {
         slot: StreamSlot,
         request: &Request,
         exceed: bool,
+        searched: Option<u64>,
     ) -> Result<Result<Address, Refusal>> {
         let _growing = self.growing.lock();
-        if let Some(address) = search(&mut self.core.lock(), slot, request) {
-            return Ok(Ok(address));
+        {
+            let mut core = self.core.lock();
+            if searched != Some(core.changes)
+                && let Some(address) = search(&mut core, slot, request)
+            {
+                return Ok(Ok(address));
+            }
         }
         match self.grow(runtime, abilities, &Reach { slot, ordered: &[] }, request, exceed) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),

@@ -6,7 +6,7 @@
 
 use super::StreamSlot;
 use super::block::{BlockId, NIL, State};
-use super::core::{COMMON, Core, Request};
+use super::core::{COMMON, Core, Request, Slot};
 use super::physical::HandleId;
 use super::policy::{LARGEST_HANDLE, Terms};
 use super::segment::Refusal;
@@ -137,8 +137,21 @@ impl Core {
     pub fn find_run(&self, reach: &Reach, request: &Request) -> Vec<BlockId> {
         let mut best: Vec<BlockId> = Vec::new();
         let mut best_size = usize::MAX;
-        for first in self.free_within(reach, request.small) {
-            if self.is_free(reach, self.blocks[first].prev) {
+        // Neighbours of one slot are one block, so every run of several has one that is not common.
+        let has_free = |slot: &Slot| !slot.lists[usize::from(request.small)].is_empty();
+        let mut others = self.slots.iter().enumerate().filter(|(slot, _)| ![COMMON, reach.slot].contains(&(*slot as StreamSlot)));
+        let both = [COMMON, reach.slot].into_iter().all(|slot| has_free(&self.slots[slot as usize]));
+        if !both && !others.any(|(_, slot)| has_free(slot)) {
+            return best;
+        }
+        let firsts = self.free_within(reach, request.small).filter(|id| self.blocks[*id].slot != COMMON);
+        for mut first in firsts {
+            let mut before = self.blocks[first].prev;
+            if self.is_free(reach, before) && self.blocks[before].slot == COMMON {
+                first = before;
+                before = self.blocks[first].prev;
+            }
+            if self.is_free(reach, before) {
                 continue;
             }
             let mut run: VecDeque<BlockId> = VecDeque::new();
