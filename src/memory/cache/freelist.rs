@@ -120,10 +120,10 @@ impl FreeList {
         self.first == 0
     }
 
-    /// Every block, the smallest classes first.
+    /// Every block, the largest classes first.
     pub fn iter<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = BlockId> + 'a {
-        let classes = (0..FIRST).filter(|first| self.first & 1 << first != 0).flat_map(move |first| {
-            (0..SECOND).filter(move |second| self.second[first] & 1 << second != 0).map(move |second| self.heads[first][second])
+        let classes = (0..FIRST).rev().filter(|first| self.first & 1 << first != 0).flat_map(move |first| {
+            (0..SECOND).rev().filter(move |second| self.second[first] & 1 << second != 0).map(move |second| self.heads[first][second])
         });
         classes.flat_map(|head| std::iter::successors(Some(head), |id| Some(blocks[*id].link_next).filter(|next| *next != NIL)))
     }

@@ -22,6 +22,9 @@ pub struct Reach<'a> {
     pub ordered: &'a [(StreamSlot, u64)],
 }
 
+/// Free blocks of a stream that are looked at, the largest, unless that is not enough: there may be tens of thousands.
+const LOOK_AT: usize = 512;
+
 /// A part of a free block.
 #[derive(Clone, Copy)]
 pub struct Span {
@@ -301,21 +304,21 @@ impl Core {
 
     // ---- what is free, handle by handle
 
-    /// Free bytes within reach, by handle and place in it; of the blocks but one.
-    fn sources(&self, reach: &Reach, except: BlockId, plain: bool) -> Vec<Source> {
+    /// Free bytes within reach, by handle and place in it; of the largest `most` blocks of each stream and kind.
+    fn sources(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Source> {
         let mut sources = Vec::new();
         // What is watched where it lies stays there.
         if !plain && poison::is_on() {
             return sources;
         }
-        for small in [false, true] {
-            for block in self.free_within(reach, small).filter(|id| *id != except && (plain || !self.blocks[*id].plain)) {
-                let (start, end) = (self.blocks[block].address, self.blocks[block].end());
-                for mapping in self.physical.overlapping(start, end) {
-                    let address = mapping.start.max(start);
-                    let size = mapping.end().min(end) - address;
-                    sources.push(Source { handle: mapping.handle, offset: address - mapping.start, block, address, size });
-                }
+        let lists = self.slots.iter().flat_map(|slot| &slot.lists);
+        let blocks = lists.flat_map(|list| list.iter(&self.blocks).take(most)).filter(|id| self.reaches(reach, *id));
+        for block in blocks.filter(|id| plain || !self.blocks[*id].plain) {
+            let (start, end) = (self.blocks[block].address, self.blocks[block].end());
+            for mapping in self.physical.overlapping(start, end) {
+                let address = mapping.start.max(start);
+                let size = mapping.end().min(end) - address;
+                sources.push(Source { handle: mapping.handle, offset: address - mapping.start, block, address, size });
             }
         }
         sources.sort_unstable_by_key(|source| (source.handle, source.offset));
@@ -339,7 +342,7 @@ impl Core {
 
     /// The handles of at least a size that are free as a whole and past, the largest first.
     pub fn idle_handles(&self, least: usize) -> Vec<(HandleId, Vec<Span>)> {
-        let sources = self.sources(&Reach { slot: COMMON, ordered: &[] }, NIL, true);
+        let sources = self.sources(&Reach { slot: COMMON, ordered: &[] }, usize::MAX, true);
         let mut shares = self.shares(&sources);
         shares.retain(|share| share.head == share.size && share.size >= least);
         shares.sort_by_key(|share| std::cmp::Reverse(share.size));
@@ -364,10 +367,12 @@ impl Core {
 
     /// Room for the request: where memory is still mapped, else by a plan.
     pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
-        if !self.moved.is_empty()
-            && let Some(address) = self.revive(reach, request)
-        {
-            return Found::Here(address);
+        let mut sources = None;
+        if !self.moved.is_empty() {
+            let found = sources.insert(self.sources(reach, LOOK_AT, false));
+            if let Some(address) = self.revive(reach, request, found) {
+                return Found::Here(address);
+            }
         }
         let making = request.search.next_multiple_of(terms.granularity);
         // Small blocks would hold a large handle back for long.
@@ -380,7 +385,11 @@ impl Core {
         } else if making <= budget {
             return Found::NoAddresses(making);
         }
-        self.stitch(reach, request, terms, budget)
+        let sources = sources.unwrap_or_else(|| self.sources(reach, LOOK_AT, false));
+        match self.stitch(reach, request, terms, budget, sources) {
+            Found::No(_) => self.stitch(reach, request, terms, budget, self.sources(reach, usize::MAX, false)),
+            found => found,
+        }
     }
 
     fn size_of(&self, id: BlockId) -> usize {
@@ -407,10 +416,10 @@ impl Core {
     }
 
     /// Free memory mapped anew, and what is still missing made.
-    fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize) -> Found {
+    fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize, mut sources: Vec<Source>) -> Found {
         let most_space = request.search.saturating_add(3 * LARGEST_HANDLE.max(terms.granularity)).next_multiple_of(terms.granularity);
         let Some((space, front)) = self.open_end(reach, request, |_| most_space) else { return Found::NoAddresses(most_space) };
-        let sources = self.sources(reach, front, false);
+        sources.retain(|source| source.block != front);
         let shares = self.shares(&sources);
         let mut whole: Vec<&Share> = shares.iter().filter(|share| share.head == share.size).collect();
         whole.sort_unstable_by_key(|share| (share.size, share.handle));
@@ -569,10 +578,9 @@ impl Core {
     // ---- back where it is still mapped
 
     /// A run of addresses behind which all memory is free, here or where it went: it comes back, with no call of the driver.
-    fn revive(&mut self, reach: &Reach, request: &Request) -> Option<Address> {
-        let sources = self.sources(reach, NIL, false);
-        let shares = self.shares(&sources);
-        let (from, to) = self.find_mapped_run(&sources, &shares, request)?;
+    fn revive(&mut self, reach: &Reach, request: &Request, sources: &[Source]) -> Option<Address> {
+        let shares = self.shares(sources);
+        let (from, to) = self.find_mapped_run(sources, &shares, request)?;
         let here = |source: &Source| from <= source.address && source.address < to;
         let mut spans: Vec<_> = sources.iter().filter(|source| here(source)).map(Source::span).collect();
         let stay = spans.len();
@@ -619,67 +627,43 @@ impl Core {
 
     /// The shortest such run, with at least one handle that comes back.
     fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
-        let bases: Vec<Address> = self.areas.iter().flatten().filter(|area| area.small == request.small).map(|area| area.base).collect();
-        let ends: Vec<Address> =
-            self.areas.iter().flatten().filter(|area| area.small == request.small).map(|area| area.base + area.size).collect();
-        let mut by_address: Vec<&Source> = sources.iter().collect();
-        by_address.sort_unstable_by_key(|source| source.address);
-        let mut here = by_address.into_iter().peekable();
+        let mut parts: Vec<(Address, usize, bool)> = Vec::new();
+        for share in shares {
+            let of_handle = &sources[share.sources.clone()];
+            if share.head < share.size {
+                parts.extend(of_handle.iter().map(|source| (source.address, source.size, false)));
+                continue;
+            }
+            for place in &self.physical[share.handle].places {
+                let away = of_handle.iter().any(|source| source.address < *place || source.address >= place + share.size);
+                parts.push((*place, share.size, away));
+            }
+        }
+        let areas = || self.areas.iter().flatten().filter(|area| area.small == request.small && !area.plain);
+        parts.retain(|(start, ..)| areas().any(|area| (area.base..area.base + area.size).contains(start)));
+        parts.sort_unstable();
         let mut best: Option<(Address, Address)> = None;
         let mut run: VecDeque<(Address, usize, bool)> = VecDeque::new();
         let (mut size, mut back, mut last) = (0, 0, 0);
-        for mapping in self.physical.mappings() {
-            let (mut own, mut head, mut tail_from, mut end) = (0, 0, mapping.end(), mapping.start);
-            while let Some(source) = here.next_if(|source| source.address < mapping.end()) {
-                own += source.size;
-                if source.offset == head {
-                    head += source.size;
-                }
-                if source.address != end || source.address == mapping.start {
-                    tail_from = source.address;
-                }
-                end = source.end();
-            }
-            let tail = if own > 0 && end == mapping.end() { end - tail_from } else { 0 };
-            let kind = bases.iter().zip(&ends).any(|(base, end)| (*base..*end).contains(&mapping.start));
-            if mapping.start != last || bases.contains(&mapping.start) || !kind {
+        for part in parts {
+            if part.0 != last || areas().any(|area| area.base == part.0) {
                 run.clear();
                 (size, back) = (0, 0);
             }
-            last = mapping.end();
-            if !kind {
-                continue;
+            last = part.0 + part.1;
+            run.push_back(part);
+            size += part.1;
+            back += usize::from(part.2);
+            while let Some(front) = run.front().filter(|front| size - front.1 >= request.search) {
+                size -= front.1;
+                back -= usize::from(front.2);
+                run.pop_front();
             }
-            let share = shares.binary_search_by_key(&mapping.handle, |share| share.handle).ok().map(|at| &shares[at]);
-            let is_whole = share.is_some_and(|share| share.head == share.size);
-            // The same handle twice in a run would be the same bytes.
-            let mut push = |run: &mut VecDeque<(Address, usize, bool)>, item: (Address, usize, bool)| {
-                run.push_back(item);
-                size += item.1;
-                back += usize::from(item.2);
-                while let Some(front) = run.front().filter(|front| size - front.1 >= request.search) {
-                    size -= front.1;
-                    back -= usize::from(front.2);
-                    run.pop_front();
-                }
-                if size >= request.search && back > 0 && best.is_none_or(|(from, to)| size < to - from) {
-                    best = run.front().map(|front| (front.0, item.0 + item.1));
-                }
-            };
-            if is_whole {
-                push(&mut run, (mapping.start, mapping.size, own < mapping.size));
-            } else {
-                if head > 0 {
-                    push(&mut run, (mapping.start, head, false));
-                }
-                run.clear();
-                (size, back) = (0, 0);
-                if tail > 0 && head < mapping.size {
-                    run.push_back((mapping.end() - tail, tail, false));
-                    size = tail;
-                }
+            if size >= request.search && back > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                best = run.front().map(|front| (front.0, last));
             }
         }
+        // The same handle twice in a run would be the same bytes.
         best.filter(|(from, to)| {
             let mut handles: Vec<HandleId> = self.physical.overlapping(*from, *to).map(|mapping| mapping.handle).collect();
             handles.sort_unstable();
