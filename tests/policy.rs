@@ -318,3 +318,86 @@ fn a_stream_waits_only_where_it_was_allowed() {
     assert_eq!(contended("stream_wait:never", LIMIT), (0, 1, 64 * MIB));
     assert_eq!(contended("stream_wait:at_budget", None), (1, 0, 64 * MIB));
 }
+
+#[test]
+fn a_mapping_that_fails_half_way_is_undone() {
+    let _turn = machine("");
+    const ALL: usize = 64 * MIB;
+    memory::set_limit(Some(ALL), 0).unwrap();
+    with_streams(|streams| {
+        let stream = streams[0];
+        // Every other block is free, so that half of the memory is in pieces.
+        let blocks: Vec<Address> = (0..16).map(|_| memory::allocate(4 * MIB, 1, stream).unwrap()).collect();
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+        freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+        let before = sim().live(0..1);
+        let state = || (held(), memory::current(Family::Segment, 0), sim().live(0..1).handles, sim().live(0..1).mappings);
+        let at_first = state();
+        assert_eq!((at_first.0, before.handle_bytes as usize), (ALL, ALL));
+        let mut failed = 0;
+        for call in ["cuMemMap", "cuMemSetAccess"] {
+            for nth in 1.. {
+                sim().faults().fail_at(Some(call), nth, tcuda::runtime::code::INVALID_VALUE).unwrap();
+                let made = memory::allocate(32 * MIB, 1, stream);
+                sim().faults().clear();
+                memory::check(0);
+                match made {
+                    Err(_) => assert_eq!(state(), at_first, "{call} {nth}"),
+                    Ok(block) => {
+                        memory::free(block).unwrap();
+                        assert!(nth > 1, "{call} was not called");
+                        break;
+                    }
+                }
+                failed += 1;
+            }
+            // What was mapped anew goes, so that the next kind of failure finds the same.
+            if call == "cuMemMap" {
+                assert_eq!(held(), ALL);
+                memory::empty_cache(Some(0)).unwrap();
+                memory::check(0);
+                assert_eq!(held(), ALL / 2);
+                let again: Vec<Address> = (0..8).map(|_| memory::allocate(4 * MIB, 1, stream).unwrap()).collect();
+                again.into_iter().for_each(|block| memory::free(block).unwrap());
+                assert_eq!(state().0, ALL);
+            }
+        }
+        assert!(failed >= 2, "{failed} failures");
+        kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+    });
+}
+
+#[test]
+fn what_is_past_is_taken_over_where_it_is() {
+    let _turn = machine("");
+    with_streams(|streams| {
+        let block = memory::allocate(64 * MIB, 1, streams[0]).unwrap();
+        memory::free(block).unwrap();
+        let mappings = || ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap"].map(|call| calls(Some(call)));
+        let before = mappings();
+        let taken = memory::allocate(60 * MIB, 1, streams[1]).unwrap();
+        assert_eq!((taken, mappings()), (block, before));
+        // The rest belongs to no stream, and a third one is asked nothing.
+        let all = calls(None);
+        assert_eq!(memory::allocate(4 * MIB, 1, streams[2]).unwrap(), block + 60 * MIB);
+        assert_eq!(calls(None), all);
+        memory::free(taken).unwrap();
+        memory::free(block + 60 * MIB).unwrap();
+    });
+}
+
+#[test]
+fn with_the_pressure_its_price_goes() {
+    let _turn = machine("");
+    let makes = |limit: Option<usize>| {
+        memory::set_limit(limit, 0).unwrap();
+        let before = calls(Some("cuMemCreate"));
+        let block = memory::allocate(1024 * MIB, 1, Stream { device: 0, raw: 0 }).unwrap();
+        memory::free(block).unwrap();
+        memory::empty_cache(Some(0)).unwrap();
+        calls(Some("cuMemCreate")) - before
+    };
+    let (plenty, scarce, again) = (makes(None), makes(Some(1050 * MIB)), makes(None));
+    assert!(scarce > 4 * plenty, "{plenty} handles in plenty, {scarce} in scarcity");
+    assert_eq!(again, plenty);
+}
