@@ -13,12 +13,13 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib demo test bench gpu-kit check-dlpack check-kernels clean
+.PHONY: help lib demo test test-long bench gpu-kit check-dlpack check-kernels clean
 
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
 	@echo "               on the GPU if there is one, else on the simulated device"
 	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
+	@echo "make test-long each call of the driver fails once in whole recorded runs; about half an hour"
 	@echo "make lib       the shared and the static library in $(LIB), the header is include/tcuda.h"
 	@echo "make bench     times tcuda beside other allocators, of which torch's is fetched once (530 MB); QUICK=1: one short round"
 	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit"
@@ -46,6 +47,9 @@ demo: lib
 
 test: lib
 	$(PYTHON) tests/run.py $(SUITES)
+
+test-long:
+	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
 
 bench: lib
 	$(PYTHON) benches/run.py $(if $(QUICK),--quick)

@@ -32,6 +32,12 @@ if [ "$1" = --sanitize ]; then
     fi
 fi
 
+# NCCL comes with torch, in a folder that the loader does not know.
+if [ -z "$TCUDA_TEST_NCCL" ]; then
+    TCUDA_TEST_NCCL=$(python3 -c 'import importlib.util as u; print(u.find_spec("nvidia.nccl").submodule_search_locations[0])' 2>/dev/null)
+    [ -z "$TCUDA_TEST_NCCL" ] || export TCUDA_TEST_NCCL="$TCUDA_TEST_NCCL/lib/libnccl.so.2"
+fi
+
 passed=0
 failed=0
 failures=

@@ -111,3 +111,14 @@ def shared_link(folder=LIB):
 
 def static_link():
     return ["-x", "none", LIB / "libtcuda.a", *SYSTEM_LIBS]
+
+
+def planted_order(folder):
+    """A shared library that gives memory to other streams too early (the feature `planted-order`): (exit code, output)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = TARGET / "planted"
+    command = [CARGO, "rustc", "--locked", "--lib", "--crate-type", "cdylib", "--features", "planted-order", "--target-dir", target]
+    code, output = run(command, env=dict(os.environ), timeout=900)
+    if code == 0:
+        code, output = run(["strip", "--strip-all", "-o", folder / f"libtcuda.so.{ABI}", target / "debug/libtcuda.so"])
+    return code, output

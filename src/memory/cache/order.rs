@@ -90,7 +90,8 @@ impl Cache {
         const MOST_MARKS: usize = 8;
         let stream = self.stream(question.key);
         let asks = !question.gone && question.key.reachable() && !stream.is_capturing().unwrap_or(true);
-        if asks && stream.query().unwrap_or(false) {
+        // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
+        if cfg!(feature = "planted-order") || asks && stream.query().unwrap_or(false) {
             question.marks.clear();
             return Some(question.count);
         }

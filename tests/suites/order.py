@@ -1,0 +1,35 @@
+"""Memory between streams, and between threads: no block goes to another stream before its work is done. The recorded two-stream run and
+many threads at once, on the simulated device with shuffled streams; and with a library in which that defect is planted, which both must
+find."""
+
+import re
+
+import kit
+
+PROGRAMS = {"test_order": ["2", "0"], "test_overlap": []}
+SEEDS = range(1, 6)
+
+
+def wrong_words(output):
+    found = re.search(r"(\d+) words reused too early", output)
+    return int(found.group(1)) if found else 0
+
+
+def run(suite):
+    folder = kit.BUILD / "tests/order"
+    folder.mkdir(parents=True, exist_ok=True)
+    code, output = kit.planted_order(folder / "planted")
+    if not suite.check("build the library with the planted defect", code == 0, output):
+        return
+    for name, arguments in PROGRAMS.items():
+        program = folder / name
+        command = [*kit.compiler("c11"), *kit.STRICT, "-O2", kit.ROOT / f"tests_c/{name}.c", *kit.shared_link(), "-o", program]
+        if suite.runs(f"compile {name}", command) is None:
+            continue
+        for seed in SEEDS:
+            for options in ("", "expandable_segments:False"):
+                env = kit.environment(TCUDA_SIM_SEED=seed, TCUDA_ALLOC_CONF=options)
+                suite.runs(f"{name}, seed {seed} {options}", [program, *arguments], env=env)
+            env = kit.environment(TCUDA_SIM_SEED=seed, LD_LIBRARY_PATH=folder / "planted")
+            code, output = kit.run([program, *arguments], env=env)
+            suite.check(f"{name} finds the planted defect, seed {seed}", code != 0 and wrong_words(output) > 0, output)
