@@ -82,6 +82,7 @@ pub fn child(scene: &str) {
         "lost" => fault::scene_lost(),
         "no_statistics" => statistics::scene_before_init(),
         "contents" => memory::scene_contents(),
+        "peers" => memory::scene_peers(),
         "plain_order" => order::scene_plain_order(),
         "freed_too_late" => memory::scene_freed_after_shutdown(),
         "options" => statistics::scene_options(),

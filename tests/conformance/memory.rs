@@ -36,6 +36,7 @@ tests![
     memory_is_on_the_streams_device: [TwoDevices],
     streams_of_another_device_are_refused: [TwoDevices],
     devices_have_caches_of_their_own: [TwoDevices, VirtualMemory],
+    a_peer_reaches_memory_from_before_and_after: [TwoDevices],
     sixteen_threads_free_each_others_blocks,
     contents_stay,
     contents_stay_whatever_the_order: [Faults],
@@ -502,6 +503,41 @@ fn devices_have_caches_of_their_own() {
     assert_eq!([0, 1].map(|device| stat(device, "num_ooms")), [0, 1]);
     drop(limit);
     empty_caches();
+}
+
+fn a_peer_reaches_memory_from_before_and_after() {
+    for options in ["expandable_segments:True", "expandable_segments:False"] {
+        in_child("peers", &[("TCUDA_ALLOC_CONF", options)]);
+    }
+}
+
+/// Work of device 1 on memory of device 0, without a copy, which could go another way.
+pub fn scene_peers() {
+    if !get!(false, out => tcuda_can_device_access_peer(out, 1, 0)) {
+        return;
+    }
+    let sizes = [1000, 3 * MIB, 70 * MIB];
+    let mut blocks: Vec<_> = sizes.iter().map(|size| (allocate(*size, default_of(0)), *size)).collect();
+    let (here, there) = (allocate(4096, default_of(1)), allocate(4096, default_of(0)));
+    ok!(tcuda_memset_async(here, 0, 4096, default_of(1)));
+    ok!(tcuda_copy(there, here, 4096, false));
+    blocks.extend(sizes.iter().map(|size| (allocate(*size, default_of(0)), *size)));
+    let user = Own::on(1);
+    let runtime = tcuda::runtime::runtime().unwrap();
+    ok!(tcuda_synchronize(0));
+    for (number, (block, size)) in blocks.iter().enumerate() {
+        ok!(tcuda_set_device(1));
+        runtime.memset_async(*block as usize, number as i32 + 1, *size, user.0 as usize).unwrap();
+        ok!(tcuda_stream_synchronize(user.0));
+        let mut last = 0u8;
+        ok!(tcuda_copy((&raw mut last).cast(), (*block).wrapping_byte_add(size - 1), 1, false));
+        assert_eq!(last, number as u8 + 1);
+    }
+    blocks.into_iter().for_each(|(block, _)| free(block));
+    free(here);
+    free(there);
+    ok!(tcuda_empty_cache(-3));
+    assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
 }
 
 /// A block that another thread may free: address, size, what is in it.

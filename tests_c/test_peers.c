@@ -1,0 +1,201 @@
+/* Memory of the cache behaves like the driver's own for others: a kernel of another device reads and writes it, be it allocated before
+ * or after the devices became peers; network cards reach it where they reach the driver's; NCCL registers it and works on it. With virtual
+ * memory, and with plain segments. (On the simulated device, which has no kernels, copies go another way; tests/conformance/memory.rs writes
+ * directly.) NCCL is what TCUDA_TEST_NCCL names, else what the loader finds. */
+
+#include "stamp.h"
+
+enum { BLOCKS = 4, BEFORE = 2, MOST_DEVICES = 2 };
+
+static const size_t sizes[BLOCKS] = {1000, (size_t)40 << 20, (size_t)3 << 20, (size_t)200 << 20};
+static int32_t devices;
+static void *nccl;
+
+static void *take(size_t size, int32_t device)
+{
+    void *block = NULL;
+    CHECK_OK(tcuda_malloc_cached(&block, size, TCUDA_STREAM_DEFAULT(device)));
+    return block;
+}
+
+/* Copies make devices peers. */
+static void become_peers(int32_t owner, int32_t user)
+{
+    void *there = take(4096, owner), *here = take(4096, user);
+
+    CHECK_OK(tcuda_memset_async(here, 1, 4096, TCUDA_STREAM_DEFAULT(user)));
+    CHECK_OK(tcuda_copy(there, here, 4096, false));
+    CHECK_OK(tcuda_copy(here, there, 4096, false));
+    CHECK_OK(tcuda_free_cached(here));
+    CHECK_OK(tcuda_free_cached(there));
+}
+
+static void kernels_of_a_peer(int32_t owner, int32_t user)
+{
+    struct stamps stamps;
+    tcuda_stream_t stream = NULL;
+    void *blocks[BLOCKS];
+    bool can = false;
+    uint32_t i, value;
+
+    CHECK_OK(tcuda_can_device_access_peer(&can, user, owner));
+    if (!can) {
+        printf("absent: device %d has no access to device %d\n", (int)user, (int)owner);
+        return;
+    }
+    for (i = 0; i < BEFORE; i++)
+        blocks[i] = take(sizes[i], owner);
+    become_peers(owner, user);
+    for (i = BEFORE; i < BLOCKS; i++)
+        blocks[i] = take(sizes[i], owner);
+    CHECK_OK(tcuda_synchronize(owner));
+    if (!stamps_open(&stamps, BLOCKS, user))
+        return;
+    CHECK_OK(tcuda_stream_create(&stream, user, 0));
+    for (i = 0; i < BLOCKS; i++) {
+        stamp_write(&stamps, i, blocks[i], sizes[i], stream);
+        stamp_verify(&stamps, i, blocks[i], sizes[i], stream);
+        CHECK_OK(tcuda_stream_synchronize(stream));
+        /* The owner sees it. */
+        value = 0;
+        CHECK_OK(tcuda_copy(&value, blocks[i], sizeof value, false));
+        CHECK_EQUAL(value, stamp_value(i));
+    }
+    CHECK_EQUAL(stamps_wrong(&stamps), 0);
+    for (i = 0; i < BLOCKS; i++)
+        CHECK_OK(tcuda_free_cached(blocks[i]));
+    stamps_close(&stamps);
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
+/* CUmemAllocationProp */
+struct properties {
+    int type, handle_types, location_type, location;
+    void *unused;
+    unsigned char compression, rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+};
+
+/* The driver's own memory is what the cache's is compared with. */
+static void network_cards(int32_t device, int is_virtual)
+{
+    enum { RDMA_CAPABLE = 15, RDMA_OF_VIRTUAL_MEMORY = 110 };
+    int (*ask)(void *, int, uint64_t), (*device_has)(int *, int, int), (*retain)(void **, void *), (*properties_of)(void *, void *);
+    int (*release)(void *);
+    struct properties properties;
+    struct stamps own;
+    void *block = take((size_t)6 << 20, device), *handle = NULL;
+    uint32_t there = 2, here = 3;
+    int has = -1;
+
+    if (!stamps_open(&own, 1, device))
+        return;
+    if (own.driver == NULL) {
+        printf("absent: the simulated device has no network cards\n");
+    } else if (stamp_find(own.driver, "cuPointerGetAttribute", &ask) && stamp_find(own.driver, "cuDeviceGetAttribute", &device_has) &&
+               stamp_find(own.driver, "cuMemRetainAllocationHandle", &retain) && stamp_find(own.driver, "cuMemRelease", &release) &&
+               stamp_find(own.driver, "cuMemGetAllocationPropertiesFromHandle", &properties_of)) {
+        there = here = 0;
+        CHECK_EQUAL(ask(&there, RDMA_CAPABLE, own.errors), 0);
+        CHECK_EQUAL(ask(&here, RDMA_CAPABLE, (uint64_t)(uintptr_t)block), 0);
+        CHECK_EQUAL(device_has(&has, RDMA_OF_VIRTUAL_MEMORY, device), 0);
+        memset(&properties, 0, sizeof properties);
+        if (is_virtual && CHECK_EQUAL(retain(&handle, block), 0)) {
+            CHECK_EQUAL(properties_of(&properties, handle), 0);
+            CHECK_EQUAL(properties.rdma, has != 0);
+            CHECK_EQUAL(release(handle), 0);
+        }
+        if (!is_virtual)
+            CHECK_EQUAL(here, there);
+        printf("device %d, %s: within reach of network cards: the driver's %d, the cache's %d; handles %d, the device says %d\n", (int)device,
+               is_virtual ? "virtual memory" : "plain segments", (int)there, (int)here, (int)properties.rdma, has);
+    }
+    CHECK_OK(tcuda_free_cached(block));
+    stamps_close(&own);
+}
+
+static void registered_with_nccl(void)
+{
+    enum { UINT32 = 3, SUM = 0 };
+    const size_t size = (size_t)24 << 20;
+    int (*start)(void **, int, const int *), (*end)(void *), (*add)(void *, void *, size_t, void **), (*take_out)(void *, void *);
+    int (*begin)(void), (*close)(void), (*reduce)(const void *, void *, size_t, int, int, void *, void *), i;
+    void *communicators[MOST_DEVICES], *blocks[MOST_DEVICES], *registrations[MOST_DEVICES];
+    tcuda_stream_t streams[MOST_DEVICES];
+    uint32_t last;
+
+    if (nccl == NULL)
+        return;
+    if (!stamp_find(nccl, "ncclCommInitAll", &start) || !stamp_find(nccl, "ncclCommDestroy", &end) ||
+        !stamp_find(nccl, "ncclCommRegister", &add) || !stamp_find(nccl, "ncclCommDeregister", &take_out) ||
+        !stamp_find(nccl, "ncclGroupStart", &begin) || !stamp_find(nccl, "ncclGroupEnd", &close) ||
+        !stamp_find(nccl, "ncclAllReduce", &reduce) || !CHECK_EQUAL(start(communicators, devices, NULL), 0))
+        return;
+    for (i = 0; i < devices; i++) {
+        CHECK_OK(tcuda_stream_create(streams + i, i, 0));
+        CHECK_OK(tcuda_malloc_cached(blocks + i, size, streams[i]));
+        registrations[i] = NULL;
+        CHECK_EQUAL(add(communicators[i], blocks[i], size, registrations + i), 0);
+        CHECK_OK(tcuda_memset_async(blocks[i], i + 1, size, streams[i]));
+    }
+    CHECK_EQUAL(begin(), 0);
+    for (i = 0; i < devices; i++)
+        CHECK_EQUAL(reduce(blocks[i], blocks[i], size / 4, UINT32, SUM, communicators[i], (void *)streams[i]), 0);
+    CHECK_EQUAL(close(), 0);
+    for (i = 0; i < devices; i++) {
+        CHECK_OK(tcuda_stream_synchronize(streams[i]));
+        last = 0;
+        CHECK_OK(tcuda_copy(&last, (char *)blocks[i] + size - 4, 4, false));
+        CHECK_EQUAL(last, (uint32_t)(devices * (devices + 1) / 2) * 0x01010101u);
+        CHECK_EQUAL(take_out(communicators[i], registrations[i]), 0);
+        CHECK_OK(tcuda_free_cached(blocks[i]));
+    }
+    for (i = 0; i < devices; i++) {
+        CHECK_EQUAL(end(communicators[i]), 0);
+        CHECK_OK(tcuda_stream_destroy(streams[i]));
+    }
+    printf("NCCL registered memory on %d devices and worked on it\n", (int)devices);
+}
+
+static void all(const char *alloc_conf, int is_virtual)
+{
+    /* The other way round each time: two devices become peers once. */
+    int32_t owner = is_virtual ? 0 : 1, i;
+    tcuda_init_options_t options = TCUDA_INIT_OPTIONS_INIT;
+    uint64_t held = 1;
+
+    options.alloc_conf = alloc_conf;
+    if (!CHECK_OK(tcuda_init(&options)))
+        return;
+    if (devices >= 2)
+        kernels_of_a_peer(owner, 1 - owner);
+    else
+        printf("absent: a second device\n");
+    network_cards(0, is_virtual);
+    registered_with_nccl();
+    CHECK_OK(tcuda_empty_cache(TCUDA_DEVICE_ALL));
+    for (i = 0; i < devices; i++) {
+        CHECK_OK(tcuda_memory_reserved(&held, i));
+        CHECK_EQUAL(held, 0);
+    }
+    CHECK_OK(tcuda_shutdown());
+}
+
+int main(void)
+{
+    const char *path = getenv("TCUDA_TEST_NCCL");
+
+    CHECK_OK(tcuda_device_count(&devices));
+    if (!CHECK(devices >= 1))
+        return CHECK_DONE();
+    if (devices > MOST_DEVICES)
+        devices = MOST_DEVICES;
+    if (strcmp(tcuda_backend_name(), "cuda") == 0)
+        nccl = dlopen(path != NULL ? path : "libnccl.so.2", RTLD_NOW);
+    if (nccl == NULL)
+        printf("absent: NCCL\n");
+    all("expandable_segments:True", 1);
+    all("expandable_segments:False", 0);
+    return CHECK_DONE();
+}
