@@ -5,7 +5,7 @@
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order. Peer hooks run under device's locks and take `growing` and `core`.
 //! Tests:  in the files, tests/conformance (memory, order, statistics, pressure, poison),
-//!         tests/{cache_model,cache_order,fault_sweep,policy,stream_order}.rs.
+//!         tests/{cache_model,cache_order,fault_sweep,fault_trace,policy,stream_order}.rs.
 
 mod cache;
 pub mod hooks;
