@@ -163,8 +163,10 @@ fn places(address: Address, size: usize) -> [Address; 3] {
     [address, address + size / 2 / 8 * 8, address + (size - 8) / 8 * 8]
 }
 
-/// Replays a trace; what is left at the end is freed. With `stamps` every block of some size has its own words as long as it lives.
-fn replay(trace: &Trace, streams: &[Stream], stamps: bool) {
+/// Replays a trace; what is left at the end is freed. With `stamps` every block of some size has its own words as long as it lives. The
+/// answer is how many events called the driver.
+fn replay(trace: &Trace, streams: &[Stream], stamps: bool) -> usize {
+    let (mut touched, mut before) = (0, calls(None));
     let mut live: HashMap<usize, (Address, usize)> = HashMap::new();
     let free = |block: usize, (address, size): (Address, usize)| {
         if stamps && size >= 64 {
@@ -187,10 +189,13 @@ fn replay(trace: &Trace, streams: &[Stream], stamps: bool) {
             places(address, event.size).into_iter().for_each(|place| unsafe { (place as *mut u64).write(event.block as u64 + 1) });
         }
         live.insert(event.block, (address, event.size));
+        let now = calls(None);
+        touched += usize::from(now != std::mem::replace(&mut before, now));
     }
     for (block, found) in live {
         free(block, found);
     }
+    touched
 }
 
 fn with_streams(work: impl FnOnce(&[Stream])) {
@@ -208,17 +213,16 @@ fn waste(trace: &Trace) -> f64 {
     memory::peak(Family::ReservedBytes, 0) as f64 / trace.peak as f64
 }
 
-/// Three passes in plenty: the waste of the first is 5 per cent at most, that of the others `later`. The answer is how often the driver
-/// was called in these.
-fn in_plenty(trace: &Trace, later: f64) -> [u64; 2] {
+/// Three passes in plenty: the waste of the first is 5 per cent at most, that of the others `later`. The answer is how many
+/// events of these called the driver.
+fn in_plenty(trace: &Trace, later: f64) -> [usize; 2] {
     let _turn = machine("");
     let mut warm = [0; 2];
     with_streams(|streams| {
         for pass in 0..3 {
-            let before = calls(None);
-            replay(trace, streams, false);
+            let touched = replay(trace, streams, false);
             if pass > 0 {
-                warm[pass - 1] = calls(None) - before;
+                warm[pass - 1] = touched;
             }
             memory::check(0);
             let most = if pass == 0 { 1.05 } else { later };
@@ -230,7 +234,7 @@ fn in_plenty(trace: &Trace, later: f64) -> [u64; 2] {
 
 fn hardly_calls(trace: &Trace) {
     let warm = in_plenty(trace, 1.05);
-    assert!(warm.iter().all(|calls| *calls < trace.events.len() as u64 / 1000), "{}: {warm:?} calls", trace.name);
+    assert!(warm.iter().all(|touched| *touched < trace.events.len() / 1000), "{}: {warm:?}", trace.name);
 }
 
 #[test]
@@ -246,15 +250,17 @@ fn streams_share_what_they_have() {
     in_plenty(&Trace::serving(), 1.08);
 }
 
-/// The run completes within `share` of what it needs at most.
-fn in_scarcity(trace: &Trace, share: f64, options: &str, restrict: impl FnOnce(usize)) {
+/// The run completes, some times in a row, within `share` of what it needs at most.
+fn in_scarcity(trace: &Trace, share: f64, options: &str, passes: usize, restrict: impl FnOnce(usize)) {
     let _turn = machine(options);
     let bytes = (trace.peak as f64 * share) as usize / (2 * MIB) * (2 * MIB);
     with_streams(|streams| {
         restrict(bytes);
-        replay(trace, streams, false);
-        memory::check(0);
-        assert!(held() <= bytes, "{}", trace.name);
+        for _ in 0..passes {
+            replay(trace, streams, false);
+            memory::check(0);
+            assert!(held() <= bytes, "{}", trace.name);
+        }
         assert!(waste(trace) <= share, "{}: {}", trace.name, waste(trace));
         sim().set_memory(0, MEMORY);
     });
@@ -263,23 +269,23 @@ fn in_scarcity(trace: &Trace, share: f64, options: &str, restrict: impl FnOnce(u
 #[test]
 fn a_limit_just_above_the_need_suffices() {
     let limit = |bytes| memory::set_limit(Some(bytes), 0).unwrap();
-    in_scarcity(&Trace::recorded("gpt_varlen"), 1.02, "", limit);
-    in_scarcity(&Trace::recorded("resnet_varsize"), 1.02, "", limit);
-    in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "", limit);
-    in_scarcity(&Trace::serving(), 1.03, "", limit);
+    in_scarcity(&Trace::recorded("gpt_varlen"), 1.02, "", 3, limit);
+    in_scarcity(&Trace::recorded("resnet_varsize"), 1.02, "", 3, limit);
+    in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "", 3, limit);
+    in_scarcity(&Trace::serving(), 1.03, "", 1, limit);
 }
 
 #[test]
 fn a_device_just_above_the_need_suffices() {
     let device = |bytes| sim().set_memory(0, bytes);
-    in_scarcity(&Trace::recorded("gpt_varlen"), 1.02, "", device);
-    in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "", device);
+    in_scarcity(&Trace::recorded("gpt_varlen"), 1.02, "", 1, device);
+    in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "", 1, device);
 }
 
 #[test]
 fn the_scarce_ways_can_be_asked_for() {
-    in_scarcity(&Trace::recorded("resnet_varsize"), 1.02, "tight:True", |_| ());
-    in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "tight:True", |_| ());
+    in_scarcity(&Trace::recorded("resnet_varsize"), 1.02, "tight:True", 3, |_| ());
+    in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "tight:True", 3, |_| ());
 }
 
 #[test]
@@ -288,7 +294,7 @@ fn no_byte_is_two_blocks() {
         for trace in [Trace::recorded("prefetch_streams"), Trace::serving()] {
             let _turn = machine(options);
             memory::set_limit(limit.map(|share| (trace.peak as f64 * share) as usize), 0).unwrap();
-            with_streams(|streams| replay(&trace, streams, true));
+            with_streams(|streams| _ = replay(&trace, streams, true));
         }
     }
 }

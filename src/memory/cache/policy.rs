@@ -12,6 +12,8 @@ pub const LARGEST_HANDLE: usize = 512 << 20;
 const SHARE: usize = 800;
 /// ... or this one of the request, whichever is more.
 const REQUEST_SHARE: usize = 16;
+/// ... but no more than this part of the mean block: each block that stays among others that went keeps about one handle back.
+const MEAN_SHARE: usize = 3;
 /// Each step of fineness divides the size of handles by this.
 const STEP: usize = 8;
 const FINEST: u32 = 3;
@@ -61,6 +63,8 @@ pub struct Holding {
     /// In use with the request, and the most that was counted.
     pub active: usize,
     pub peak: usize,
+    /// Of the large blocks in use, with the request.
+    pub mean: usize,
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
@@ -79,6 +83,7 @@ impl Policy {
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
         let largest = (reserved / (SHARE * divisor)).max(need / (REQUEST_SHARE * divisor));
+        let largest = largest.min(holding.mean / MEAN_SHARE);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
             granularity,

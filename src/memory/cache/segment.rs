@@ -9,7 +9,7 @@ use super::stitch::{Found, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::stats::Family;
+use crate::memory::stats::{Family, Pool};
 use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
@@ -175,8 +175,10 @@ impl Core {
     }
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, request: &Request, exceed: bool) -> Terms {
+        let large = |family| self.stats.get(family, Pool::Large).current as usize;
         let holding = Holding {
             reserved: self.reserved(),
+            mean: (large(Family::ActiveBytes) + request.size) / (large(Family::Active) + 1),
             active: self.stats.current(Family::ActiveBytes) as usize + request.size,
             peak: self.stats.peak(Family::ActiveBytes) as usize,
             limit: self.limit,
