@@ -202,7 +202,10 @@ impl Core {
         let mut in_use = vec![false; self.slots.len()];
         for area in self.areas.iter().flatten() {
             for id in self.blocks.chain(area.first) {
-                in_use[self.blocks[id].slot as usize] |= !matches!(self.blocks[id].state, State::Unmapped | State::Moved | State::Busy);
+                let block = &self.blocks[id];
+                // A moved block says by its stream when its mapping may end.
+                let done = matches!(block.state, State::Unmapped | State::Busy) || (block.state == State::Moved && self.is_past(block));
+                in_use[block.slot as usize] |= !done;
             }
         }
         self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
