@@ -1,8 +1,8 @@
 //! What becomes of the process: fork and shutdown.
 
 use super::{Error, Result, Status};
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 
 const RUNNING: u32 = 0;
 const FORKED: u32 = 1;
@@ -12,8 +12,18 @@ static STATE: AtomicU32 = AtomicU32::new(RUNNING);
 static RUN: AtomicU32 = AtomicU32::new(0);
 static HOOK: Once = Once::new();
 
+static IN_CHILD: OnceLock<fn()> = OnceLock::new();
+
 extern "C" fn in_child() {
     STATE.store(FORKED, Ordering::Relaxed);
+    if let Some(hook) = IN_CHILD.get() {
+        hook();
+    }
+}
+
+/// What has to happen in the child of a fork, where nearly nothing may be done. One hook: the first given.
+pub fn in_child_of_fork(hook: fn()) {
+    let _ = IN_CHILD.set(hook);
 }
 
 /// Called when the device is first used: from here on, a child of `fork` is refused.

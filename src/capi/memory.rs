@@ -139,9 +139,19 @@ fn stream_of_block(pointer: *mut c_void, stream: tcuda_stream_t) -> Result<Strea
 ///         back (on a capturing stream: without waiting for anything). Other errors are the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
+    if !ptr.is_null() && unsafe { memory::allocate_at_hand(ptr.cast(), size, stream as usize) } {
+        return tcuda_status_t::TCUDA_SUCCESS;
+    }
+    unsafe { malloc_cached(ptr, size, stream) }
+}
+
+/// A function of C's kind, so that the way above has no unwinding to prepare for.
+#[inline(never)]
+unsafe extern "C" fn malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
     guard("tcuda_malloc_cached", || {
         let out = Out::new(ptr, "ptr")?;
-        out.write(memory::allocate(size, 1, stream::resolve(stream as usize)?)? as *mut c_void);
+        let handle = stream as usize;
+        out.write(memory::allocate_for(size, 1, stream::resolve(handle)?, handle)? as *mut c_void);
         Ok(())
     })
 }
@@ -214,6 +224,11 @@ fn check_count(count: usize) -> Result<()> {
 /// @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free_cached(ptr: *mut c_void) -> tcuda_status_t {
+    if memory::free_at_hand(ptr as usize) { tcuda_status_t::TCUDA_SUCCESS } else { unsafe { free_cached(ptr) } }
+}
+
+#[inline(never)]
+unsafe extern "C" fn free_cached(ptr: *mut c_void) -> tcuda_status_t {
     guard_destroy("tcuda_free_cached", ptr, || memory::free(ptr as usize))
 }
 

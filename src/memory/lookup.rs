@@ -1,10 +1,10 @@
 //! From an address to the block that starts there: a two-level table over 1 MiB granules, read without a lock.
 //!
-//! Blocks of large areas are over 1 MiB, so a granule has at most one start; granules of small areas have an index of one entry
-//! for each 512 bytes. Entries are written when a block is handed out and never cleared: the caller checks, under its device's
-//! lock, that the block still starts there. Tables are never freed, so a stale entry is harmless.
+//! Large blocks are over 1 MiB, so a granule has at most one start of such; granules with small ones have an index of one entry for
+//! each 512 bytes. Entries are written when a block is handed out and never cleared: the caller checks that the block still starts
+//! there. Tables are never freed, so a stale entry is harmless.
 
-use super::cache::BlockId;
+use super::cache::{BlockId, NIL, block};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const GRANULE: u32 = 20;
@@ -20,13 +20,12 @@ pub const GRANULARITY: usize = 1 << GRANULE;
 const UNITS: usize = 1 << (GRANULE - UNIT);
 
 struct Leaf {
-    /// 0: nothing was ever handed out. Else device + 1 in the upper half, and in the lower the block (large) or `SMALL`.
+    /// 0: nothing was ever handed out. Else device + 1 in the upper half, and in the lower the large block that starts here, or NIL.
     entries: [AtomicU64; 1 << LEAF_BITS],
     indexes: [AtomicPtr<Index>; 1 << LEAF_BITS],
 }
 
 type Index = [AtomicU32; UNITS];
-const SMALL: u32 = u32::MAX;
 
 static ROOT: [AtomicPtr<Leaf>; 1 << ROOT_BITS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 1 << ROOT_BITS];
 
@@ -81,40 +80,51 @@ pub fn insert(address: usize, small: bool, device: i32, block: BlockId) {
         if index.is_null() {
             index = install(slot);
         }
-        let index: &Index = unsafe { &*index };
-        // Block 0 is a block: the index holds one more.
-        index[unit_of(address)].store(block + 1, Ordering::Release);
-        SMALL
+        let entry = unsafe { &(&*index)[unit_of(address)] };
+        // Most often it is there already, and the line stays clean for other threads.
+        if entry.load(Ordering::Relaxed) != block {
+            entry.store(block, Ordering::Release);
+        }
+        leaf.entries[at].load(Ordering::Relaxed) as u32
     } else {
         block
     };
     let entry = (device as u64 + 1) << 32 | u64::from(word);
-    // Most often it is there already, and the line stays clean for other threads.
     if leaf.entries[at].load(Ordering::Relaxed) != entry {
         leaf.entries[at].store(entry, Ordering::Release);
     }
 }
 
+#[inline(always)]
+fn leaf_of(address: usize) -> Option<&'static Leaf> {
+    unsafe { ROOT.get(address >> (GRANULE + LEAF_BITS))?.load(Ordering::Acquire).as_ref() }
+}
+
+/// The small block that was last handed out in the 512 bytes of this address; NIL or None: there never was one.
+#[inline(always)]
+pub fn small_at(address: usize) -> Option<BlockId> {
+    let leaf = leaf_of(address)?;
+    let index = unsafe { leaf.indexes.get_unchecked((address >> GRANULE) & ((1 << LEAF_BITS) - 1)) }.load(Ordering::Acquire);
+    Some(unsafe { index.as_ref()?.get_unchecked(unit_of(address)) }.load(Ordering::Relaxed))
+}
+
+/// The large block that was last handed out in the granule of this address; NIL or None: there never was one.
+#[inline(always)]
+pub fn large_at(address: usize) -> Option<BlockId> {
+    Some(leaf_of(address)?.entries[(address >> GRANULE) & ((1 << LEAF_BITS) - 1)].load(Ordering::Relaxed) as u32)
+}
+
 /// The block that was last handed out at exactly this address.
-#[inline]
 pub fn find(address: usize) -> Option<Found> {
-    if address >= LIMIT || address & ((1 << UNIT) - 1) != 0 {
-        return None;
-    }
-    let (entry, index) = granule(address)?;
+    let (entry, _) = granule(address)?;
     let device = (entry >> 32) as i32 - 1;
-    match entry as u32 {
-        SMALL => {
-            let block = unsafe { index.as_ref()? }[unit_of(address)].load(Ordering::Acquire);
-            (block != 0).then(|| Found { device, block: block - 1 })
-        }
-        block => Some(Found { device, block }),
-    }
+    let starts_here = |id: &BlockId| *id != NIL && block::at(*id).address() == address;
+    [small_at(address), large_at(address)].into_iter().flatten().find(starts_here).map(|block| Found { device, block })
 }
 
 fn granule(address: usize) -> Option<(u64, *mut Index)> {
-    let (root, at) = split(address);
-    let leaf = unsafe { ROOT[root].load(Ordering::Acquire).as_ref()? };
+    let leaf = leaf_of(address)?;
+    let (_, at) = split(address);
     let entry = leaf.entries[at].load(Ordering::Acquire);
     (entry != 0).then(|| (entry, leaf.indexes[at].load(Ordering::Acquire)))
 }
@@ -125,16 +135,10 @@ pub fn starts_below(address: usize, lowest: usize) -> impl Iterator<Item = Found
     (lowest >> GRANULE..=top).rev().filter_map(move |number| Some((number, granule(number << GRANULE)?))).flat_map(
         move |(number, (entry, index))| {
             let device = (entry >> 32) as i32 - 1;
-            let small = entry as u32 == SMALL && !index.is_null();
             let last = if number == top { unit_of(address) } else { UNITS - 1 };
-            let units = if small { 0..=last } else { 0..=0 };
-            units.rev().filter_map(move |unit| {
-                if !small {
-                    return (entry as u32 != SMALL).then_some(Found { device, block: entry as u32 });
-                }
-                let block = unsafe { &*index }[unit].load(Ordering::Acquire);
-                (block != 0).then(|| Found { device, block: block - 1 })
-            })
+            let small = unsafe { index.as_ref() }.into_iter().flat_map(move |index| index[..=last].iter().rev());
+            let small = small.map(|block| block.load(Ordering::Acquire));
+            small.chain([entry as u32]).filter(|block| *block != NIL).map(move |block| Found { device, block })
         },
     )
 }
@@ -142,33 +146,47 @@ pub fn starts_below(address: usize, lowest: usize) -> impl Iterator<Item = Found
 #[cfg(test)]
 mod tests {
     use super::*;
+    use block::{Pool, State};
+
+    fn block(pool: &mut Pool, address: usize) -> BlockId {
+        pool.insert(address, 512, 0, State::Allocated, 0).unwrap()
+    }
 
     #[test]
     fn small_and_large_starts_are_found_exactly() {
+        assert!(block::reserve());
+        let mut pool = Pool::default();
         let base = 0x5a00_0000_0000;
         assert_eq!(find(base), None);
-        insert(base, true, 3, 0);
-        insert(base + 512, true, 3, 7);
-        assert_eq!(find(base), Some(Found { device: 3, block: 0 }));
-        assert_eq!(find(base + 512), Some(Found { device: 3, block: 7 }));
+        let (first, second, large) = (block(&mut pool, base), block(&mut pool, base + 512), block(&mut pool, base + (5 << 20) + 512));
+        insert(base, true, 3, first);
+        insert(base + 512, true, 3, second);
+        assert_eq!(find(base), Some(Found { device: 3, block: first }));
+        assert_eq!(find(base + 512), Some(Found { device: 3, block: second }));
         assert_eq!(find(base + 1024), None);
         assert_eq!(find(base + 1), None);
-        insert(base + (5 << 20) + 512, false, 0, 9);
-        assert_eq!(find(base + (5 << 20) + 512), Some(Found { device: 0, block: 9 }));
+        insert(base + (5 << 20) + 512, false, 0, large);
+        assert_eq!(find(base + (5 << 20) + 512), Some(Found { device: 0, block: large }));
+        assert_eq!(find(base + (5 << 20)), None);
         assert_eq!(find(LIMIT), None);
         assert_eq!(find(usize::MAX), None);
         assert_eq!(find(0), None);
+        assert_eq!((small_at(LIMIT), large_at(usize::MAX)), (None, None));
     }
 
     #[test]
     fn starts_below_come_nearest_first() {
+        assert!(block::reserve());
+        let mut pool = Pool::default();
         let base = 0x5b00_0000_0000;
-        insert(base, true, 1, 1);
-        insert(base + 4096, true, 1, 2);
-        insert(base + (1 << 20), true, 1, 3);
+        let ids = [base, base + 4096, base + (1 << 20)].map(|address| {
+            let id = block(&mut pool, address);
+            insert(address, true, 1, id);
+            id
+        });
         let blocks: Vec<_> = starts_below(base + (1 << 20) + 100, base).map(|found| found.block).collect();
-        assert_eq!(blocks, [3, 2, 1]);
+        assert_eq!(blocks, [ids[2], ids[1], ids[0]]);
         let blocks: Vec<_> = starts_below(base + 4095, base).map(|found| found.block).collect();
-        assert_eq!(blocks, [1]);
+        assert_eq!(blocks, [ids[0]]);
     }
 }

@@ -3,9 +3,10 @@
 //! Uses:   stream, event, device, runtime, base.
 //! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits
 //!         for a device while it holds `core`.
-//! Locks:  per device those of `Cache`, in its order. Peer hooks run under device's locks and take `growing` and `core`.
+//! Locks:  per device those of `Cache`, in its order; a thread's fronts have none (`cache/front.rs`). Peer hooks run under device's
+//!         locks and take `growing` and `core`.
 //! Tests:  in the files, tests/conformance (memory, order, statistics, pressure, poison),
-//!         tests/{cache_model,cache_order,fault_sweep,fault_trace,policy,stream_order}.rs.
+//!         tests/{cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
 
 mod cache;
 pub mod hooks;
@@ -14,13 +15,16 @@ pub mod options;
 pub mod poison;
 pub mod stats;
 mod summary;
+mod totals;
+
+pub use cache::front::{free as free_at_hand, malloc as allocate_at_hand};
 
 use crate::base::{Error, Result, Status, config, process};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
-use cache::core::{Core, Request, StreamKey};
-use cache::{BlockId, Cache, StreamSlot};
+use cache::core::{Request, StreamKey};
+use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
 use once_cell::sync::OnceCell;
 use stats::{Family, Stats};
 
@@ -38,7 +42,13 @@ fn caches() -> Result<&'static [Cache]> {
             let count = runtime::runtime()?.device_count;
             stream::on_gone(stream_goes);
             device::peer::on_enabled(peer_enabled);
-            (0..count).map(|device| Ok(Cache::new(device, limit_of(fraction, device)?))).collect()
+            if !block::reserve() {
+                let text = "The host has no addresses for the table of blocks.";
+                return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, text));
+            }
+            process::in_child_of_fork(thread::forked);
+            let cache = |device| Ok(Cache::new(device, device::properties(device)?.total_memory, limit_of(fraction, device)?));
+            (0..count).map(cache).collect()
         })
         .map(Vec::as_slice)
 }
@@ -75,11 +85,30 @@ fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
     }
 }
 
+/// A thread ends: what it kept to itself is everybody's.
+fn forget_thread(thread: &front::Thread) {
+    CACHES.get().into_iter().flatten().for_each(|cache| cache.core.lock().forget_thread(thread));
+}
+
+/// Whether threads may keep memory to themselves: not with plain segments, where torch's inactive splits are counted exactly.
+fn may_have_fronts() -> bool {
+    process::is_running() && !poison::is_on() && options::get().expandable_segments
+}
+
 /// Memory on the stream's device for work on that stream. `alignment` is a power of two; size 0 gives address 0.
-#[inline]
 pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address> {
+    allocate_for(size, alignment, stream, thread::canonical(stream))
+}
+
+/// The same; `handle` is how the caller names the stream, so that its next call finds it by that.
+pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize) -> Result<Address> {
     if size == 0 {
         return Ok(0);
+    }
+    if alignment <= block::UNIT
+        && let Some(address) = from_front(size, stream, handle)?
+    {
+        return Ok(address);
     }
     let request = Request::new(size, alignment).ok_or_else(|| too_large(size, stream.device))?;
     let cache = match existing(stream.device) {
@@ -95,9 +124,25 @@ pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address
 
 #[cold]
 fn poison_new(address: Address, stream: Stream) -> Result<()> {
-    let size = with_block(address, |core, id| Ok(core.blocks[id].size))?;
+    let size = with_block(address, |_, id| Ok(block::at(id).size()))?;
     poison::handed_out(address, size, stream);
     Ok(())
+}
+
+/// From this thread's front of the stream, which is made ready if it is not.
+fn from_front(size: usize, stream: Stream, handle: usize) -> Result<Option<Address>> {
+    let canonical = thread::canonical(stream);
+    // What means another stream when another device is current is no key, unless there is only one.
+    let means_one = handle >= stream::HANDLE_DEFAULT || (handle != stream::HANDLE_CURRENT && runtime::runtime()?.device_count == 1);
+    let key = if means_one { handle } else { canonical };
+    if let Some(address) = front::take(size, canonical, key) {
+        return Ok(Some(address));
+    }
+    let cache = match existing(stream.device) {
+        Some(cache) => cache,
+        None => cache_of(stream.device)?,
+    };
+    Ok(if thread::arm(cache, stream, key)? { front::take(size, canonical, key) } else { None })
 }
 
 #[cold]
@@ -126,8 +171,17 @@ pub fn allocate_all(sizes: &[usize], stream: Stream) -> Result<Vec<Address>> {
 }
 
 /// Gives a block back; its stream may have it at once, others when its uses are past. Address 0 does nothing.
-#[inline]
 pub fn free(address: Address) -> Result<()> {
+    if front::free(address) {
+        return Ok(());
+    }
+    if let Some(found) = lookup::find(address)
+        && let Some(cache) = existing(found.device)
+        && thread::arm_to_free(cache, found.block)
+        && front::free(address)
+    {
+        return Ok(());
+    }
     give_back(address, None)
 }
 
@@ -153,11 +207,11 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     let Some(_freeing) = poison::begin_free(address) else { return Err(not_a_block(address)) };
     let (size, device, owner, users) = with_block(address, |core, id| {
-        let owner = core.blocks[id].slot;
+        let owner = core.slot_of_block(id);
         let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
         let slot = &core.slots[owner as usize];
         let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);
-        Ok((core.blocks[id].size, core.device, key, users))
+        Ok((block::at(id).size(), core.device, key, users))
     })?;
     let owner = stream.or(owner.map(|key| Stream { device, raw: key.raw }));
     let filled = owner.filter(|owner| {
@@ -178,18 +232,16 @@ fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
     let stream = stream.map(|stream| (stream, StreamKey::of(stream)));
     with_block(address, |core, id| {
         let owner = stream.map(|(stream, key)| slot_on(core, stream, key, address)).transpose()?;
-        core.free(id, owner);
-        Ok(())
+        if core.free(id, owner) { Ok(()) } else { Err(freed_before(address)) }
     })
 }
 
 /// Does something with the handed-out block that starts at an address, under its device's lock.
-#[inline]
 fn with_block<T>(address: Address, work: impl FnOnce(&mut Core, BlockId) -> Result<T>) -> Result<T> {
     if let Some(found) = lookup::find(address)
         && let Some(cache) = existing(found.device)
     {
-        let mut core = cache.core.lock();
+        let mut core = cache.core.quiet();
         if let Some(id) = core.allocated_at(found.block, address) {
             return work(&mut core, id);
         }
@@ -214,8 +266,14 @@ fn not_a_block(address: Address) -> Error {
         Some(start) => {
             format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; only its start can be given back.")
         }
-        None => format!("invalid device pointer: 0x{address:x} was not allocated by tcuda, or was freed before."),
+        None => return freed_before(address),
     };
+    Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
+}
+
+#[cold]
+fn freed_before(address: Address) -> Error {
+    let text = format!("invalid device pointer: 0x{address:x} was not allocated by tcuda, or was freed before.");
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
 }
 
@@ -226,10 +284,7 @@ pub fn device_of_block(address: Address) -> Result<i32> {
 
 /// Start and device of the block that holds an address.
 fn block_around(address: Address) -> Option<(Address, i32)> {
-    CACHES.get()?.iter().find_map(|cache| {
-        let core = cache.core.lock();
-        core.block_around(address).map(|id| (core.blocks[id].address, cache.device))
-    })
+    CACHES.get()?.iter().find_map(|cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).address(), cache.device)))
 }
 
 /// The device of the live block that holds an address, which may lie inside; None for memory of somebody else.
@@ -246,8 +301,7 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     let key = StreamKey::of(stream);
     with_block(address, |core, id| {
         let slot = slot_on(core, stream, key, address)?;
-        core.record_use(id, slot);
-        Ok(())
+        if core.record_use(id, slot) { Ok(()) } else { Err(freed_before(address)) }
     })
 }
 
@@ -319,7 +373,7 @@ pub fn summary(device: i32, abbreviated: bool) -> String {
 
 /// The most bytes that may be held from the driver; None: as many as there are.
 pub fn set_limit(limit: Option<usize>, device: i32) -> Result<()> {
-    cache_of(device)?.core.lock().limit = limit;
+    cache_of(device)?.core.quiet().limit = limit;
     Ok(())
 }
 
@@ -346,7 +400,7 @@ fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
 /// The limit as a share; 1 without one.
 pub fn fraction(device: i32) -> Result<f64> {
     let total = device::properties(device)?.total_memory;
-    let limit = cache_of(device)?.core.lock().limit;
+    let limit = cache_of(device)?.core.quiet().limit;
     Ok(limit.map_or(1.0, |limit| ((limit as f64 / total as f64).min(1.0)).min(1.0)))
 }
 
@@ -371,6 +425,7 @@ pub fn configure() -> Result<()> {
     let limits: Vec<_> = caches().map(|cache| limit_of(fraction, cache.device)).collect::<Result<_>>()?;
     for (cache, limit) in caches().zip(limits) {
         cache.forget_abilities();
+        // With all fronts stopped: where segments are plain from now on there are none.
         cache.core.lock().limit = limit;
     }
     Ok(())
@@ -393,7 +448,7 @@ pub fn shutdown() {
 
 /// The device whose cache an address belongs to, be it of a block, of free memory, or reserved with no memory there.
 pub fn reserves(address: Address) -> Option<i32> {
-    CACHES.get()?.iter().find(|cache| cache.core.lock().reserves(address)).map(|cache| cache.device)
+    CACHES.get()?.iter().find(|cache| cache.core.quiet().reserves(address)).map(|cache| cache.device)
 }
 
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.

@@ -11,21 +11,6 @@ pub struct Stat {
     pub freed: i64,
 }
 
-impl Stat {
-    #[inline]
-    pub fn add(&mut self, amount: i64) {
-        self.current += amount;
-        self.allocated += amount;
-        self.peak = self.peak.max(self.current);
-    }
-
-    #[inline]
-    pub fn sub(&mut self, amount: i64) {
-        self.current -= amount;
-        self.freed += amount;
-    }
-}
-
 /// What is counted for all blocks, for the small and for the large ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Family {
@@ -88,18 +73,8 @@ impl Stats {
         &self.families[family as usize][pool as usize]
     }
 
-    #[inline]
-    pub fn add(&mut self, family: Family, small: bool, amount: usize) {
-        let stats = &mut self.families[family as usize];
-        stats[Pool::All as usize].add(amount as i64);
-        stats[if small { Pool::Small } else { Pool::Large } as usize].add(amount as i64);
-    }
-
-    #[inline]
-    pub fn sub(&mut self, family: Family, small: bool, amount: usize) {
-        let stats = &mut self.families[family as usize];
-        stats[Pool::All as usize].sub(amount as i64);
-        stats[if small { Pool::Small } else { Pool::Large } as usize].sub(amount as i64);
+    pub fn set(&mut self, family: Family, pool: Pool, stat: Stat) {
+        self.families[family as usize][pool as usize] = stat;
     }
 
     pub fn current(&self, family: Family) -> i64 {
@@ -108,25 +83,6 @@ impl Stats {
 
     pub fn peak(&self, family: Family) -> i64 {
         self.get(family, Pool::All).peak
-    }
-
-    fn each(&mut self) -> impl Iterator<Item = &mut Stat> {
-        self.families.iter_mut().flatten().chain([&mut self.oversize_allocations, &mut self.oversize_segments])
-    }
-
-    /// Every peak becomes the current figure.
-    pub fn reset_peak(&mut self) {
-        self.each().for_each(|stat| stat.peak = stat.current);
-    }
-
-    /// Every sum over time and every counter becomes 0.
-    pub fn reset_accumulated(&mut self) {
-        self.each().for_each(|stat| (stat.allocated, stat.freed) = (0, 0));
-        self.num_alloc_retries = 0;
-        self.num_ooms = 0;
-        self.num_sync_all_streams = 0;
-        self.num_device_alloc = 0;
-        self.num_device_free = 0;
     }
 
     /// Every key with its value, sorted by key, as torch's memory_stats has them.
@@ -200,8 +156,7 @@ mod tests {
     #[test]
     fn every_flat_key_is_found_by_name_and_nothing_else_is() {
         let mut stats = Stats::default();
-        stats.add(Family::AllocatedBytes, true, 512);
-        stats.sub(Family::AllocatedBytes, true, 512);
+        stats.set(Family::AllocatedBytes, Pool::Small, Stat { current: 0, peak: 512, allocated: 512, freed: 512 });
         stats.num_ooms = 4;
         let flat = stats.flat();
         assert_eq!(flat.len(), 9 * 3 * 4 + 2 * 4 + 6);
@@ -216,18 +171,5 @@ mod tests {
         for wrong in ["", "allocation", "allocation.all", "allocation.all.current.x", "allocation.none.peak", "x.all.peak", "num_oom"] {
             assert_eq!(stats.by_key(wrong), None, "{wrong}");
         }
-    }
-
-    #[test]
-    fn resets() {
-        let mut stats = Stats::default();
-        stats.add(Family::Active, false, 3);
-        stats.sub(Family::Active, false, 1);
-        stats.num_alloc_retries = 1;
-        stats.reset_peak();
-        assert_eq!(*stats.get(Family::Active, Pool::Large), Stat { current: 2, peak: 2, allocated: 3, freed: 1 });
-        stats.reset_accumulated();
-        assert_eq!(*stats.get(Family::Active, Pool::All), Stat { current: 2, peak: 2, allocated: 0, freed: 0 });
-        assert_eq!(stats.num_alloc_retries, 0);
     }
 }

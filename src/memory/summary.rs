@@ -91,12 +91,13 @@ mod tests {
     #[test]
     fn layout_is_torchs() {
         let mut stats = Stats::default();
-        stats.add(Family::AllocatedBytes, false, (3 << 30) + 512);
-        stats.sub(Family::AllocatedBytes, false, (3 << 30) + 512);
-        stats.add(Family::AllocatedBytes, false, (3 << 30) + 512);
-        for _ in 0..1_234_567 {
-            stats.add(Family::Allocation, true, 1);
-        }
+        let bytes = (3 << 30) + 512;
+        let large = Stat { current: bytes, peak: bytes, allocated: 2 * bytes, freed: bytes };
+        stats.set(Family::AllocatedBytes, Pool::Large, large);
+        stats.set(Family::AllocatedBytes, Pool::All, large);
+        let count = Stat { current: 1_234_567, peak: 1_234_567, allocated: 1_234_567, freed: 0 };
+        stats.set(Family::Allocation, Pool::Small, count);
+        stats.set(Family::Allocation, Pool::All, count);
         stats.num_ooms = 1;
         stats.num_alloc_retries = 2;
         let text = summary(0, &stats, false);

@@ -283,7 +283,7 @@ fn free_from_a_host_function() {
 fn blocks_are_split_and_joined() {
     empty_caches();
     let own = Own::new();
-    for (whole, part) in [(64 * MIB, 16 * MIB), (MIB, 256 << 10)] {
+    for (whole, part) in [(64 * MIB, 16 * MIB), (6 * MIB, 3 * MIB / 2)] {
         let block = allocate(whole, own.0);
         free(block);
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [1, 3, 0, 2]] {

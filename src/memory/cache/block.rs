@@ -1,148 +1,369 @@
-//! Blocks: stretches of an area, each knowing its neighbours by address.
+//! Blocks: stretches of an area, each knowing its neighbours by address. A block is a record of 32 bytes in one table of the process,
+//! which is never unmapped: whoever holds an id may look, and the head says whether it is what he means.
+//!
+//! Fields are written by one side only: by whoever holds the block's home (see `home`), or by anybody under a device's lock while all
+//! fronts are stopped. One field belongs to the left neighbour's side: `prev`. All of them are relaxed atomics, since others may look.
 
 use super::StreamSlot;
+use parking_lot::Mutex;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Index of a block in its device's store.
+/// Index of a block in the table.
 pub type BlockId = u32;
-/// No block.
-pub const NIL: BlockId = u32::MAX;
+/// No block. There is a record behind it, which is never a block.
+pub const NIL: BlockId = 0;
+
+/// Sizes are multiples of this.
+pub const UNIT_SHIFT: u32 = 9;
+pub const UNIT: usize = 1 << UNIT_SHIFT;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Not in use: an entry of the store that waits to be taken again.
-    Unused,
-    /// Memory of its stream that can be handed out.
-    Free,
-    /// Handed out.
-    Allocated,
+    /// Not in use: a record that waits to be taken again.
+    Unused = 0,
+    /// Memory of its stream that can be handed out, in a list of the stream's home.
+    Free = 1,
     /// Given back, but other streams that used it may not be done.
-    Pending,
+    Pending = 2,
     /// Address space with no memory behind it.
-    Unmapped,
-    /// Mapped, but the memory behind it is owned by another place.
-    Moved,
+    Unmapped = 3,
     /// The driver is mapping or unmapping it, with the lock released.
-    Busy,
+    Busy = 4,
+    /// Free, kept by a thread for its next request of this size.
+    Cached = 5,
+    /// Freed by a thread that did not allocate it, on its way to its home.
+    Loose = 6,
+    /// Mapped, but the memory behind it is owned by another place.
+    Moved = 7,
+    /// Handed out. The largest: see `mark_of`.
+    Allocated = 15,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Block {
-    pub address: usize,
-    pub size: usize,
-    /// Bytes as asked for, of blocks that are handed out or pending.
-    pub requested: usize,
-    /// Count of the stream's frees when this was freed: others may have it when that many are past.
-    pub ticket: u64,
-    /// Neighbours by address in the same area.
-    pub prev: BlockId,
-    pub next: BlockId,
-    /// Neighbours in the list of free blocks.
-    pub link_prev: BlockId,
-    pub link_next: BlockId,
-    pub area: u32,
-    /// As its area.
-    pub small: bool,
-    pub plain: bool,
-    /// The stream whose order the block follows.
-    pub slot: StreamSlot,
-    pub state: State,
-    /// Other streams used it (`Core::uses` says which).
-    pub used_elsewhere: bool,
+const STATES: [State; 8] =
+    [State::Unused, State::Free, State::Pending, State::Unmapped, State::Busy, State::Cached, State::Loose, State::Moved];
+
+/// The head of a record: the address, a multiple of 512, in bits 9 to 47; above it the owner; below it the state and these flags.
+const STATE: u64 = 0xf << STATE_SHIFT;
+const STATE_SHIFT: u32 = 3;
+/// Lies in an area of small blocks.
+pub const SMALL: u64 = 1 << 0;
+/// No other stream used it; else `Core::uses` says which.
+pub const CLEAN: u64 = 1 << 1;
+/// Lies in virtual memory; else in a plain segment.
+pub const MAPPED: u64 = 1 << 2;
+const ADDRESS: u64 = 0x0000_ffff_ffff_fe00;
+const OWNER_SHIFT: u32 = 48;
+
+/// The head behind `NIL`: no address and mark make it.
+const NO_HEAD: u64 = u64::MAX;
+/// No front has a number from here on.
+pub const FIRST_NO_FRONT: u16 = u16::MAX - 1;
+/// The mark of no front.
+pub const NO_MARK: u64 = (FIRST_NO_FRONT as u64) << OWNER_SHIFT;
+
+const fn bits(state: State) -> u64 {
+    (state as u64) << STATE_SHIFT
 }
 
-impl Block {
+/// What a block that a front handed out, of virtual memory and clean, has in its head beside the address. Added to an address it is the
+/// head of no other block: below the address stands the largest number that can, so a wrong address would have to lie lower, where the
+/// table of addresses has another block or none.
+#[inline(always)]
+pub fn mark_of(front: u16, small: u64) -> u64 {
+    (u64::from(front) << OWNER_SHIFT) | bits(State::Allocated) | CLEAN | MAPPED | (small & SMALL)
+}
+
+/// Between a handed-out block's head and a cached one's.
+pub const FLIP: u64 = bits(State::Allocated) ^ bits(State::Cached);
+
+#[inline(always)]
+pub fn address_in(head: u64) -> usize {
+    (head & ADDRESS) as usize
+}
+
+#[repr(C, align(32))]
+pub struct Record {
+    pub head: AtomicU64,
+    /// Free: the neighbours in the list, next in the lower half. Cached, loose, unused: the next one. Handed out: the bytes of rounding.
+    pub link: AtomicU64,
+    prev: AtomicU32,
+    next: AtomicU32,
+    units: AtomicU32,
+    /// Free: others may have it when the stream is past this epoch. Loose: the front that handed it out.
+    ticket: AtomicU32,
+}
+
+impl Record {
+    #[inline(always)]
+    pub fn address(&self) -> usize {
+        address_in(self.head.load(Relaxed))
+    }
+
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        let state = ((self.head.load(Relaxed) & STATE) >> STATE_SHIFT) as usize;
+        STATES.get(state).copied().unwrap_or(State::Allocated)
+    }
+
+    pub fn set_state(&self, state: State) {
+        self.head.store(self.head.load(Relaxed) & !STATE | bits(state), Relaxed);
+    }
+
+    /// Handed out, cached, loose: the front. Else the stream's slot.
+    #[inline(always)]
+    pub fn owner(&self) -> u16 {
+        (self.head.load(Relaxed) >> OWNER_SHIFT) as u16
+    }
+
+    #[inline(always)]
+    fn head_as(head: u64, state: State, owner: u16) -> u64 {
+        head & (ADDRESS | SMALL | MAPPED) | CLEAN | bits(state) | (u64::from(owner) << OWNER_SHIFT)
+    }
+
+    pub fn set_owner(&self, owner: u16) {
+        self.head.store(self.head.load(Relaxed) & !(u64::MAX << OWNER_SHIFT) | u64::from(owner) << OWNER_SHIFT, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn set(&self, state: State, owner: u16) {
+        self.head.store(Self::head_as(self.head.load(Relaxed), state, owner), Relaxed);
+    }
+
+    /// The same for a block that another thread may change: false, it did.
+    pub fn change(&self, from: u64, state: State, owner: u16) -> bool {
+        self.head.compare_exchange(from, Self::head_as(from, state, owner), Relaxed, Relaxed).is_ok()
+    }
+
+    /// Whether it is free memory of the stream, with room for neighbours to join it.
+    #[inline(always)]
+    pub fn is_free_of(&self, slot: StreamSlot) -> bool {
+        self.head.load(Relaxed) & (STATE | u64::MAX << OWNER_SHIFT) == bits(State::Free) | (u64::from(slot) << OWNER_SHIFT)
+    }
+
+    #[inline(always)]
+    pub fn small(&self) -> bool {
+        self.head.load(Relaxed) & SMALL != 0
+    }
+
+    #[inline(always)]
+    pub fn mapped(&self) -> bool {
+        self.head.load(Relaxed) & MAPPED != 0
+    }
+
+    pub fn clean(&self) -> bool {
+        self.head.load(Relaxed) & CLEAN != 0
+    }
+
+    #[inline(always)]
+    pub fn units(&self) -> u32 {
+        self.units.load(Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn size(&self) -> usize {
+        (self.units() as usize) << UNIT_SHIFT
+    }
+
     pub fn end(&self) -> usize {
-        self.address + self.size
+        self.address() + self.size()
+    }
+
+    #[inline(always)]
+    pub fn prev(&self) -> BlockId {
+        self.prev.load(Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn next(&self) -> BlockId {
+        self.next.load(Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn ticket(&self) -> u32 {
+        self.ticket.load(Relaxed)
+    }
+
+    #[inline(always)]
+    pub fn set_ticket(&self, ticket: u32) {
+        self.ticket.store(ticket, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn link_next(&self) -> BlockId {
+        self.link.load(Relaxed) as u32
+    }
+
+    #[inline(always)]
+    pub fn link_prev(&self) -> BlockId {
+        (self.link.load(Relaxed) >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub fn set_links(&self, prev: BlockId, next: BlockId) {
+        self.link.store(u64::from(next) | (u64::from(prev) << 32), Relaxed);
+    }
+
+    /// Of a handed-out or pending block: the bytes as asked for.
+    #[inline(always)]
+    pub fn requested(&self) -> usize {
+        self.size() - self.link.load(Relaxed) as usize
+    }
+
+    #[inline(always)]
+    pub fn set_requested(&self, requested: usize) {
+        self.link.store((self.size() - requested) as u64, Relaxed);
     }
 }
 
-/// All blocks of a device. Ids stay valid; entries are used again.
+/// Records that the table has room for, and the fewer that are tried where addresses are short.
+const MOST: [usize; 4] = [1 << 27, 1 << 25, 1 << 23, 1 << 21];
+
+/// What stands for no block while there is no table.
+static NOTHING: Record = Record {
+    head: AtomicU64::new(NO_HEAD),
+    link: AtomicU64::new(0),
+    prev: AtomicU32::new(NIL),
+    next: AtomicU32::new(NIL),
+    units: AtomicU32::new(0),
+    ticket: AtomicU32::new(0),
+};
+static TABLE: AtomicPtr<Record> = AtomicPtr::new((&raw const NOTHING).cast_mut());
+/// Records handed to pools, and how many there are.
+static GIVEN: Mutex<(u32, u32)> = Mutex::new((1, 0));
+
+/// Ids come from pools and from the table of addresses, so there is a record.
+#[inline(always)]
+pub fn at(id: BlockId) -> &'static Record {
+    unsafe { &*TABLE.load(Relaxed).add(id as usize) }
+}
+
+/// Makes the table; memory comes with use. False: the process has no addresses for it.
+pub fn reserve() -> bool {
+    let mut given = GIVEN.lock();
+    if given.1 != 0 {
+        return true;
+    }
+    for count in MOST {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let size = count * size_of::<Record>();
+        let table = unsafe { libc::mmap(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        if table != libc::MAP_FAILED {
+            // A record is touched where it is needed: pages that nobody uses are not there.
+            TABLE.store(table.cast(), Relaxed);
+            at(NIL).head.store(NO_HEAD, Relaxed);
+            given.1 = count as u32;
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether some thousand more blocks have room.
+pub fn has_room() -> bool {
+    const SOME: u32 = 1 << 14;
+    let given = GIVEN.lock();
+    given.1 - given.0 > SOME
+}
+
+/// Unused records of one home. Not shared.
 #[derive(Default)]
-pub struct Blocks {
-    store: Vec<Block>,
-    unused: Vec<BlockId>,
+pub struct Pool {
+    first: BlockId,
 }
 
-impl std::ops::Index<BlockId> for Blocks {
-    type Output = Block;
-    #[inline]
-    fn index(&self, id: BlockId) -> &Block {
-        &self.store[id as usize]
-    }
-}
-
-impl std::ops::IndexMut<BlockId> for Blocks {
-    #[inline]
-    fn index_mut(&mut self, id: BlockId) -> &mut Block {
-        &mut self.store[id as usize]
-    }
-}
-
-impl Blocks {
-    pub fn get(&self, id: BlockId) -> Option<&Block> {
-        self.store.get(id as usize)
-    }
-
-    pub fn insert(&mut self, block: Block) -> BlockId {
-        match self.unused.pop() {
-            Some(id) => {
-                self[id] = block;
-                id
-            }
-            None => {
-                self.store.push(block);
-                (self.store.len() - 1) as BlockId
-            }
+impl Pool {
+    /// None: the table is full.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<BlockId> {
+        if self.first == NIL && !self.refill() {
+            return None;
         }
+        let id = self.first;
+        self.first = at(id).link_next();
+        Some(id)
     }
 
-    pub fn remove(&mut self, id: BlockId) {
-        self[id].state = State::Unused;
-        self.unused.push(id);
-    }
-
-    /// Cuts a block: it keeps the first `size` bytes, a new one right of it (same state, in no list) has the rest.
-    pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
-        let left = self[id];
-        debug_assert!(size > 0 && size < left.size);
-        let right = self.insert(Block {
-            address: left.address + size,
-            size: left.size - size,
-            prev: id,
-            next: left.next,
-            link_prev: NIL,
-            link_next: NIL,
-            ..left
-        });
-        if left.next != NIL {
-            self[left.next].prev = right;
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self) -> bool {
+        const BATCH: u32 = 128;
+        let mut given = GIVEN.lock();
+        let (from, most) = *given;
+        let count = BATCH.min(most - from);
+        given.0 = from + count;
+        drop(given);
+        for id in (from..from + count).rev() {
+            self.put(id);
         }
-        let block = &mut self[id];
-        block.size = size;
-        block.next = right;
-        right
+        count > 0
+    }
+
+    #[inline(always)]
+    pub fn put(&mut self, id: BlockId) {
+        let record = at(id);
+        record.head.store(bits(State::Unused), Relaxed);
+        record.link.store(u64::from(self.first), Relaxed);
+        self.first = id;
+    }
+
+    /// A block that is alone in its area.
+    pub fn insert(&mut self, address: usize, size: usize, flags: u64, state: State, slot: StreamSlot) -> Option<BlockId> {
+        let id = self.take()?;
+        let record = at(id);
+        record.head.store(address as u64 | flags | CLEAN | bits(state) | (u64::from(slot) << OWNER_SHIFT), Relaxed);
+        record.link.store(0, Relaxed);
+        record.prev.store(NIL, Relaxed);
+        record.next.store(NIL, Relaxed);
+        record.units.store((size >> UNIT_SHIFT) as u32, Relaxed);
+        record.ticket.store(0, Relaxed);
+        Some(id)
+    }
+
+    /// Cuts a block: it keeps the first `size` bytes, a new one right of it (same state and owner, in no list) has the rest.
+    /// None: the table is full, and nothing changed.
+    #[inline(always)]
+    pub fn split(&mut self, id: BlockId, size: usize) -> Option<BlockId> {
+        let right_id = self.take()?;
+        let (left, right) = (at(id), at(right_id));
+        let units = (size >> UNIT_SHIFT) as u32;
+        debug_assert!(size > 0 && size < left.size());
+        right.head.store(left.head.load(Relaxed).wrapping_add(size as u64), Relaxed);
+        right.units.store(left.units() - units, Relaxed);
+        right.ticket.store(left.ticket(), Relaxed);
+        right.prev.store(id, Relaxed);
+        let next = left.next();
+        right.next.store(next, Relaxed);
+        if next != NIL {
+            at(next).prev.store(right_id, Relaxed);
+        }
+        left.units.store(units, Relaxed);
+        left.next.store(right_id, Relaxed);
+        Some(right_id)
     }
 
     /// Joins a block with its right neighbour, which ends; neither is in a list.
+    #[inline(always)]
     pub fn join(&mut self, id: BlockId) {
-        let right = self[id].next;
-        let gone = self[right];
-        let block = &mut self[id];
-        debug_assert!(block.end() == gone.address && block.area == gone.area);
-        block.size += gone.size;
-        block.next = gone.next;
-        block.ticket = block.ticket.max(gone.ticket);
-        if gone.next != NIL {
-            self[gone.next].prev = id;
+        let block = at(id);
+        let right = block.next();
+        let gone = at(right);
+        debug_assert!(block.end() == gone.address());
+        block.units.store(block.units() + gone.units(), Relaxed);
+        let next = gone.next();
+        block.next.store(next, Relaxed);
+        block.set_ticket(block.ticket().max(gone.ticket()));
+        if next != NIL {
+            at(next).prev.store(id, Relaxed);
         }
-        self.remove(right);
+        self.put(right);
     }
+}
 
-    /// The blocks from `first` on, by address.
-    pub fn chain(&self, first: BlockId) -> impl Iterator<Item = BlockId> {
-        std::iter::successors((first != NIL).then_some(first), |id| {
-            let next = self[*id].next;
-            (next != NIL).then_some(next)
-        })
-    }
+/// The blocks from `first` on, by address.
+pub fn chain(first: BlockId) -> impl Iterator<Item = BlockId> {
+    std::iter::successors((first != NIL).then_some(first), |id| {
+        let next = at(*id).next();
+        (next != NIL).then_some(next)
+    })
 }

@@ -1,21 +1,30 @@
-//! Blocks, lists and statistics of a device. Every method runs under the device's lock and leaves a valid state, whatever it answers.
+//! A device's memory as a whole. Every method runs under the device's lock and leaves a valid state, whatever it answers; those that
+//! look into homes or change what is free need all fronts stopped too.
 
 use super::StreamSlot;
-use super::block::{Block, BlockId, Blocks, NIL, State};
+use super::block::{self, BlockId, CLEAN, Pool, State};
 use super::freelist::FreeList;
+use super::front::{self, Front, Thread};
+use super::home::{Home, Shelf};
 use super::order::Mark;
 use super::physical::Physical;
 use super::policy::Policy;
 use super::segment::Area;
+use super::tls;
 use crate::base::{Error, Result, Status};
 use crate::memory::lookup;
-use crate::memory::stats::{Family, Stats};
+use crate::memory::stats::Family;
+use crate::memory::totals::{Shard, Totals};
 use crate::runtime::{Address, RawStream};
 use crate::stream::{self, Stream};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Block sizes are multiples of this.
-pub const ROUND: usize = 512;
+pub const ROUND: usize = block::UNIT;
+/// No block is larger: an area has one reservation of so many bytes at most.
+pub const LARGEST: usize = 1 << 40;
 /// Rounded sizes up to this count as small and live in areas of their own.
 pub const SMALL_LIMIT: usize = 1 << 20;
 
@@ -74,35 +83,47 @@ pub struct Slot {
     pub key: StreamKey,
     /// Never used again, as the slot's index is.
     pub serial: u64,
-    /// Free blocks: large, small.
-    pub lists: [FreeList; 2],
-    /// Counts the frees on this stream, and the ends of other blocks' use by it.
-    pub now: u64,
-    /// All up to this count are past: the device is done with them.
-    pub past: u64,
+    /// How often its epochs began anew.
+    pub era: u32,
+    pub home: &'static Home,
+    /// Stands in the head of blocks that no thread's front handed out.
+    pub front: &'static Front,
+    /// All frees up to this epoch are past: the device is done with them.
+    pub past: u32,
     /// `past` when free memory was last made common.
-    shared: u64,
+    shared: u32,
     pub marks: Vec<Mark>,
     /// The stream was destroyed or unregistered; nothing is recorded on it any more.
     pub gone: bool,
 }
 
 impl Slot {
-    fn new(key: StreamKey, serial: u64) -> Slot {
-        Slot { key, serial, lists: Default::default(), now: 0, past: 0, shared: 0, marks: Vec::new(), gone: false }
+    fn new(key: StreamKey, serial: u64, home: &'static Home, front: &'static Front) -> Slot {
+        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), gone: false }
+    }
+
+    pub fn serial(&self) -> (u64, u32) {
+        (self.serial, self.era)
+    }
+
+    /// Whether something was freed that is not known to be past.
+    pub fn is_behind(&self) -> bool {
+        self.home.freed_in.load(Relaxed) > self.past
     }
 }
 
 /// A block that was freed while streams other than its own may still use it.
 pub struct Pending {
     pub block: BlockId,
-    /// Stream and the count of it that has to be past.
-    pub uses: Vec<(StreamSlot, u64)>,
+    /// Stream and the epoch of it that has to be past.
+    pub uses: Vec<(StreamSlot, u32)>,
+    pub requested: usize,
 }
 
 pub struct Core {
     pub device: i32,
-    pub blocks: Blocks,
+    /// For blocks that are made and ended here.
+    pub pool: Pool,
     pub areas: Vec<Option<Area>>,
     pub physical: Physical,
     /// Blocks with no memory of their own, by address: unmapped, and moved.
@@ -111,60 +132,231 @@ pub struct Core {
     pub policy: Policy,
     pub slots: Vec<Slot>,
     by_key: HashMap<StreamKey, StreamSlot>,
-    /// The newest answer of `by_key`: most calls ask for the same stream again.
-    last: Option<(StreamKey, StreamSlot)>,
     last_serial: u64,
-    /// Of blocks marked `used_elsewhere`: the other streams that used them.
+    /// By thread and stream; those of threads that ended by stream.
+    fronts: HashMap<(u32, StreamSlot), &'static Front>,
+    orphans: HashMap<StreamSlot, Vec<&'static Front>>,
+    shards: HashMap<u32, &'static Shard>,
+    /// Fronts whose threads may be in a region.
+    armed: Vec<&'static Front>,
+    /// All of them are stopped, by this holder of the lock.
+    stopped: bool,
+    /// For threads without one of their own.
+    shard: &'static Shard,
+    /// Of blocks not `CLEAN`: the other streams that used them.
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
     pub pending: VecDeque<Pending>,
-    pub stats: Stats,
-    /// Counts what was handed out, freed or became free.
-    pub changes: u64,
+    pub stats: &'static Totals,
+    /// Counts what was handed out or became free under the lock.
+    changes: u64,
     /// Most bytes that may be held from the driver.
     pub limit: Option<usize>,
 }
 
+/// The lock of a device.
+pub struct Lock(Mutex<Core>);
+
+impl Lock {
+    pub fn new(core: Core) -> Lock {
+        Lock(Mutex::new(core))
+    }
+
+    /// With all fronts of the device stopped: everything is in one hand.
+    pub fn lock(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.0.lock();
+        core.stop();
+        core
+    }
+
+    /// While threads go on in their fronts: for what lies under the lock alone.
+    pub fn quiet(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.0.lock();
+        core.stopped = core.armed.is_empty();
+        core
+    }
+}
+
 impl Core {
-    pub fn new(device: i32, limit: Option<usize>) -> Core {
+    pub fn new(device: i32, limit: Option<usize>, stats: &'static Totals) -> Core {
+        let (home, front) = Home::new(COMMON, stats)
+            .and_then(|home| Some((home, front::make(device, COMMON, home)?)))
+            .expect("the table of blocks and the list of fronts have room for a device");
         Core {
             device,
-            blocks: Blocks::default(),
+            pool: Pool::default(),
             areas: Vec::new(),
             physical: Physical::default(),
             unmapped: BTreeMap::new(),
             moved: BTreeMap::new(),
             policy: Policy::default(),
-            slots: vec![Slot::new(NOBODY, 0)],
+            slots: vec![Slot::new(NOBODY, 0, home, front)],
             by_key: HashMap::new(),
-            last: None,
             last_serial: 0,
+            fronts: HashMap::new(),
+            orphans: HashMap::new(),
+            shards: HashMap::new(),
+            armed: Vec::new(),
+            stopped: true,
+            shard: stats.take_shard(false),
             uses: HashMap::new(),
             pending: VecDeque::new(),
-            stats: Stats::default(),
+            stats,
             changes: 0,
             limit,
         }
+    }
+
+    /// Rises with all that becomes free.
+    pub fn changes(&self) -> u64 {
+        self.changes + self.stats.frees()
     }
 
     pub fn reserved(&self) -> usize {
         self.stats.current(Family::ReservedBytes) as usize
     }
 
-    // ---- streams
+    // ---- fronts
+
+    fn stop(&mut self) {
+        self.stopped = true;
+        let armed = std::mem::take(&mut self.armed);
+        if armed.is_empty() {
+            return;
+        }
+        let own: *const Thread = tls::get();
+        let others: Vec<&Front> = armed.iter().copied().filter(|front| !std::ptr::eq(front.thread(), own)).collect();
+        armed.iter().for_each(|front| front.disarm());
+        let mut wait_for = others;
+        while !wait_for.is_empty() {
+            front::barrier();
+            wait_for.iter().filter_map(|front| front.owner()).for_each(Thread::wait_idle);
+            // One that was choosing it when it was disarmed has it chosen now.
+            wait_for.retain(|front| front.was_chosen_meanwhile());
+            wait_for.iter().for_each(|front| front.disarm());
+        }
+        armed.iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
+    }
+
+    /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had.
+    pub fn arm(&mut self, thread: &'static Thread, slot: StreamSlot, allocates: bool) -> Option<&'static Front> {
+        let front = self.front_of(thread, slot)?;
+        let shard = self.shards.get(&thread.number).copied()?;
+        if allocates {
+            self.stats.allocates(shard, || self.stop());
+        }
+        if self.armed.iter().any(|armed| std::ptr::eq(*armed, front)) {
+            return Some(front);
+        }
+        let own = std::ptr::from_ref(thread).cast_mut();
+        let others: Vec<&Front> = self.armed.iter().copied().filter(|armed| std::ptr::eq(armed.home, front.home)).collect();
+        if others.is_empty() {
+            front.home.owner.store(own, Relaxed);
+        } else if !front.home.owner.load(Relaxed).is_null() {
+            // From now on several threads take turns.
+            front.home.owner.store(std::ptr::null_mut(), Relaxed);
+            front::barrier();
+            others.iter().filter_map(|front| front.owner()).filter(|other| !std::ptr::eq(*other, thread)).for_each(Thread::wait_idle);
+        }
+        self.armed.push(front);
+        front.arm(thread, shard);
+        Some(front)
+    }
+
+    /// The thread's front of a stream, if it has one.
+    pub fn known_front(&self, thread: &Thread, slot: StreamSlot) -> Option<&'static Front> {
+        self.fronts.get(&(thread.number, slot)).copied()
+    }
+
+    /// The thread's front of a stream; a new one is made with all fronts stopped only.
+    fn front_of(&mut self, thread: &'static Thread, slot: StreamSlot) -> Option<&'static Front> {
+        if let Some(front) = self.fronts.get(&(thread.number, slot)) {
+            return Some(front);
+        }
+        if !self.stopped {
+            self.stop();
+        }
+        let orphan = self.orphans.get_mut(&slot).and_then(Vec::pop);
+        let front = orphan.or_else(|| front::make(self.device, slot, self.slots[slot as usize].home))?;
+        let stats = self.stats;
+        self.shards.entry(thread.number).or_insert_with(|| stats.take_shard(true));
+        self.fronts.insert((thread.number, slot), front);
+        Some(front)
+    }
+
+    /// A thread ends: what it kept is free, what it counted stays.
+    pub fn forget_thread(&mut self, thread: &Thread) {
+        let own: Vec<(u32, StreamSlot)> = self.fronts.keys().copied().filter(|(number, _)| *number == thread.number).collect();
+        for key in own {
+            let Some(front) = self.fronts.remove(&key) else { continue };
+            self.collect_from(front);
+            front.orphan();
+            self.orphans.entry(key.1).or_default().push(front);
+        }
+        if let Some(shard) = self.shards.remove(&thread.number) {
+            self.stats.give_back(shard);
+        }
+    }
+
+    /// What threads keep, and what they brought each other, is free memory again.
+    pub fn collect(&mut self) {
+        let fronts: Vec<&Front> = self.fronts.values().copied().collect();
+        fronts.into_iter().for_each(|front| self.collect_from(front));
+        (0..self.slots.len() as StreamSlot).for_each(|slot| self.let_in(slot));
+    }
+
+    /// What was brought to a stream's home is free.
+    pub fn let_in(&mut self, slot: StreamSlot) {
+        let home = self.slots[slot as usize].home;
+        home.brought().collect::<Vec<_>>().into_iter().for_each(|id| self.free_again(slot, id));
+    }
+
+    fn collect_from(&mut self, front: &Front) {
+        debug_assert!(self.stopped);
+        let loose: Vec<BlockId> = if front.has_loose() { front.loose().collect() } else { Vec::new() };
+        front.empty().into_iter().chain(loose).for_each(|id| self.free_again(front.slot, id));
+    }
+
+    fn free_again(&mut self, slot: StreamSlot, id: BlockId) {
+        block::at(id).set_ticket(self.slots[slot as usize].home.note_free());
+        self.shelf(slot).make_free(id);
+        self.changes += 1;
+    }
+
+    /// Brings home what a front holds of other threads' blocks.
+    pub fn bring_home(&mut self, front: &Front) {
+        if !front.has_loose() {
+            return;
+        }
+        front::barrier();
+        front.loose_owners().filter(|thread| !std::ptr::eq(*thread, tls::get())).for_each(Thread::wait_idle);
+        front.loose().for_each(|id| front.home.bring(id));
+    }
+
+    /// The shard of the calling thread.
+    fn shard(&self) -> &'static Shard {
+        self.shards.get(&tls::get().number).copied().unwrap_or(self.shard)
+    }
+
+    pub fn list(&self, slot: StreamSlot, small: bool) -> &FreeList {
+        debug_assert!(self.stopped);
+        // As in `shelf`.
+        unsafe { self.slots[slot as usize].home.shelf() }.list(small)
+    }
 
     #[inline]
+    pub fn shelf(&mut self, slot: StreamSlot) -> &mut Shelf {
+        debug_assert!(self.stopped);
+        // The lock is held (a `Core` lives in it only) and the fronts are stopped.
+        unsafe { self.slots[slot as usize].home.shelf() }
+    }
+
+    // ---- streams
+
     pub fn slot_of(&mut self, key: StreamKey) -> Result<StreamSlot> {
-        if let Some((last, slot)) = self.last
-            && last == key
-        {
-            return Ok(slot);
+        match self.by_key.get(&key) {
+            Some(slot) => Ok(*slot),
+            None => self.new_slot(key),
         }
-        let slot = match self.by_key.get(&key) {
-            Some(slot) => *slot,
-            None => self.new_slot(key)?,
-        };
-        self.last = Some((key, slot));
-        Ok(slot)
     }
 
     pub fn find_slot(&self, key: StreamKey) -> Option<StreamSlot> {
@@ -173,18 +365,30 @@ impl Core {
 
     #[cold]
     fn new_slot(&mut self, key: StreamKey) -> Result<StreamSlot> {
+        if !self.stopped {
+            self.stop();
+        }
         self.last_serial += 1;
-        let slot = Slot::new(key, self.last_serial);
+        let serial = self.last_serial;
         let index = match self.abandoned_slot() {
             Some(index) => {
-                self.slots[index as usize] = slot;
+                let Slot { home, front, .. } = self.slots[index as usize];
+                self.slots[index as usize] = Slot::new(key, serial, home, front);
+                home.begin_anew();
                 index
             }
             None => {
-                let index = StreamSlot::try_from(self.slots.len()).map_err(|_| {
-                    Error::new(Status::TCUDA_ERROR_INVALID_STATE, format!("Device {} holds memory for 65,536 streams.", self.device))
-                })?;
-                self.slots.push(slot);
+                let full = || {
+                    let text = format!(
+                        "Device {} has no room for the memory of one more stream: 65,535 streams of threads are the most.",
+                        self.device
+                    );
+                    Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+                };
+                let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
+                let home = Home::new(index, self.stats).ok_or_else(full)?;
+                let front = front::make(self.device, index, home).ok_or_else(full)?;
+                self.slots.push(Slot::new(key, serial, home, front));
                 index
             }
         };
@@ -193,19 +397,22 @@ impl Core {
     }
 
     /// The slot of a stream that is gone and of whose memory nothing is left. Looked for only when many are gone.
-    fn abandoned_slot(&self) -> Option<StreamSlot> {
+    fn abandoned_slot(&mut self) -> Option<StreamSlot> {
         const MANY: usize = 16;
         let gone = self.slots.iter().filter(|slot| slot.gone).count();
         if gone < MANY {
             return None;
         }
+        self.collect();
         let mut in_use = vec![false; self.slots.len()];
         for area in self.areas.iter().flatten() {
-            for id in self.blocks.chain(area.first) {
-                let block = &self.blocks[id];
+            for id in block::chain(area.first) {
                 // A moved block says by its stream when its mapping may end.
-                let done = matches!(block.state, State::Unmapped | State::Busy) || (block.state == State::Moved && self.is_past(block));
-                in_use[block.slot as usize] |= !done;
+                let state = block::at(id).state();
+                let done = matches!(state, State::Unmapped | State::Busy) || (state == State::Moved && self.is_past(id));
+                if !done {
+                    in_use[self.slot_of_block(id) as usize] = true;
+                }
             }
         }
         self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
@@ -213,198 +420,206 @@ impl Core {
         (0..self.slots.len()).find(|index| self.slots[*index].gone && !in_use[*index]).map(|index| index as StreamSlot)
     }
 
+    /// The stream whose order a block follows.
+    pub fn slot_of_block(&self, id: BlockId) -> StreamSlot {
+        let record = block::at(id);
+        match record.state() {
+            State::Allocated | State::Cached | State::Loose => front::numbered(record.owner()).map_or(0, |front| front.slot),
+            _ => record.owner(),
+        }
+    }
+
     /// The stream ends: its handle may come to mean another one.
     pub fn forget_stream(&mut self, key: StreamKey) {
-        self.last = None;
         if let Some(slot) = self.by_key.remove(&key) {
             self.slots[slot as usize].gone = true;
         }
     }
 
-    // ---- lists
+    // ---- blocks
 
     pub fn list_insert(&mut self, id: BlockId) {
-        let block = self.blocks[id];
-        let small = self.count_split(id, Stats::add);
-        self.slots[block.slot as usize].lists[usize::from(small)].insert(&mut self.blocks, id);
+        self.shelf(block::at(id).owner()).insert(id);
     }
 
     pub fn list_remove(&mut self, id: BlockId) {
-        let slot = self.blocks[id].slot;
-        let small = self.count_split(id, Stats::sub);
-        self.slots[slot as usize].lists[usize::from(small)].remove(&mut self.blocks, id);
+        self.shelf(block::at(id).owner()).remove(id);
     }
 
-    /// torch's inactive split: a free part of a plain segment whose other parts are in use.
-    fn count_split(&mut self, id: BlockId, count: impl Fn(&mut Stats, Family, bool, usize)) -> bool {
-        let block = self.blocks[id];
-        let (small, plain) = (block.small, block.plain);
-        if plain && (block.prev != NIL || block.next != NIL) {
-            count(&mut self.stats, Family::InactiveSplit, small, 1);
-            count(&mut self.stats, Family::InactiveSplitBytes, small, block.size);
-        }
-        small
+    /// Whether the table of blocks has room for what one request can need.
+    pub fn has_records(&self) -> bool {
+        block::has_room()
+    }
+
+    /// Cuts a block that is in no list; the answer is the right part.
+    pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
+        self.pool.split(id, size).expect("`has_records` was asked")
     }
 
     /// A block that is in no list becomes free memory of its stream, joined with what is free beside it.
-    pub fn make_free(&mut self, mut id: BlockId) {
+    pub fn make_free(&mut self, id: BlockId) {
         self.changes += 1;
-        self.blocks[id].state = State::Free;
-        let Block { prev, next, slot, .. } = self.blocks[id];
-        let joins = |blocks: &Blocks, other: BlockId| other != NIL && blocks[other].state == State::Free && blocks[other].slot == slot;
-        if joins(&self.blocks, next) {
-            self.list_remove(next);
-            self.blocks.join(id);
-        }
-        if joins(&self.blocks, prev) {
-            self.list_remove(prev);
-            self.blocks.join(prev);
-            id = prev;
-        }
-        self.list_insert(id);
-    }
-
-    /// Takes `size` bytes at a multiple of `alignment` out of a free block; what is left stays free.
-    fn carve(&mut self, mut id: BlockId, size: usize, alignment: usize) -> BlockId {
-        self.list_remove(id);
-        let offset = self.blocks[id].address.next_multiple_of(alignment) - self.blocks[id].address;
-        if offset > 0 {
-            let aligned = self.blocks.split(id, offset);
-            self.list_insert(id);
-            id = aligned;
-        }
-        if self.blocks[id].size > size {
-            let rest = self.blocks.split(id, size);
-            self.list_insert(rest);
-        }
-        id
+        self.shelf(block::at(id).owner()).make_free(id);
     }
 
     // ---- allocate and free
 
     /// Hands out memory of the stream, or such as is past for all, if some fits. `all` searches to the end.
-    #[inline]
     pub fn allocate(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<Address> {
-        let find = |slot: StreamSlot| self.slots[slot as usize].lists[usize::from(request.small)].find(&self.blocks, request.search, all);
-        let id = find(slot).or_else(|| find(COMMON))?;
-        let id = self.carve(id, request.size, request.alignment);
+        let Request { size, alignment, search, small, .. } = *request;
+        if search > LARGEST {
+            return None;
+        }
+        let mut carve = || self.shelf(slot).carve_aligned(size, alignment, search, small, all);
+        let id = match carve() {
+            Some(id) => id,
+            None => {
+                self.take_common(slot, request, all)?;
+                self.shelf(slot).carve_aligned(size, alignment, search, small, true)?
+            }
+        };
         self.changes += 1;
-        let block = &mut self.blocks[id];
-        block.slot = slot;
-        block.state = State::Allocated;
-        block.requested = request.requested;
-        block.used_elsewhere = false;
-        let (address, size) = (block.address, block.size);
-        lookup::insert(address, request.small, self.device, id);
-        self.stats.add(Family::Allocation, request.small, 1);
-        self.stats.add(Family::AllocatedBytes, request.small, size);
-        self.stats.add(Family::Active, request.small, 1);
-        self.stats.add(Family::ActiveBytes, request.small, size);
-        self.stats.add(Family::RequestedBytes, request.small, request.requested);
-        Some(address)
+        let front = self.known_front(tls::get(), slot).unwrap_or(self.slots[slot as usize].front);
+        let record = block::at(id);
+        record.set(State::Allocated, front.id);
+        record.set_requested(request.requested);
+        self.uses.remove(&id);
+        lookup::insert(record.address(), small, self.device, id);
+        self.shard().allocated(small, size, request.requested);
+        Some(record.address())
+    }
+
+    /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
+    fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
+        const SOME: usize = 256 << 10;
+        let id = self.shelf(COMMON).list(request.small).find((request.search >> block::UNIT_SHIFT) as u32, all)?;
+        self.list_remove(id);
+        let take = if request.small { request.search.max(SOME) } else { request.search };
+        if block::at(id).size() > take {
+            let rest = self.split(id, take);
+            self.list_insert(rest);
+        }
+        block::at(id).set_owner(slot);
+        block::at(id).set_ticket(0);
+        self.shelf(slot).make_free(id);
+        Some(())
     }
 
     /// Checks what the lookup said: the block starts here and is handed out.
     #[inline]
     pub fn allocated_at(&self, id: BlockId, address: Address) -> Option<BlockId> {
-        let block = self.blocks.get(id)?;
-        (block.address == address && block.state == State::Allocated).then_some(id)
+        let block = block::at(id);
+        (block.address() == address && block.state() == State::Allocated).then_some(id)
     }
 
     /// The handed-out block that holds an address.
     pub fn block_around(&self, address: Address) -> Option<BlockId> {
         let area = self.areas.iter().flatten().find(|area| (area.base..area.base + area.size).contains(&address))?;
         lookup::starts_below(address, area.base).filter(|found| found.device == self.device).find_map(|found| {
-            let block = self.blocks.get(found.block)?;
-            let holds = block.state == State::Allocated && (block.address..block.end()).contains(&address);
+            let block = block::at(found.block);
+            let holds = block.state() == State::Allocated && (block.address()..block.end()).contains(&address);
             holds.then_some(found.block)
         })
     }
 
-    /// Gives a block back, to `owner` if that is not the stream that it follows now.
-    pub fn free(&mut self, id: BlockId, owner: Option<StreamSlot>) {
-        let Block { small, size, .. } = self.blocks[id];
-        self.stats.sub(Family::Allocation, small, 1);
-        self.stats.sub(Family::AllocatedBytes, small, size);
-        let old = self.blocks[id].slot;
-        let owner = owner.unwrap_or(old);
-        self.blocks[id].slot = owner;
-        let mut uses: Vec<(StreamSlot, u64)> = Vec::new();
-        if self.blocks[id].used_elsewhere {
-            self.blocks[id].used_elsewhere = false;
+    /// Gives a block back, to `owner` if that is not the stream that it follows now. Threads may go on in their fronts meanwhile: it goes
+    /// home when the next one looks. False: another thread was faster.
+    pub fn free(&mut self, id: BlockId, owner: Option<StreamSlot>) -> bool {
+        let record = block::at(id);
+        let head = record.head.load(Relaxed);
+        let owner = owner.unwrap_or_else(|| self.slot_of_block(id));
+        if record.state() != State::Allocated {
+            return false;
+        }
+        let (small, size, requested) = (record.small(), record.size(), record.requested());
+        let used = head & CLEAN == 0;
+        if !record.change(head, State::Pending, owner) {
+            return false;
+        }
+        if let Some(front) = front::numbered((head >> 48) as u16)
+            && let Some(thread) = front.owner()
+            && !std::ptr::eq(thread, tls::get())
+        {
+            // Its own thread may be freeing it at this instant; what it does to the block, it has done behind the barrier.
+            front::barrier();
+            thread.wait_idle();
+            if record.state() != State::Pending {
+                return false;
+            }
+        }
+        self.changes += 1;
+        let mut uses: Vec<(StreamSlot, u32)> = Vec::new();
+        if used {
             for slot in self.uses.remove(&id).unwrap_or_default() {
                 if slot != owner {
-                    let use_of = &mut self.slots[slot as usize];
-                    use_of.now += 1;
-                    uses.push((slot, use_of.now));
+                    uses.push((slot, self.slots[slot as usize].home.note_free()));
                 }
             }
         }
-        let slot = &mut self.slots[owner as usize];
-        slot.now += 1;
-        self.blocks[id].ticket = slot.now;
+        let home = self.slots[owner as usize].home;
+        record.set_ticket(home.note_free());
         if uses.is_empty() {
-            self.finish(id);
+            self.shard().freed(small, size, requested);
+            if self.stopped { self.make_free(id) } else { home.bring(id) }
         } else {
-            self.blocks[id].state = State::Pending;
-            self.pending.push_back(Pending { block: id, uses });
+            self.shard().freed_later(small, size, requested);
+            self.pending.push_back(Pending { block: id, uses, requested });
         }
-    }
-
-    /// All uses of a freed block are past.
-    fn finish(&mut self, id: BlockId) {
-        let Block { small, size, requested, .. } = self.blocks[id];
-        self.stats.sub(Family::Active, small, 1);
-        self.stats.sub(Family::ActiveBytes, small, size);
-        self.stats.sub(Family::RequestedBytes, small, requested);
-        self.make_free(id);
+        true
     }
 
     /// Frees the pending blocks whose uses are past.
     pub fn finish_pending(&mut self) {
         let mut waiting = std::mem::take(&mut self.pending);
         for pending in waiting.drain(..) {
-            if pending.uses.iter().all(|(slot, ticket)| self.slots[*slot as usize].past >= *ticket) {
-                self.finish(pending.block);
+            if pending.uses.iter().all(|(slot, epoch)| self.slots[*slot as usize].past >= *epoch) {
+                let record = block::at(pending.block);
+                self.stats.done(record.small(), record.size(), pending.requested);
+                self.make_free(pending.block);
             } else {
                 self.pending.push_back(pending);
             }
         }
     }
 
-    /// Notes that a stream uses a block; nothing is done before the block is freed.
-    pub fn record_use(&mut self, id: BlockId, slot: StreamSlot) {
-        if self.blocks[id].slot == slot {
-            return;
+    /// Notes that a stream uses a block; nothing is done before the block is freed. False: another thread has just freed it.
+    pub fn record_use(&mut self, id: BlockId, slot: StreamSlot) -> bool {
+        if self.slot_of_block(id) == slot {
+            return true;
         }
-        self.blocks[id].used_elsewhere = true;
+        let record = block::at(id);
+        let head = record.head.load(Relaxed);
+        if record.state() != State::Allocated || record.head.compare_exchange(head, head & !CLEAN, Relaxed, Relaxed).is_err() {
+            return false;
+        }
         let uses = self.uses.entry(id).or_default();
         if !uses.contains(&slot) {
             uses.push(slot);
         }
+        true
     }
 
     // ---- between streams
 
     /// Whether a free block may be used by any stream now.
-    pub fn is_past(&self, block: &Block) -> bool {
-        block.ticket <= self.slots[block.slot as usize].past
+    pub fn is_past(&self, id: BlockId) -> bool {
+        let block = block::at(id);
+        block.ticket() <= self.slots[block.owner() as usize].past
     }
 
     /// What is past on a stream becomes memory of none, joined with its like.
     pub fn share_past(&mut self) {
         for slot in COMMON + 1..self.slots.len() as StreamSlot {
             let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
-            if std::mem::replace(shared, past) == past && past != u64::MAX {
+            if std::mem::replace(shared, past) == past && past != u32::MAX {
                 continue;
             }
             for small in [false, true] {
-                let list = &self.slots[slot as usize].lists[usize::from(small)];
-                let past: Vec<BlockId> = list.iter(&self.blocks).filter(|id| self.is_past(&self.blocks[*id])).collect();
+                let past: Vec<BlockId> = self.list(slot, small).iter().filter(|id| self.is_past(*id)).collect();
                 for id in past {
                     self.list_remove(id);
-                    self.blocks[id].slot = COMMON;
-                    self.blocks[id].ticket = 0;
+                    block::at(id).set_owner(COMMON);
+                    block::at(id).set_ticket(0);
                     self.make_free(id);
                 }
             }
@@ -413,9 +628,9 @@ impl Core {
 
     // ---- for messages
 
-    pub fn largest_free(&self) -> usize {
-        let lists = self.slots.iter().flat_map(|slot| &slot.lists);
-        lists.map(|list| list.largest(&self.blocks)).max().unwrap_or(0)
+    pub fn largest_free(&mut self) -> usize {
+        let slots = 0..self.slots.len() as StreamSlot;
+        slots.flat_map(|slot| [true, false].map(|small| self.shelf(slot).list(small).largest())).max().unwrap_or(0)
     }
 }
 
@@ -434,7 +649,7 @@ pub struct Request {
 impl Request {
     /// `alignment` is a power of two; `requested` is not 0.
     pub fn new(requested: usize, alignment: usize) -> Option<Request> {
-        const MOST: usize = 1 << 60;
+        const MOST: usize = 1 << 60; // torch's
         if requested >= MOST || alignment >= MOST {
             return None;
         }
@@ -448,5 +663,34 @@ impl Core {
     /// Whether an area holds an address, with memory there or without.
     pub fn reserves(&self, address: Address) -> bool {
         self.areas.iter().flatten().any(|area| (area.base..area.base + area.size).contains(&address))
+    }
+
+    /// The device's memory is gone, and the blocks with it.
+    pub fn clear(&mut self) {
+        debug_assert!(self.stopped);
+        self.collect();
+        for area in std::mem::take(&mut self.areas).into_iter().flatten() {
+            let ids: Vec<BlockId> = block::chain(area.first).collect();
+            for id in ids {
+                if block::at(id).state() == State::Free {
+                    self.list_remove(id);
+                }
+                self.pool.put(id);
+            }
+        }
+        self.physical = Physical::default();
+        self.unmapped.clear();
+        self.moved.clear();
+        self.policy = Policy::default();
+        self.uses.clear();
+        self.pending.clear();
+        self.slots.iter_mut().skip(1).for_each(|slot| {
+            slot.gone = true;
+            slot.marks.clear();
+            slot.past = u32::MAX;
+        });
+        self.by_key.clear();
+        self.changes = 0;
+        self.stats.clear();
     }
 }

@@ -1,7 +1,7 @@
 //! Nothing fits: from a second look to the out-of-memory error. Each rung costs more than the one before; after each the free
 //! memory is searched again.
 
-use super::core::{Core, Request, StreamKey};
+use super::core::{Core, LARGEST, Request, StreamKey};
 use super::message::Facts;
 use super::segment::Refusal;
 use super::stitch::Reach;
@@ -10,6 +10,7 @@ use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
 use crate::memory::options::StreamWait;
+use crate::memory::totals::Event;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::MutexGuard;
@@ -20,6 +21,10 @@ impl Cache {
         let key = StreamKey::of(stream);
         let mut core = self.core.lock();
         let slot = core.slot_of(key)?;
+        if !core.has_records() {
+            return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks."));
+        }
+        core.let_in(slot);
         if let Some(address) = core.allocate(slot, request, false) {
             return Ok(address);
         }
@@ -38,7 +43,7 @@ impl Cache {
             if let Some(address) = search(&mut core, slot, request) {
                 return Ok(address);
             }
-            core.changes
+            core.changes()
         };
         self.settle(slot);
         // 2. What is free, mapped anew, and more from the driver.
@@ -71,7 +76,7 @@ impl Cache {
         let mut last = self.make_room(runtime, &abilities, slot, request, stream, &mut climbing)?;
         for _ in 1..ROUNDS {
             match last {
-                Err((_, changes)) if self.core.lock().changes != changes => {
+                Err((_, changes)) if self.core.lock().changes() != changes => {
                     last = self.make_room(runtime, &abilities, slot, request, stream, &mut climbing)?;
                 }
                 _ => break,
@@ -105,7 +110,7 @@ impl Cache {
             return Ok(Ok(address));
         }
         // 4. The host waits, stream by stream, until there is enough.
-        self.core.lock().stats.num_sync_all_streams += 1;
+        self.stats.count(Event::SyncAllStreams);
         let mut found = None;
         let waited = self.wait(|core| {
             found = search(core, slot, request);
@@ -121,8 +126,8 @@ impl Cache {
         }
         // 5. Everything free goes back to the driver, which can make whole memory of it.
         let released = self.release_free(runtime);
-        self.core.lock().stats.num_alloc_retries += 1;
-        let changes = self.core.lock().changes;
+        self.stats.count(Event::AllocRetry);
+        let changes = self.core.lock().changes();
         match self.search_or_grow(runtime, abilities, slot, request, true, None)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
@@ -143,10 +148,14 @@ impl Cache {
         exceed: bool,
         searched: Option<u64>,
     ) -> Result<Result<Address, Refusal>> {
+        if request.search > LARGEST {
+            let text = "No device has that much memory.";
+            return Ok(Err(Refusal::Driver(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text))));
+        }
         let _growing = self.growing.lock();
         {
             let mut core = self.core.lock();
-            if searched != Some(core.changes)
+            if searched != Some(core.changes())
                 && let Some(address) = search(&mut core, slot, request)
             {
                 return Ok(Ok(address));
@@ -170,7 +179,7 @@ impl Cache {
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
-            let waited: Vec<(StreamSlot, u64)> = owners.iter().map(|owner| (*owner, u64::MAX)).collect();
+            let waited: Vec<(StreamSlot, u32)> = owners.iter().map(|owner| (*owner, u32::MAX)).collect();
             let reach = Reach { slot, ordered: &waited };
             let helps = match abilities.virtual_memory {
                 Some(_) => core.free_of(&reach) > 0,
@@ -219,7 +228,7 @@ impl Cache {
         // What the options keep the device from.
         let virtual_memory = facts.virtual_memory.or_else(|| (!abilities.options.expandable_segments).then_some(false));
         let facts = Facts { at_limit, capturing, virtual_memory, ..facts };
-        self.core.lock().stats.num_ooms += 1;
+        self.stats.count(Event::Ooms);
         let text = facts.text();
         hooks::OBSERVERS.tell(|| OutOfMemory {
             device: self.device,

@@ -1,7 +1,8 @@
 //! The text of an out-of-memory error: torch's facts and more, and one piece of advice that fits them.
 
+use super::block::{self, State};
 use super::core::Core;
-use super::{Abilities, StreamSlot, block::State};
+use super::{Abilities, StreamSlot};
 use crate::memory::hooks::Memory;
 use crate::memory::stats::{Family, Pool};
 use crate::stream::{self, Stream};
@@ -31,8 +32,10 @@ pub struct OfPool {
 
 impl Core {
     /// `driver`: free and total bytes as the driver says.
-    pub fn facts(&self, requested: usize, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
-        let stat = |family, pool| self.stats.get(family, pool).current as usize;
+    pub fn facts(&mut self, requested: usize, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
+        self.collect();
+        let stats = self.stats.stats();
+        let stat = |family, pool| stats.get(family, pool).current as usize;
         let of_pool = |pool| OfPool {
             allocated: stat(Family::AllocatedBytes, pool),
             free: stat(Family::ReservedBytes, pool).saturating_sub(stat(Family::ActiveBytes, pool)),
@@ -61,16 +64,16 @@ impl Core {
     fn in_use_by_streams(&self) -> Vec<(String, usize)> {
         let mut bytes = vec![0; self.slots.len()];
         for pending in &self.pending {
-            let behind = |(slot, count): &&(StreamSlot, u64)| self.slots[*slot as usize].past < *count;
+            let behind = |(slot, count): &&(StreamSlot, u32)| self.slots[*slot as usize].past < *count;
             for (slot, _) in pending.uses.iter().filter(behind) {
-                bytes[*slot as usize] += self.blocks[pending.block].size;
+                bytes[*slot as usize] += block::at(pending.block).size();
             }
         }
         // Two: one stream, and what belongs to none. A single stream is never asked how far it is.
         if self.slots.len() > 2 {
             for area in self.areas.iter().flatten() {
-                let free = self.blocks.chain(area.first).map(|id| &self.blocks[id]).filter(|block| block.state == State::Free);
-                free.filter(|block| !self.is_past(block)).for_each(|block| bytes[block.slot as usize] += block.size);
+                let free = block::chain(area.first).filter(|id| block::at(*id).state() == State::Free);
+                free.filter(|id| !self.is_past(*id)).map(block::at).for_each(|block| bytes[block.owner() as usize] += block.size());
             }
         }
         let name = |slot: usize| format!("0x{:x}", stream::handle_of(Stream { device: self.device, raw: self.slots[slot].key.raw }));

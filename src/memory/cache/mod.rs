@@ -1,6 +1,8 @@
 //! The cache of one device: segments from the driver, cut into blocks that follow the order of their streams.
 //!
-//! - `core`      blocks, lists and statistics, under the device's lock; never waits for the device
+//! - `front`     what a thread keeps to itself: allocates and frees with no lock; `tls` finds it, `thread` makes it
+//! - `home`      a stream's free memory: `freelist` by size, `block` by address
+//! - `core`      the device's memory as a whole, under its lock with all fronts stopped; never waits for the device
 //! - `physical`  handles of the driver, and where they are mapped
 //! - `policy`    how much to take from the driver, and in handles of which size
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory
@@ -9,9 +11,11 @@
 //! - `ladder`    what happens when nothing fits: from a second look to the out-of-memory error
 //! - `message`   what that error says
 
-mod block;
+pub mod block;
 pub mod core;
 mod freelist;
+pub mod front;
+mod home;
 mod ladder;
 mod message;
 mod order;
@@ -19,15 +23,18 @@ mod physical;
 mod policy;
 mod segment;
 mod stitch;
+pub mod thread;
+mod tls;
 
-pub use block::BlockId;
-pub use core::Core;
+pub use block::{BlockId, NIL};
+pub use core::{Core, Lock};
 
 use crate::base::Result;
 use crate::device;
 use crate::memory::options::Options;
 use crate::memory::poison;
 use crate::memory::stats::Stats;
+use crate::memory::totals::Totals;
 use crate::runtime::Runtime;
 use crate::runtime::table::MemAllocationProp;
 use parking_lot::Mutex;
@@ -48,10 +55,11 @@ pub struct Abilities {
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
 /// they are asked or marked), `abilities`, `core`. While `core` is held nothing is asked of the driver that could wait, so that a host
-/// function may free memory whatever other threads wait for. (Only the end of all, `tear_down`, holds it throughout.)
+/// function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     pub device: i32,
-    pub core: Mutex<Core>,
+    pub core: Lock,
+    pub stats: &'static Totals,
     driving: Mutex<()>,
     climbing: Mutex<()>,
     growing: Mutex<()>,
@@ -59,10 +67,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub fn new(device: i32, limit: Option<usize>) -> Cache {
+    /// `memory`: bytes of the device.
+    pub fn new(device: i32, memory: u64, limit: Option<usize>) -> Cache {
+        let stats: &'static Totals = Box::leak(Box::new(Totals::new(memory)));
         Cache {
             device,
-            core: Mutex::new(Core::new(device, limit)),
+            core: Lock::new(Core::new(device, limit, stats)),
+            stats,
             driving: Mutex::new(()),
             climbing: Mutex::new(()),
             growing: Mutex::new(()),
@@ -95,13 +106,13 @@ impl Cache {
         Ok(())
     }
 
-    /// The statistics; blocks that wait for other streams are looked at first, so that an idle device shows none.
+    /// The statistics, without a lock; but blocks that wait for other streams are looked at first, so that an idle device shows none.
     pub fn stats(&self) -> Stats {
         /// No slot: all streams count as others.
         const NOBODY: StreamSlot = StreamSlot::MAX;
-        if !self.core.lock().pending.is_empty() {
+        if self.stats.has_pending() {
             self.settle(NOBODY);
         }
-        self.core.lock().stats
+        self.stats.stats()
     }
 }

@@ -1,29 +1,36 @@
-//! Which frees are past. A free on a stream is a count of that stream; the count is past when the device has done all work that
-//! was enqueued before. An idle stream says so by itself; a busy one is marked with an event, for many frees at once.
+//! Which frees are past. A free on a stream carries the stream's epoch; an epoch ends when the device is asked how far the stream is, and
+//! is past when the device has done all work that was enqueued before. An idle stream says so by itself; a busy one is marked with an
+//! event, for many frees at once.
 //!
 //! While one stream uses a device, none of this happens.
 
 use super::Cache;
 use super::StreamSlot;
+use super::block::{self, State};
 use super::core::{Core, Slot, StreamKey};
+use super::home::LAST_EPOCH;
 use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
+use std::sync::atomic::Ordering::Relaxed;
 
-/// An event on a stream: when it is complete, all up to the count are past.
+/// An event on a stream: when it is complete, all frees up to the epoch are past.
 pub struct Mark {
-    pub count: u64,
+    pub count: u32,
     event: Pooled,
 }
+
+/// What a count belongs to: the stream of a slot, and how often its epochs began anew.
+type Serial = (u64, u32);
 
 /// A stream that is asked how far it is, outside the lock.
 struct Question {
     slot: StreamSlot,
-    serial: u64,
+    serial: Serial,
     key: StreamKey,
-    count: u64,
+    count: u32,
     gone: bool,
     marks: Vec<Mark>,
 }
@@ -31,13 +38,55 @@ struct Question {
 impl Core {
     /// Whether another stream's frees could help `slot`, or blocks wait for other streams.
     fn concerns_others(&self, slot: StreamSlot) -> bool {
-        !self.pending.is_empty() || self.slots.iter().enumerate().any(|(index, other)| index != slot as usize && other.now > other.past)
+        !self.pending.is_empty() || self.slots.iter().enumerate().any(|(index, other)| index != slot as usize && other.is_behind())
+    }
+
+    /// What is freed from now on is told from what was freed so far: the epoch of that. All of a stream that is gone has gone before.
+    fn end_epoch(&mut self, slot: StreamSlot) -> u32 {
+        if self.slots[slot as usize].gone {
+            return u32::MAX;
+        }
+        let home = self.slots[slot as usize].home;
+        let (epoch, freed_in) = (home.epoch.load(Relaxed), home.freed_in.load(Relaxed));
+        if freed_in < epoch {
+            return freed_in;
+        }
+        if epoch >= LAST_EPOCH {
+            self.renumber(slot);
+            return self.end_epoch(slot);
+        }
+        home.epoch.store(epoch + 1, Relaxed);
+        freed_in
+    }
+
+    /// The epochs of a stream begin anew. What is past stays past; of the rest it is forgotten how far it is.
+    fn renumber(&mut self, slot: StreamSlot) {
+        const PAST: u32 = 1;
+        const NOT_YET: u32 = 2;
+        let old = self.slots[slot as usize].past;
+        let number = |epoch: u32| if epoch <= old { PAST } else { NOT_YET };
+        self.collect();
+        for area in self.areas.iter().flatten() {
+            let has_ticket = |state| matches!(state, State::Free | State::Pending);
+            for block in block::chain(area.first).map(block::at).filter(|block| has_ticket(block.state()) && block.owner() == slot) {
+                block.set_ticket(number(block.ticket()));
+            }
+        }
+        for (_, epoch) in self.pending.iter_mut().flat_map(|pending| &mut pending.uses).filter(|(of, _)| *of == slot) {
+            *epoch = number(*epoch);
+        }
+        let slot = &mut self.slots[slot as usize];
+        slot.past = PAST;
+        slot.era += 1;
+        slot.marks.clear();
+        slot.home.epoch.store(NOT_YET, Relaxed);
+        slot.home.freed_in.store(NOT_YET, Relaxed);
     }
 
     /// All up to `count` are past. Nothing happens if the slot means another stream by now.
-    fn advance(&mut self, slot: StreamSlot, serial: u64, count: u64) {
+    fn advance(&mut self, slot: StreamSlot, serial: Serial, count: u32) {
         let slot = &mut self.slots[slot as usize];
-        if slot.serial != serial {
+        if slot.serial() != serial {
             return;
         }
         slot.past = slot.past.max(count);
@@ -57,6 +106,7 @@ impl Cache {
         let _driving = self.driving.lock();
         let mut questions = {
             let mut core = self.core.lock();
+            core.collect();
             if !core.concerns_others(slot) {
                 return;
             }
@@ -76,7 +126,7 @@ impl Cache {
         let mut core = self.core.lock();
         for question in questions {
             let slot = &mut core.slots[question.slot as usize];
-            if slot.serial == question.serial {
+            if slot.serial() == question.serial {
                 slot.marks.extend(question.marks);
             }
         }
@@ -85,7 +135,7 @@ impl Cache {
     }
 
     /// The count that is past, as far as the device tells at once.
-    fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u64> {
+    fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u32> {
         /// More marks say little more about a stream that is far behind.
         const MOST_MARKS: usize = 8;
         let stream = self.stream(question.key);
@@ -106,7 +156,7 @@ impl Cache {
         passed
     }
 
-    fn mark(&self, stream: Stream, count: u64) -> Result<Mark> {
+    fn mark(&self, stream: Stream, count: u32) -> Result<Mark> {
         let event = Pooled::take(self.device)?;
         let entered = stream.enter()?;
         entered.runtime.event_record(event.raw(), entered.raw)?;
@@ -119,11 +169,13 @@ impl Cache {
     pub fn wait(&self, mut enough: impl FnMut(&mut Core) -> bool) -> Result<()> {
         // Oldest need first: the streams that pending blocks wait for, in their order, then those of free memory.
         let wanted: Vec<(StreamSlot, u64)> = {
-            let core = self.core.lock();
+            let mut core = self.core.lock();
+            // What threads keep carries the epoch in which it comes home.
+            core.collect();
             let pending = core.pending.iter().flat_map(|pending| pending.uses.iter().map(|(slot, _)| *slot));
             let mut order: Vec<StreamSlot> = Vec::new();
             for slot in pending.chain(0..core.slots.len() as StreamSlot) {
-                if !order.contains(&slot) && core.slots[slot as usize].now > core.slots[slot as usize].past {
+                if !order.contains(&slot) && core.slots[slot as usize].is_behind() {
                     order.push(slot);
                 }
             }
@@ -152,19 +204,21 @@ impl Cache {
     /// Waits until the frees of a stream are past. False: nobody may wait for it now.
     fn wait_for(&self, slot: StreamSlot, serial: u64) -> Result<bool> {
         let runtime = runtime::runtime()?;
-        let mark = {
+        let (serial, mark) = {
             let _driving = self.driving.lock();
-            let (key, gone, count, mark) = {
+            let (key, gone, count, mark, serial) = {
                 let mut core = self.core.lock();
-                let slot = &mut core.slots[slot as usize];
-                if slot.serial != serial || slot.now <= slot.past {
-                    return Ok(slot.serial == serial);
+                let found = &core.slots[slot as usize];
+                if found.serial != serial || !found.is_behind() {
+                    return Ok(found.serial == serial);
                 }
-                let mark = slot.marks.iter().position(|mark| mark.count >= slot.now).map(|at| slot.marks.remove(at));
-                (slot.key, slot.gone, slot.now, mark)
+                let count = core.end_epoch(slot);
+                let slot = &mut core.slots[slot as usize];
+                let mark = slot.marks.iter().position(|mark| mark.count >= count).map(|at| slot.marks.remove(at));
+                (slot.key, slot.gone, count, mark, slot.serial())
             };
             let stream = self.stream(key);
-            match mark {
+            let mark = match mark {
                 Some(mark) => Some(mark),
                 None if gone || !key.reachable() => None,
                 None => {
@@ -181,7 +235,8 @@ impl Cache {
                         Err(error) => return Err(error),
                     }
                 }
-            }
+            };
+            (serial, mark)
         };
         match mark {
             Some(mark) => {
@@ -189,9 +244,14 @@ impl Cache {
                 self.core.lock().advance(slot, serial, mark.count);
             }
             None => {
-                let counts: Vec<(u64, u64)> = {
-                    let core = self.core.lock();
-                    core.slots.iter().map(|slot| (slot.serial, if slot.gone { u64::MAX } else { slot.now })).collect()
+                let counts: Vec<(Serial, u32)> = {
+                    let mut core = self.core.lock();
+                    let slots = 0..core.slots.len() as StreamSlot;
+                    let count = |slot: StreamSlot| {
+                        let count = core.end_epoch(slot);
+                        (core.slots[slot as usize].serial(), count)
+                    };
+                    slots.map(count).collect()
                 };
                 device::synchronize(self.device)?;
                 let mut core = self.core.lock();
@@ -205,14 +265,15 @@ impl Cache {
 
     /// Makes `stream` wait for all frees so far of other streams, and gives the count of each. Nothing waits on the host; streams that
     /// cannot be waited for are left out.
-    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<(StreamSlot, u64)>> {
+    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<(StreamSlot, u32)>> {
         let _driving = self.driving.lock();
         let mut ordered = Vec::new();
         for slot in slots {
             let (key, gone, count) = {
-                let core = self.core.lock();
+                let mut core = self.core.lock();
+                let count = core.end_epoch(*slot);
                 let slot = &core.slots[*slot as usize];
-                (slot.key, slot.gone, slot.now)
+                (slot.key, slot.gone, count)
             };
             let owner = self.stream(key);
             if gone || !key.reachable() || owner.is_capturing().unwrap_or(true) {
@@ -245,12 +306,12 @@ impl Cache {
         }
         let stream = self.stream(key);
         let last = runtime::runtime()
-            .and_then(|runtime| runtime.outside_capture(|| if stream.query()? { Ok(None) } else { self.mark(stream, u64::MAX).map(Some) }));
+            .and_then(|runtime| runtime.outside_capture(|| if stream.query()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) }));
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
-        let serial = core.slots[slot as usize].serial;
+        let serial = core.slots[slot as usize].serial();
         match last {
-            Ok(None) => core.advance(slot, serial, u64::MAX),
+            Ok(None) => core.advance(slot, serial, u32::MAX),
             Ok(mark) => core.slots[slot as usize].marks.extend(mark),
             Err(_) => {}
         }
@@ -264,17 +325,20 @@ impl Core {
     /// The streams with something that is not known to be past.
     fn questions(&mut self) -> Vec<Question> {
         let mut questions = Vec::new();
-        for (index, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.now > slot.past) {
-            let marks = std::mem::take(&mut slot.marks);
-            let (slot_index, serial, key, count, gone) = (index as StreamSlot, slot.serial, slot.key, slot.now, slot.gone);
-            questions.push(Question { slot: slot_index, serial, key, count, gone, marks });
+        for slot in 0..self.slots.len() as StreamSlot {
+            if self.slots[slot as usize].is_behind() {
+                let count = self.end_epoch(slot);
+                let found = &mut self.slots[slot as usize];
+                let marks = std::mem::take(&mut found.marks);
+                questions.push(Question { slot, serial: found.serial(), key: found.key, count, gone: found.gone, marks });
+            }
         }
         questions
     }
 
     /// The streams whose free memory may still be in use, other than `slot`.
     pub fn owners_in_use(&self, slot: StreamSlot) -> Vec<StreamSlot> {
-        let behind = |(index, other): &(usize, &Slot)| *index != slot as usize && other.now > other.past;
+        let behind = |(index, other): &(usize, &Slot)| *index != slot as usize && other.is_behind();
         self.slots.iter().enumerate().filter(behind).map(|(index, _)| index as StreamSlot).collect()
     }
 }

@@ -1,15 +1,16 @@
 //! Memory from the driver and back. With virtual memory an area is a large reservation of addresses in which handles are mapped as
 //! needed, and a handle goes back when all of its bytes are free; without it an area is one `cudaMalloc`.
 
-use super::block::{Block, BlockId, NIL, State};
-use super::core::{COMMON, Core, Request};
+use super::block::{self, BlockId, MAPPED, SMALL, State};
+use super::core::{COMMON, Core, LARGEST, Request};
 use super::physical::{HandleId, Mapping};
 use super::policy::{Holding, Terms};
 use super::stitch::{Found, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::stats::{Family, Pool};
+use crate::memory::stats::Family;
+use crate::memory::totals::Event;
 use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
@@ -91,22 +92,8 @@ fn release(runtime: &Runtime, handle: MemHandle) {
 impl Core {
     fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
         let index = self.areas.iter().position(Option::is_none).unwrap_or(self.areas.len());
-        let first = self.blocks.insert(Block {
-            address: base,
-            size,
-            requested: 0,
-            ticket: 0,
-            prev: NIL,
-            next: NIL,
-            link_prev: NIL,
-            link_next: NIL,
-            area: index as u32,
-            small,
-            plain,
-            slot,
-            state: State::Unmapped,
-            used_elsewhere: false,
-        });
+        let flags = if small { SMALL } else { 0 } | if plain { 0 } else { MAPPED };
+        let first = self.pool.insert(base, size, flags, State::Unmapped, slot).expect("`has_records` was asked");
         self.unmapped.insert(base, first);
         let area = Some(Area { base, size, small, plain, first });
         if index == self.areas.len() {
@@ -121,7 +108,7 @@ impl Core {
     fn count_handle(&mut self, raw: Option<MemHandle>, size: usize, small: bool) -> HandleId {
         self.stats.add(Family::Segment, small, 1);
         self.stats.add(Family::ReservedBytes, small, size);
-        self.stats.num_device_alloc += 1;
+        self.stats.count(Event::DeviceAlloc);
         self.physical.insert(raw, size, small)
     }
 
@@ -130,7 +117,7 @@ impl Core {
         let (size, small) = (self.physical[id].size, self.physical[id].small);
         self.stats.sub(Family::Segment, small, 1);
         self.stats.sub(Family::ReservedBytes, small, size);
-        self.stats.num_device_free += 1;
+        self.stats.count(Event::DeviceFree);
         self.physical.remove(id);
     }
 
@@ -154,8 +141,8 @@ impl Core {
     fn take_empty_areas(&mut self) -> Vec<(BlockId, Address, usize)> {
         let mut empty = Vec::new();
         for area in self.areas.iter().flatten() {
-            let first = &self.blocks[area.first];
-            if !area.plain && first.state == State::Unmapped && first.size == area.size {
+            let first = block::at(area.first);
+            if !area.plain && first.state() == State::Unmapped && first.size() == area.size {
                 empty.push((area.first, area.base, area.size));
             }
         }
@@ -169,18 +156,18 @@ impl Core {
 impl Core {
     /// An area without memory ends; its only block is in the driver's hands.
     fn forget_area(&mut self, block: BlockId) {
-        let area = self.blocks[block].area;
-        self.blocks.remove(block);
-        self.areas[area as usize] = None;
+        let base = block::at(block).address();
+        self.pool.put(block);
+        self.areas.iter_mut().filter(|area| area.as_ref().is_some_and(|area| area.base == base)).for_each(|area| *area = None);
     }
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, request: &Request, exceed: bool) -> Terms {
-        let large = |family| self.stats.get(family, Pool::Large).current as usize;
+        let active = self.stats.active();
         let holding = Holding {
             reserved: self.reserved(),
-            mean: (large(Family::ActiveBytes) + request.size) / (large(Family::Active) + 1),
-            active: self.stats.current(Family::ActiveBytes) as usize + request.size,
-            peak: self.stats.peak(Family::ActiveBytes) as usize,
+            mean: (active.large_bytes + request.size) / (active.large + 1),
+            active: active.bytes + request.size,
+            peak: active.peak,
             limit: self.limit,
             total: abilities.total,
             granularity,
@@ -199,10 +186,9 @@ fn beyond_the_table(base: Address) -> Error {
 /// Addresses cost nothing: many times the memory leaves room for what is mapped anew. Where the process has fewer left, less.
 fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize) -> Result<(Address, usize)> {
     const TIMES: usize = 8;
-    const MOST: usize = 1 << 40;
     let unit = granularity.max(lookup::GRANULARITY);
     let need = need.next_multiple_of(unit);
-    let mut size = abilities.total.saturating_mul(TIMES).min(MOST).max(need).next_multiple_of(unit);
+    let mut size = abilities.total.saturating_mul(TIMES).min(LARGEST).max(need).next_multiple_of(unit);
     loop {
         match runtime.address_reserve(size, unit) {
             Ok(base) => return Ok((base, size)),
@@ -421,7 +407,7 @@ impl Cache {
             }
         }
         let mut core = self.core.lock();
-        let active = core.stats.current(Family::ActiveBytes) as usize;
+        let active = core.stats.active().bytes;
         core.policy.restart(active);
         released
     }
@@ -430,6 +416,7 @@ impl Cache {
     fn release(&self, runtime: &Runtime, least: usize, enough: usize) -> Result<()> {
         let taken: Vec<(HandleId, Vec<(Mapping, BlockId)>)> = {
             let mut core = self.core.lock();
+            core.collect();
             let mut idle = core.idle_handles(least);
             let mut bytes: usize = 0;
             idle.retain(|(handle, _)| {
@@ -496,8 +483,8 @@ impl Cache {
             }
             Some(owner) => {
                 let mut core = self.core.lock();
-                core.blocks[owner].slot = COMMON;
-                core.blocks[owner].ticket = 0;
+                block::at(owner).set_owner(COMMON);
+                block::at(owner).set_ticket(0);
                 core.make_free(owner);
                 kept.for_each(|block| core.make_hole(block, State::Moved));
             }
@@ -533,7 +520,7 @@ impl Cache {
         for area in core.areas.iter().flatten().filter(|area| !area.plain) {
             insist(|| runtime.address_free(area.base, area.size));
         }
-        *core = Core::new(self.device, core.limit);
+        core.clear();
         drop(core);
         self.forget_abilities();
     }

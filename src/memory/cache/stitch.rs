@@ -5,8 +5,8 @@
 //! by the number of blocks in use.
 
 use super::StreamSlot;
-use super::block::{BlockId, NIL, State};
-use super::core::{COMMON, Core, Request, Slot};
+use super::block::{self, BlockId, NIL, State};
+use super::core::{COMMON, Core, Request};
 use super::physical::HandleId;
 use super::policy::{LARGEST_HANDLE, Terms};
 use super::segment::Refusal;
@@ -19,7 +19,7 @@ use std::ops::Range;
 #[derive(Clone, Copy)]
 pub struct Reach<'a> {
     pub slot: StreamSlot,
-    pub ordered: &'a [(StreamSlot, u64)],
+    pub ordered: &'a [(StreamSlot, u32)],
 }
 
 /// Free blocks of a stream that are looked at, the largest, unless that is not enough: there may be tens of thousands.
@@ -111,27 +111,27 @@ pub enum Found {
 
 impl Core {
     fn reaches(&self, reach: &Reach, id: BlockId) -> bool {
-        let block = &self.blocks[id];
-        block.slot == reach.slot
-            || self.is_past(block)
-            || reach.ordered.iter().any(|(slot, count)| *slot == block.slot && block.ticket <= *count)
+        let block = block::at(id);
+        block.owner() == reach.slot
+            || self.is_past(id)
+            || reach.ordered.iter().any(|(slot, count)| *slot == block.owner() && block.ticket() <= *count)
     }
 
     fn is_free(&self, reach: &Reach, id: BlockId) -> bool {
-        id != NIL && self.blocks[id].state == State::Free && self.reaches(reach, id)
+        id != NIL && block::at(id).state() == State::Free && self.reaches(reach, id)
     }
 
     /// The free blocks of a kind that are within reach.
     fn free_within<'a>(&'a self, reach: &'a Reach, small: bool) -> impl Iterator<Item = BlockId> + 'a {
-        let lists = self.slots.iter().map(move |slot| &slot.lists[usize::from(small)]);
-        lists.flat_map(|list| list.iter(&self.blocks)).filter(|id| self.reaches(reach, *id))
+        let lists = (0..self.slots.len() as StreamSlot).map(move |slot| self.list(slot, small));
+        lists.flat_map(|list| list.iter()).filter(|id| self.reaches(reach, *id))
     }
 
     /// Bytes that waiting for other streams would bring into reach.
     pub fn free_of(&self, reach: &Reach) -> usize {
-        let waited = |id: &BlockId| self.blocks[*id].slot != reach.slot && !self.is_past(&self.blocks[*id]);
+        let waited = |id: &BlockId| block::at(*id).owner() != reach.slot && !self.is_past(*id);
         let both = [false, true].into_iter().flat_map(|small| self.free_within(reach, small));
-        both.filter(waited).map(|id| self.blocks[id].size).sum()
+        both.filter(waited).map(|id| block::at(id).size()).sum()
     }
 
     // ---- in a row
@@ -141,29 +141,28 @@ impl Core {
         let mut best: Vec<BlockId> = Vec::new();
         let mut best_size = usize::MAX;
         // Neighbours of one slot are one block, so every run of several has one that is not common.
-        let has_free = |slot: &Slot| !slot.lists[usize::from(request.small)].is_empty();
-        let mut others = self.slots.iter().enumerate().filter(|(slot, _)| ![COMMON, reach.slot].contains(&(*slot as StreamSlot)));
-        let both = [COMMON, reach.slot].into_iter().all(|slot| has_free(&self.slots[slot as usize]));
-        if !both && !others.any(|(_, slot)| has_free(slot)) {
+        let has_free = |slot: StreamSlot| !self.list(slot, request.small).is_empty();
+        let mut others = (0..self.slots.len() as StreamSlot).filter(|slot| ![COMMON, reach.slot].contains(slot));
+        if ![COMMON, reach.slot].into_iter().all(has_free) && !others.any(has_free) {
             return best;
         }
-        let firsts = self.free_within(reach, request.small).filter(|id| self.blocks[*id].slot != COMMON);
+        let firsts = self.free_within(reach, request.small).filter(|id| block::at(*id).owner() != COMMON);
         for mut first in firsts {
-            let mut before = self.blocks[first].prev;
-            if self.is_free(reach, before) && self.blocks[before].slot == COMMON {
+            let mut before = block::at(first).prev();
+            if self.is_free(reach, before) && block::at(before).owner() == COMMON {
                 first = before;
-                before = self.blocks[first].prev;
+                before = block::at(first).prev();
             }
             if self.is_free(reach, before) {
                 continue;
             }
             let mut run: VecDeque<BlockId> = VecDeque::new();
             let mut size = 0;
-            for id in self.blocks.chain(first).take_while(|id| self.is_free(reach, *id)) {
+            for id in block::chain(first).take_while(|id| self.is_free(reach, *id)) {
                 run.push_back(id);
-                size += self.blocks[id].size;
-                while let Some(front) = run.front().filter(|front| size - self.blocks[**front].size >= request.search) {
-                    size -= self.blocks[*front].size;
+                size += block::at(id).size();
+                while let Some(front) = run.front().filter(|front| size - block::at(**front).size() >= request.search) {
+                    size -= block::at(*front).size();
                     run.pop_front();
                 }
                 if size >= request.search && size < best_size {
@@ -176,40 +175,35 @@ impl Core {
     }
 
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
-    fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u64 {
-        if ordered {
-            self.slots[slot as usize].now += 1;
-            self.slots[slot as usize].now
-        } else {
-            0
-        }
+    fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u32 {
+        if ordered { self.slots[slot as usize].home.note_free() } else { 0 }
     }
 
     /// Moves free blocks to the stream, of the run's ends no more than the request needs.
     pub fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
         let slot = reach.slot;
         let ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
-        let mut surplus = run.iter().map(|id| self.blocks[*id].size).sum::<usize>() - request.search;
+        let mut surplus = run.iter().map(|id| block::at(*id).size()).sum::<usize>() - request.search;
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {
             let mut id = *id;
-            let size = self.blocks[id].size;
-            if self.blocks[id].slot == slot {
+            let size = block::at(id).size();
+            if block::at(id).owner() == slot {
                 continue;
             }
             self.list_remove(id);
             if surplus > 0 && at == run.len() - 1 && surplus < size {
-                let rest = self.blocks.split(id, size - surplus);
+                let rest = self.split(id, size - surplus);
                 self.list_insert(rest);
                 surplus = 0;
             } else if surplus > 0 && at == 0 && surplus < size {
                 let rest = id;
-                id = self.blocks.split(id, surplus);
+                id = self.split(id, surplus);
                 self.list_insert(rest);
                 surplus = 0;
             }
-            self.blocks[id].slot = slot;
-            self.blocks[id].ticket = ticket;
+            block::at(id).set_owner(slot);
+            block::at(id).set_ticket(ticket);
             self.make_free(id);
         }
     }
@@ -217,8 +211,8 @@ impl Core {
     // ---- blocks with no memory of their own
 
     fn detach(&mut self, id: BlockId) {
-        let address = self.blocks[id].address;
-        match self.blocks[id].state {
+        let address = block::at(id).address();
+        match block::at(id).state() {
             State::Free => self.list_remove(id),
             State::Unmapped => drop(self.unmapped.remove(&address)),
             State::Moved => drop(self.moved.remove(&address)),
@@ -227,8 +221,8 @@ impl Core {
     }
 
     fn attach(&mut self, id: BlockId) {
-        let address = self.blocks[id].address;
-        match self.blocks[id].state {
+        let address = block::at(id).address();
+        match block::at(id).state() {
             State::Free => self.list_insert(id),
             State::Unmapped => drop(self.unmapped.insert(address, id)),
             State::Moved => drop(self.moved.insert(address, id)),
@@ -238,40 +232,40 @@ impl Core {
 
     /// Takes a range out of a block, which keeps what lies before it: a block of its own, in the driver's hands.
     pub fn cut_out(&mut self, mut id: BlockId, from: Address, to: Address) -> BlockId {
-        debug_assert!(self.blocks[id].address <= from && to <= self.blocks[id].end() && from < to);
+        debug_assert!(block::at(id).address() <= from && to <= block::at(id).end() && from < to);
         self.detach(id);
-        if to < self.blocks[id].end() {
-            let rest = self.blocks.split(id, to - self.blocks[id].address);
+        if to < block::at(id).end() {
+            let rest = self.split(id, to - block::at(id).address());
             self.attach(rest);
         }
-        if from > self.blocks[id].address {
-            let right = self.blocks.split(id, from - self.blocks[id].address);
+        if from > block::at(id).address() {
+            let right = self.split(id, from - block::at(id).address());
             self.attach(id);
             id = right;
         }
-        self.blocks[id].state = State::Busy;
+        block::at(id).set_state(State::Busy);
         id
     }
 
     /// A block in the driver's hands has no memory of its own, or none at all; joined with its like.
     pub fn make_hole(&mut self, mut id: BlockId, state: State) {
         if state == State::Unmapped {
-            self.blocks[id].slot = COMMON;
-            self.blocks[id].ticket = 0;
+            block::at(id).set_owner(COMMON);
+            block::at(id).set_ticket(0);
         }
-        self.blocks[id].state = state;
-        let like = |core: &Core, id: BlockId, other: BlockId| {
-            other != NIL && core.blocks[other].state == state && core.blocks[other].slot == core.blocks[id].slot
+        block::at(id).set_state(state);
+        let like = |id: BlockId, other: BlockId| {
+            other != NIL && block::at(other).state() == state && block::at(other).owner() == block::at(id).owner()
         };
-        let next = self.blocks[id].next;
-        if like(self, id, next) {
+        let next = block::at(id).next();
+        if like(id, next) {
             self.detach(next);
-            self.blocks.join(id);
+            self.pool.join(id);
         }
-        let prev = self.blocks[id].prev;
-        if like(self, id, prev) {
+        let prev = block::at(id).prev();
+        if like(id, prev) {
             self.detach(prev);
-            self.blocks.join(prev);
+            self.pool.join(prev);
             id = prev;
         }
         self.attach(id);
@@ -282,22 +276,22 @@ impl Core {
     pub fn take_moved(&mut self, from: Address, to: Address, past: bool) -> Option<BlockId> {
         let first = *self.moved.range(..=from).next_back()?.1;
         let mut covering = Vec::new();
-        for id in self.blocks.chain(first) {
-            let block = &self.blocks[id];
-            if block.address >= to {
+        for id in block::chain(first) {
+            let block = block::at(id);
+            if block.address() >= to {
                 break;
             }
-            if block.state != State::Moved || block.end() <= from || (past && !self.is_past(block)) {
+            if block.state() != State::Moved || block.end() <= from || (past && !self.is_past(id)) {
                 return None;
             }
             covering.push(id);
         }
         let mut whole = NIL;
         for id in covering {
-            let block = &self.blocks[id];
-            let (start, end) = (block.address.max(from), block.end().min(to));
+            let block = block::at(id);
+            let (start, end) = (block.address().max(from), block.end().min(to));
             let id = self.cut_out(id, start, end);
-            if whole == NIL { whole = id } else { self.blocks.join(whole) }
+            if whole == NIL { whole = id } else { self.pool.join(whole) }
         }
         Some(whole)
     }
@@ -311,10 +305,10 @@ impl Core {
         if !plain && poison::is_on() {
             return sources;
         }
-        let lists = self.slots.iter().flat_map(|slot| &slot.lists);
-        let blocks = lists.flat_map(|list| list.iter(&self.blocks).take(most)).filter(|id| self.reaches(reach, *id));
-        for block in blocks.filter(|id| plain || !self.blocks[*id].plain) {
-            let (start, end) = (self.blocks[block].address, self.blocks[block].end());
+        let lists = (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small)));
+        let blocks = lists.flat_map(|list| list.iter().take(most)).filter(|id| self.reaches(reach, *id));
+        for block in blocks.filter(|id| plain || block::at(*id).mapped()) {
+            let (start, end) = (block::at(block).address(), block::at(block).end());
             for mapping in self.physical.overlapping(start, end) {
                 let address = mapping.start.max(start);
                 let size = mapping.end().min(end) - address;
@@ -393,22 +387,23 @@ impl Core {
     }
 
     fn size_of(&self, id: BlockId) -> usize {
-        if id == NIL { 0 } else { self.blocks[id].size }
+        if id == NIL { 0 } else { block::at(id).size() }
     }
 
     /// Unmapped addresses with room, behind as much free memory as there is anywhere; else the fewest.
     fn open_end(&self, reach: &Reach, request: &Request, room: impl Fn(usize) -> usize) -> Option<(BlockId, BlockId)> {
         let mut best: Option<(BlockId, BlockId)> = None;
         for id in self.unmapped.values() {
-            let hole = &self.blocks[*id];
-            if hole.small != request.small {
+            let hole = block::at(*id);
+            if hole.small() != request.small {
                 continue;
             }
-            let front = if self.is_free(reach, hole.prev) && self.size_of(hole.prev) < request.search { hole.prev } else { NIL };
+            let front = if self.is_free(reach, hole.prev()) && self.size_of(hole.prev()) < request.search { hole.prev() } else { NIL };
             let better = |(other, its_front): (BlockId, BlockId)| {
-                (self.size_of(its_front), std::cmp::Reverse(self.blocks[other].size)) < (self.size_of(front), std::cmp::Reverse(hole.size))
+                (self.size_of(its_front), std::cmp::Reverse(block::at(other).size()))
+                    < (self.size_of(front), std::cmp::Reverse(hole.size()))
             };
-            if hole.size >= room(self.size_of(front)) && best.is_none_or(better) {
+            if hole.size() >= room(self.size_of(front)) && best.is_none_or(better) {
                 best = Some((*id, front));
             }
         }
@@ -489,11 +484,11 @@ impl Core {
         let parts = parts.into_iter().map(with_sources).collect();
         let mut sizes = vec![terms.largest; make / terms.largest];
         sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
-        let start = self.blocks[space].address;
+        let start = block::at(space).address();
         let mut plan = Plan { front, space, start, parts, make: sizes, ordered: !reach.ordered.is_empty() };
         plan.space = self.cut_out(space, start, start + plan.size());
         if front != NIL {
-            let (start, end) = (self.blocks[front].address, self.blocks[front].end());
+            let (start, end) = (block::at(front).address(), block::at(front).end());
             plan.front = self.cut_out(front, start, end);
         }
         plan
@@ -514,7 +509,7 @@ impl Core {
     pub fn carry_out(&mut self, plan: Plan, reach: &Reach, made: Vec<HandleId>) {
         let slot = reach.slot;
         let parts_before = plan.parts_before();
-        let small = self.blocks[plan.space].small;
+        let small = block::at(plan.space).small();
         let mut ticket = self.ticket_of_taken(slot, plan.ordered);
         let mut at = plan.start;
         let mut owned_from = plan.start;
@@ -539,8 +534,8 @@ impl Core {
             }
             at += part.size;
             for id in &part.sources {
-                if self.blocks[*id].slot == slot {
-                    ticket = ticket.max(self.blocks[*id].ticket);
+                if block::at(*id).owner() == slot {
+                    ticket = ticket.max(block::at(*id).ticket());
                 }
                 self.make_hole(*id, State::Moved);
             }
@@ -550,14 +545,14 @@ impl Core {
             at += self.physical[id].size;
         }
         let mut space = plan.space;
-        self.blocks[space].slot = COMMON;
-        self.blocks[space].ticket = 0;
-        if owned_to < self.blocks[space].end() {
-            let rest = self.blocks.split(space, owned_to - plan.start);
+        block::at(space).set_owner(COMMON);
+        block::at(space).set_ticket(0);
+        if owned_to < block::at(space).end() {
+            let rest = self.split(space, owned_to - plan.start);
             self.make_hole(rest, State::Moved);
         }
         if owned_from > plan.start {
-            let right = self.blocks.split(space, owned_from - plan.start);
+            let right = self.split(space, owned_from - plan.start);
             self.make_hole(space, State::Moved);
             space = right;
         }
@@ -569,10 +564,10 @@ impl Core {
         self.make_free(space);
     }
 
-    fn hand_to(&mut self, id: BlockId, slot: StreamSlot, ticket: u64) {
-        let block = &mut self.blocks[id];
-        block.ticket = if block.slot == slot { block.ticket.max(ticket) } else { ticket };
-        block.slot = slot;
+    fn hand_to(&mut self, id: BlockId, slot: StreamSlot, ticket: u32) {
+        let block = block::at(id);
+        block.set_ticket(if block.owner() == slot { block.ticket().max(ticket) } else { ticket });
+        block.set_owner(slot);
     }
 
     // ---- back where it is still mapped
@@ -598,29 +593,29 @@ impl Core {
         let moved: Vec<(BlockId, Address)> = {
             let first = self.moved.range(..=from).next_back().map_or(from, |(start, _)| *start);
             let within = self.moved.range(first..to).map(|(start, id)| (*id, *start));
-            within.filter(|(id, _)| self.blocks[*id].end() > from).collect()
+            within.filter(|(id, _)| block::at(*id).end() > from).collect()
         };
         let mut cut = self.cut_out_all(&spans);
         for (id, start) in moved {
-            let end = self.blocks[id].end();
+            let end = block::at(id).end();
             cut.push(self.cut_out(id, start.max(from), end.min(to)));
         }
         let slot = reach.slot;
         let mut ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
         for id in &cut[..spans.len()] {
-            if self.blocks[*id].slot == slot {
-                ticket = ticket.max(self.blocks[*id].ticket);
+            if block::at(*id).owner() == slot {
+                ticket = ticket.max(block::at(*id).ticket());
             }
         }
         for id in cut.drain(stay..spans.len()) {
             self.make_hole(id, State::Moved);
         }
-        let first = *cut.iter().min_by_key(|id| self.blocks[**id].address)?;
-        while self.blocks[first].end() < to {
-            self.blocks.join(first);
+        let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
+        while block::at(first).end() < to {
+            self.pool.join(first);
         }
-        self.blocks[first].slot = slot;
-        self.blocks[first].ticket = ticket;
+        block::at(first).set_owner(slot);
+        block::at(first).set_ticket(ticket);
         self.make_free(first);
         self.allocate(slot, request, true)
     }
@@ -674,47 +669,47 @@ impl Core {
     // ---- the whole, checked
 
     /// What the tests of the whole cache check after every step.
-    pub fn check(&self) {
+    pub fn check(&mut self) {
         use crate::memory::stats::Family;
+        self.collect();
         let mut sums = (0, 0, 0);
         let (mut unmapped, mut moved) = (0, 0);
         let mut owned: Vec<(HandleId, usize, usize)> = Vec::new();
         for area in self.areas.iter().flatten() {
             let mut at = area.base;
             let mut last = NIL;
-            for id in self.blocks.chain(area.first) {
-                let block = &self.blocks[id];
-                assert_eq!((block.address, block.prev), (at, last), "blocks cover their area without gaps");
-                assert!(block.size > 0 && block.size.is_multiple_of(super::core::ROUND));
-                assert!(block.small == area.small && block.plain == area.plain);
-                if last != NIL && block.state == State::Free && self.blocks[last].state == State::Free {
-                    assert_ne!(self.blocks[last].slot, block.slot, "free neighbours of a stream are one block");
+            for id in block::chain(area.first) {
+                let block = block::at(id);
+                assert_eq!((block.address(), block.prev()), (at, last), "blocks cover their area without gaps");
+                assert!(block.size() > 0 && block.size().is_multiple_of(super::core::ROUND));
+                assert!(block.small() == area.small && block.mapped() != area.plain);
+                if last != NIL && block.state() == State::Free && block::at(last).state() == State::Free {
+                    assert_ne!(block::at(last).owner(), block.owner(), "free neighbours of a stream are one block");
                 }
-                match block.state {
-                    State::Allocated => sums.0 += block.size,
-                    State::Pending => sums.1 += block.size,
-                    State::Free => sums.2 += block.size,
+                match block.state() {
+                    State::Allocated => sums.0 += block.size(),
+                    State::Pending => sums.1 += block.size(),
+                    State::Free => sums.2 += block.size(),
                     State::Unmapped => {
                         unmapped += 1;
-                        assert_eq!(self.unmapped.get(&block.address), Some(&id));
+                        assert_eq!(self.unmapped.get(&block.address()), Some(&id));
                     }
                     State::Moved => {
                         moved += 1;
-                        assert_eq!(self.moved.get(&block.address), Some(&id));
+                        assert_eq!(self.moved.get(&block.address()), Some(&id));
                     }
-                    State::Busy => panic!("a block in the driver's hands while nothing runs"),
-                    State::Unused => panic!("an unused block in a chain"),
+                    other => panic!("a block is {other:?} while nothing runs"),
                 }
-                let mut mapped = block.address;
-                for mapping in self.physical.overlapping(block.address, block.end()) {
+                let mut mapped = block.address();
+                for mapping in self.physical.overlapping(block.address(), block.end()) {
                     assert!(mapping.start <= mapped, "no gap in what a block covers");
-                    let (from, to) = (mapping.start.max(block.address), mapping.end().min(block.end()));
-                    if block.state != State::Moved {
+                    let (from, to) = (mapping.start.max(block.address()), mapping.end().min(block.end()));
+                    if block.state() != State::Moved {
                         owned.push((mapping.handle, from - mapping.start, to - mapping.start));
                     }
                     mapped = to;
                 }
-                assert_eq!(mapped, if block.state == State::Unmapped { block.address } else { block.end() }, "memory behind a block");
+                assert_eq!(mapped, if block.state() == State::Unmapped { block.address() } else { block.end() }, "memory behind a block");
                 at = block.end();
                 last = id;
             }
@@ -742,7 +737,8 @@ impl Core {
         let mapped: Vec<_> = self.physical.mappings().collect();
         assert_eq!(mapped.len(), self.physical.ids().map(|id| self.physical[id].places.len()).sum::<usize>());
         assert_eq!(mapped.iter().map(|mapping| mapping.size).sum::<usize>(), self.physical.mapped_bytes);
-        let stat = |family| self.stats.current(family) as usize;
+        let stats = self.stats.stats();
+        let stat = |family| stats.current(family) as usize;
         assert_eq!(sums.0, stat(Family::AllocatedBytes));
         assert_eq!(sums.0 + sums.1, stat(Family::ActiveBytes));
         assert_eq!(sums.0 + sums.1 + sums.2, stat(Family::ReservedBytes));

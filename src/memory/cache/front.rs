@@ -1,0 +1,634 @@
+//! What a thread keeps to itself, so that it allocates and frees without a lock and without a line of memory that others write.
+//!
+//! A `Front` is one thread's part of one stream's memory: free blocks up to 1 MiB by exact size, and the blocks of that stream that the
+//! thread freed for others. What it does not have it takes from the stream's `Home`, and what is wanted by nobody goes back there.
+//!
+//! How others get at it. A thread works on its fronts in a *region*: it sets `busy`, then looks whether the front is armed. Whoever needs
+//! all of a device in one hand disarms its fronts, has every processor pass a barrier (membarrier) and waits until nobody is busy that
+//! was; from then on each thread's next call finds its front disarmed and comes to the device's lock. So a thread's own path has no
+//! barrier, no locked instruction, and no load beside those that say which stream is meant.
+//!
+//! A region never waits for the driver, for a lock of the device or for another thread, but for a home that several threads use.
+//!
+//! A block is freed with a plain store by the thread that handed it out, and with a compare-and-swap by any other. If both do it at the
+//! same instant (a defect of the program) the store wins: what other threads freed is looked at again, behind a barrier, before it is used.
+
+use super::block::{self, BlockId, FLIP, NIL, SMALL, State, UNIT, UNIT_SHIFT};
+use super::core::SMALL_LIMIT;
+use super::home::{Held, Home};
+use super::{StreamSlot, tls};
+use crate::memory::lookup;
+use crate::memory::totals::Shard;
+use std::cell::Cell;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, compiler_fence};
+
+/// No handle is this.
+const NEVER: u64 = u64::MAX;
+
+/// A thread as the caches see it. Never freed; the next thread may have it.
+#[repr(C, align(128))]
+pub struct Thread {
+    /// 1: in its region.
+    busy: AtomicU32,
+    /// The handle of the stream that it used last, as the caller gives it.
+    key: AtomicU64,
+    /// What a small block that its front handed out has in its head, beside the address.
+    mark: AtomicU64,
+    front: AtomicPtr<Front>,
+    /// Other streams that it used lately. From here on the thread's own.
+    ways: [Cell<*const Front>; WAYS],
+    /// The front that took a block of another thread last.
+    taker: Cell<*const Front>,
+    pub number: u32,
+}
+
+const WAYS: usize = 16;
+
+unsafe impl Sync for Thread {}
+
+/// Stands for a thread that has no fronts: its keys fit nothing.
+pub static NOBODY: Thread = Thread::new(0);
+
+impl Thread {
+    pub const fn new(number: u32) -> Thread {
+        Thread {
+            busy: AtomicU32::new(0),
+            key: AtomicU64::new(NEVER),
+            mark: AtomicU64::new(block::NO_MARK),
+            front: AtomicPtr::new(null_mut()),
+            ways: [const { Cell::new(null()) }; WAYS],
+            taker: Cell::new(null()),
+            number,
+        }
+    }
+
+    #[inline(always)]
+    fn enter(&self) {
+        self.busy.store(1, Relaxed);
+        // The processor's side of it is the stopper's barrier.
+        compiler_fence(SeqCst);
+    }
+
+    #[inline(always)]
+    fn leave(&self) {
+        self.busy.store(0, Release);
+    }
+
+    /// Waits until it is in no region. Behind a barrier.
+    pub fn wait_idle(&self) {
+        const SPINS: u32 = 200;
+        let mut tries = 0;
+        while self.busy.load(Acquire) != 0 {
+            tries += 1;
+            if tries < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
+
+    fn select(&self, key: u64, front: &Front) {
+        self.front.store(std::ptr::from_ref(front).cast_mut(), Relaxed);
+        self.mark.store(block::mark_of(front.id, SMALL), Relaxed);
+        self.key.store(key, Relaxed);
+    }
+
+    fn forget(&self) {
+        self.key.store(NEVER, Relaxed);
+        self.mark.store(block::NO_MARK, Relaxed);
+    }
+
+    /// Whether a front is what its next call would use unasked.
+    fn selects(&self, front: &Front) -> bool {
+        std::ptr::eq(self.front.load(Relaxed), front) && (self.key.load(Relaxed) != NEVER || self.mark.load(Relaxed) != block::NO_MARK)
+    }
+
+    fn way(&self, handle: usize) -> &Cell<*const Front> {
+        &self.ways[((handle >> 4) ^ (handle >> 9) ^ handle) % WAYS]
+    }
+
+    /// A front that it may use now: in its region.
+    fn armed_way(&self, handle: usize) -> Option<&'static Front> {
+        let front = unsafe { self.way(handle).get().as_ref() }?;
+        (front.is_armed() && front.handle.load(Relaxed) == handle && std::ptr::eq(front.thread(), self)).then_some(front)
+    }
+
+    /// The front that its next calls for the handle use. By the thread itself, under the device's lock. False: they did already.
+    pub fn choose(&self, front: &'static Front, handle: usize, key: usize) -> bool {
+        let known = self.selects(front) && self.key.load(Relaxed) == key as u64;
+        front.handle.store(handle, Relaxed);
+        self.way(handle).set(front);
+        self.select(key as u64, front);
+        !known
+    }
+
+    /// The front that takes other threads' blocks of its stream from now on.
+    pub fn take_for(&self, front: &'static Front) {
+        self.taker.set(front);
+    }
+
+    pub fn forget_ways(&self) {
+        self.ways.iter().chain([&self.taker]).for_each(|way| way.set(null()));
+    }
+}
+
+/// Most bytes that a front keeps free.
+const ROOM: i64 = 4 << 20;
+const SIZES: usize = (SMALL_LIMIT >> UNIT_SHIFT) + 1;
+/// After so many misses the sizes that are kept are chosen anew.
+const ROUND: u32 = 64;
+/// Blocks of other threads that are kept until they are brought home together.
+const LOOSE: usize = 64;
+
+#[repr(C, align(128))]
+pub struct Front {
+    armed: AtomicBool,
+    pub id: u16,
+    pub device: i32,
+    pub slot: StreamSlot,
+    pub home: &'static Home,
+    pub shard: AtomicPtr<Shard>,
+    thread: AtomicPtr<Thread>,
+    /// The canonical handle of its stream.
+    handle: AtomicUsize,
+    room: Cell<i64>,
+    misses: Cell<u32>,
+    loose_count: Cell<u32>,
+    loose_bytes: Cell<usize>,
+    /// Sizes that were asked for lately: blocks of these are kept. A size that is kept is marked.
+    wanted: [Cell<u64>; SIZES.div_ceil(64)],
+    first: [Cell<BlockId>; SIZES],
+    loose: [Cell<BlockId>; LOOSE],
+}
+
+unsafe impl Sync for Front {}
+unsafe impl Send for Front {}
+
+static FRONTS: [AtomicPtr<Front>; 1 << 16] = [const { AtomicPtr::new(null_mut()) }; 1 << 16];
+static COUNT: AtomicU32 = AtomicU32::new(1);
+
+/// The front of a number that a block has.
+#[inline(always)]
+pub fn numbered(id: u16) -> Option<&'static Front> {
+    unsafe { FRONTS[id as usize].load(Acquire).as_ref() }
+}
+
+/// A front of a home. None: 65,535 are there.
+pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
+    let id = COUNT.fetch_update(Relaxed, Relaxed, |count| (count < u32::from(block::FIRST_NO_FRONT)).then_some(count + 1)).ok()? as u16;
+    let front: &'static Front = Box::leak(Box::new(Front {
+        armed: AtomicBool::new(false),
+        id,
+        device,
+        slot,
+        home,
+        shard: AtomicPtr::new(null_mut()),
+        thread: AtomicPtr::new(null_mut()),
+        handle: AtomicUsize::new(0),
+        room: Cell::new(ROOM),
+        misses: Cell::new(0),
+        loose_count: Cell::new(0),
+        loose_bytes: Cell::new(0),
+        wanted: [const { Cell::new(0) }; SIZES.div_ceil(64)],
+        first: [const { Cell::new(NIL) }; SIZES],
+        loose: [const { Cell::new(NIL) }; LOOSE],
+    }));
+    FRONTS[id as usize].store(std::ptr::from_ref(front).cast_mut(), Release);
+    Some(front)
+}
+
+// ---- the two calls
+
+/// Allocates for the stream of `handle` if that needs nothing but what the thread has at hand. False: nothing happened.
+///
+/// # Safety
+/// `out` can be written.
+#[inline(always)]
+pub unsafe fn malloc(out: *mut usize, size: usize, handle: usize) -> bool {
+    let thread = tls::get();
+    thread.enter();
+    if thread.key.load(Relaxed) != handle as u64 {
+        return malloc_other(thread, out, size, handle);
+    }
+    let front = unsafe { &*thread.front.load(Relaxed) };
+    unsafe { malloc_in(thread, front, out, size) }
+}
+
+#[inline(always)]
+unsafe fn malloc_in(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
+    if size.wrapping_sub(1) >= SMALL_LIMIT {
+        return malloc_large(thread, front, out, size);
+    }
+    let units = (size + UNIT - 1) >> UNIT_SHIFT;
+    let first = unsafe { front.first.get_unchecked(units) };
+    let id = first.get();
+    if id == NIL {
+        return malloc_miss(thread, front, out, size);
+    }
+    let record = block::at(id);
+    first.set(record.link_next());
+    let head = record.head.load(Relaxed) ^ FLIP;
+    record.head.store(head, Relaxed);
+    let bytes = units << UNIT_SHIFT;
+    record.link.store((bytes - size) as u64, Relaxed);
+    front.room.set(front.room.get() + bytes as i64);
+    front.shard().allocated_small(bytes as i64, size as i64);
+    unsafe { *out = block::address_in(head) };
+    thread.leave();
+    true
+}
+
+/// The stream is not the one that was used last.
+#[inline(never)]
+fn malloc_other(thread: &Thread, out: *mut usize, size: usize, handle: usize) -> bool {
+    if let Some(front) = thread.armed_way(handle) {
+        thread.select(handle as u64, front);
+        return unsafe { malloc_in(thread, front, out, size) };
+    }
+    thread.leave();
+    false
+}
+
+/// The same for a stream by its canonical handle; `key` is how the caller names it, and finds it by next time.
+pub fn take(size: usize, handle: usize, key: usize) -> Option<usize> {
+    let thread = tls::get();
+    let mut address = 0;
+    thread.enter();
+    let Some(front) = thread.armed_way(handle) else {
+        thread.leave();
+        return None;
+    };
+    thread.select(key as u64, front);
+    unsafe { malloc_in(thread, front, &mut address, size) }.then_some(address)
+}
+
+/// Nothing of that size at hand: from the home.
+#[inline(never)]
+fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
+    let units = (size + UNIT - 1) >> UNIT_SHIFT;
+    let misses = front.misses.get().wrapping_add(1);
+    front.misses.set(misses);
+    let mut home = front.home.hold(thread);
+    if misses.is_multiple_of(ROUND) {
+        front.give_up(&mut home);
+    }
+    front.want(units, true);
+    if front.home.has_brought() {
+        front.take_brought(&mut home);
+    }
+    let kept = &front.first[units];
+    let found = if kept.get() == NIL {
+        home.carve(units as u32, true).or_else(|| {
+            // What is kept may join to what is missing.
+            front.give_up(&mut home);
+            front.want(units, true);
+            home.carve(units as u32, true)
+        })
+    } else {
+        let id = kept.get();
+        kept.set(block::at(id).link_next());
+        front.room.set(front.room.get() + (units << UNIT_SHIFT) as i64);
+        Some(id)
+    };
+    hand_out(thread, front, home, out, size, found)
+}
+
+#[inline(never)]
+fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
+    const MOST: usize = 1 << 40;
+    if size == 0 || size > MOST {
+        thread.leave();
+        return false;
+    }
+    let units = ((size + UNIT - 1) >> UNIT_SHIFT) as u32;
+    let mut home = front.home.hold(thread);
+    let mut found = home.carve(units, false);
+    if found.is_none() && front.home.has_brought() {
+        front.take_brought(&mut home);
+        found = home.carve(units, false);
+    }
+    hand_out(thread, front, home, out, size, found)
+}
+
+#[inline(always)]
+fn hand_out(thread: &Thread, front: &Front, home: Held<'_>, out: *mut usize, size: usize, found: Option<BlockId>) -> bool {
+    let Some(id) = found else {
+        drop(home);
+        thread.leave();
+        return false;
+    };
+    let record = block::at(id);
+    let bytes = record.size();
+    // While nobody else can take it for a free neighbour.
+    record.set(State::Allocated, front.id);
+    drop(home);
+    record.link.store((bytes - size) as u64, Relaxed);
+    let address = record.address();
+    lookup::insert(address, bytes <= SMALL_LIMIT, front.device, id);
+    if bytes <= SMALL_LIMIT {
+        front.shard().allocated_small(bytes as i64, size as i64);
+    } else {
+        front.shard().allocated_large(bytes as i64, size as i64);
+    }
+    unsafe { *out = address };
+    thread.leave();
+    true
+}
+
+/// Frees the block that starts at an address if that needs nothing but what the thread has at hand. False: nothing happened.
+#[inline(always)]
+pub fn free(address: usize) -> bool {
+    let thread = tls::get();
+    thread.enter();
+    let Some(id) = lookup::small_at(address) else {
+        return free_other(thread, address, NIL);
+    };
+    let record = block::at(id);
+    let mark = thread.mark.load(Relaxed);
+    // One comparison: exactly here starts a small block that this front handed out, that no other stream uses, and the front is armed.
+    if record.head.load(Relaxed) != (address as u64).wrapping_add(mark) {
+        return free_other(thread, address, id);
+    }
+    let front = unsafe { &*thread.front.load(Relaxed) };
+    let units = record.units() as usize;
+    if !front.wants(units) {
+        return free_unwanted(thread, front, id);
+    }
+    keep(front, id, units, (address as u64).wrapping_add(mark));
+    if front.room.get() < 0 {
+        return make_room(thread, front);
+    }
+    thread.leave();
+    true
+}
+
+/// A block that was handed out becomes one that is kept.
+#[inline(always)]
+fn keep(front: &Front, id: BlockId, units: usize, head: u64) {
+    let record = block::at(id);
+    record.head.store(head ^ FLIP, Relaxed);
+    let bytes = (units << UNIT_SHIFT) as i64;
+    let requested = bytes - record.link.load(Relaxed) as i64;
+    let first = unsafe { front.first.get_unchecked(units) };
+    record.link.store(u64::from(first.get()), Relaxed);
+    first.set(id);
+    front.room.set(front.room.get() - bytes);
+    front.shard().freed_small(bytes, requested);
+}
+
+#[inline(never)]
+fn make_room(thread: &Thread, front: &Front) -> bool {
+    front.give_up(&mut front.home.hold(thread));
+    front.shard().check_room();
+    thread.leave();
+    true
+}
+
+#[inline(never)]
+fn free_unwanted(thread: &Thread, front: &Front, id: BlockId) -> bool {
+    let record = block::at(id);
+    let bytes = record.size();
+    let requested = record.requested();
+    front.home.hold(thread).free(id);
+    front.shard().freed_small(bytes as i64, requested as i64);
+    thread.leave();
+    true
+}
+
+/// A large block, one of another stream, or one of another thread.
+#[inline(never)]
+fn free_other(thread: &Thread, address: usize, small: BlockId) -> bool {
+    let done = free_found(thread, address, small).or_else(|| free_found(thread, address, lookup::large_at(address).unwrap_or(NIL)));
+    match done {
+        Some(None) => {
+            thread.leave();
+            true
+        }
+        // The region ends before the lock.
+        Some(Some(front)) => {
+            thread.leave();
+            super::thread::bring_home(front);
+            true
+        }
+        None => {
+            thread.leave();
+            false
+        }
+    }
+}
+
+/// None: not that way. A front with many blocks of others, which should go home.
+#[inline(always)]
+fn free_found(thread: &Thread, address: usize, id: BlockId) -> Option<Option<&'static Front>> {
+    let record = block::at(id);
+    let head = record.head.load(Relaxed);
+    let front = numbered(record.owner())?;
+    let mark = block::mark_of(front.id, head);
+    if head != (address as u64).wrapping_add(mark) {
+        return None;
+    }
+    if !std::ptr::eq(front.thread(), thread) {
+        return take_from(thread, front, id, head);
+    }
+    if !front.is_armed() {
+        return None;
+    }
+    let units = record.units() as usize;
+    if head & SMALL == 0 {
+        let (bytes, requested) = (record.size(), record.requested());
+        front.home.hold(thread).free(id);
+        front.shard().freed_large(bytes as i64, requested as i64);
+    } else if front.wants(units) {
+        keep(front, id, units, head);
+        if front.room.get() < 0 {
+            front.give_up(&mut front.home.hold(thread));
+            front.shard().check_room();
+        }
+    } else {
+        let (bytes, requested) = (record.size(), record.requested());
+        front.home.hold(thread).free(id);
+        front.shard().freed_small(bytes as i64, requested as i64);
+    }
+    Some(None)
+}
+
+/// A block that another thread handed out. This thread keeps it aside until many can be brought home behind one barrier.
+#[inline(always)]
+fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<Option<&'static Front>> {
+    let front = unsafe { thread.taker.get().as_ref() }?;
+    let fits = front.is_armed() && std::ptr::eq(front.home, owner.home) && std::ptr::eq(front.thread(), thread);
+    let record = block::at(id);
+    let requested = record.requested();
+    let bytes = record.size();
+    if !fits || !record.change(head, State::Loose, front.id) {
+        return None;
+    }
+    record.set_ticket(u32::from(owner.id));
+    let count = front.loose_count.get();
+    front.loose[count as usize % LOOSE].set(id);
+    front.loose_count.set(count + 1);
+    front.loose_bytes.set(front.loose_bytes.get() + bytes);
+    if head & SMALL != 0 {
+        front.shard().freed_small(bytes as i64, requested as i64);
+    } else {
+        front.shard().freed_large(bytes as i64, requested as i64);
+    }
+    Some((count + 1 == LOOSE as u32 || front.loose_bytes.get() as i64 > ROOM).then_some(front))
+}
+
+impl Front {
+    #[inline(always)]
+    fn shard(&self) -> &Shard {
+        unsafe { &*self.shard.load(Relaxed) }
+    }
+
+    #[inline(always)]
+    pub fn thread(&self) -> *const Thread {
+        self.thread.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn is_armed(&self) -> bool {
+        self.armed.load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn wants(&self, units: usize) -> bool {
+        unsafe { self.wanted.get_unchecked(units >> 6) }.get() >> (units & 63) & 1 != 0
+    }
+
+    fn want(&self, units: usize, wanted: bool) {
+        let word = &self.wanted[units >> 6];
+        let bit = 1 << (units & 63);
+        word.set(if wanted { word.get() | bit } else { word.get() & !bit });
+    }
+
+    /// What others brought: kept where it is wanted, else free.
+    fn take_brought(&self, home: &mut Held<'_>) {
+        for id in self.home.brought() {
+            let record = block::at(id);
+            let units = record.units() as usize;
+            if record.small() && self.wants(units) && self.room.get() > 0 {
+                record.set(State::Cached, self.id);
+                record.link.store(u64::from(self.first[units].get()), Relaxed);
+                self.first[units].set(id);
+                self.room.set(self.room.get() - (units << UNIT_SHIFT) as i64);
+            } else {
+                home.free(id);
+            }
+        }
+    }
+
+    /// Lets go of every block that is kept; no size is wanted any more.
+    fn let_go(&self, mut free: impl FnMut(BlockId)) {
+        self.room.set(ROOM);
+        for (word, bits) in self.wanted.iter().enumerate() {
+            let mut bits = bits.take();
+            while bits != 0 {
+                let mut id = self.first[word * 64 + bits.trailing_zeros() as usize].replace(NIL);
+                bits &= bits - 1;
+                while id != NIL {
+                    let next = block::at(id).link_next();
+                    free(id);
+                    id = next;
+                }
+            }
+        }
+    }
+
+    fn give_up(&self, home: &mut Held<'_>) {
+        self.let_go(|id| home.free(id));
+    }
+
+    // ---- under the device's lock
+
+    /// It becomes the thread's, and may be used in its regions.
+    pub fn arm(&self, thread: &'static Thread, shard: &'static Shard) {
+        self.thread.store(std::ptr::from_ref(thread).cast_mut(), Relaxed);
+        self.shard.store(std::ptr::from_ref(shard).cast_mut(), Relaxed);
+        self.armed.store(true, Release);
+    }
+
+    /// Nobody's, until another thread takes it. Disarmed.
+    pub fn orphan(&self) {
+        self.thread.store(null_mut(), Relaxed);
+    }
+
+    /// From the thread's next region on it comes to the lock. A barrier and `Thread::wait_idle` have to follow.
+    pub fn disarm(&self) {
+        self.armed.store(false, Relaxed);
+        if let Some(thread) = unsafe { self.thread.load(Relaxed).as_ref() }
+            && thread.selects(self)
+        {
+            thread.forget();
+        }
+    }
+
+    /// After `Thread::wait_idle`: whether the thread had chosen this front while it was being disarmed.
+    pub fn was_chosen_meanwhile(&self) -> bool {
+        unsafe { self.thread.load(Relaxed).as_ref() }.is_some_and(|thread| thread.selects(self))
+    }
+
+    pub fn owner(&self) -> Option<&'static Thread> {
+        unsafe { self.thread.load(Relaxed).as_ref() }
+    }
+
+    /// All blocks that it keeps. All fronts are stopped.
+    pub fn empty(&self) -> Vec<BlockId> {
+        let mut kept = Vec::new();
+        if self.room.get() != ROOM {
+            self.let_go(|id| kept.push(id));
+        }
+        kept
+    }
+
+    pub fn has_loose(&self) -> bool {
+        self.loose_count.get() != 0
+    }
+
+    /// The blocks of other threads that it holds, with the fronts that handed them out; none of these is in its region. Blocks that their
+    /// own thread freed at the same instant are left out.
+    pub fn loose(&self) -> impl Iterator<Item = BlockId> {
+        let count = self.loose_count.take() as usize;
+        self.loose_bytes.set(0);
+        self.loose[..count.min(LOOSE)].iter().map(Cell::take).filter(|id| {
+            let record = block::at(*id);
+            let ours = record.state() == State::Loose && record.owner() == self.id;
+            if !ours {
+                self.shard().unfreed(record.small(), record.size(), record.size());
+            }
+            ours
+        })
+    }
+
+    /// The threads whose regions have to end before `loose`.
+    pub fn loose_owners(&self) -> impl Iterator<Item = &'static Thread> {
+        let count = self.loose_count.get() as usize;
+        self.loose[..count.min(LOOSE)].iter().filter_map(|id| numbered(block::at(id.get()).ticket() as u16)?.owner())
+    }
+}
+
+// ---- barriers
+
+/// Registers the process for `barrier`. False: the kernel has none; then there are no fronts.
+pub fn can_stop() -> bool {
+    use std::sync::OnceLock;
+    static CAN: OnceLock<bool> = OnceLock::new();
+    const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+    *CAN.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED))
+}
+
+/// Every thread of the process that runs passes a full barrier.
+pub fn barrier() {
+    const PRIVATE_EXPEDITED: i32 = 1 << 3;
+    membarrier(PRIVATE_EXPEDITED);
+}
+
+#[cfg(target_os = "linux")]
+fn membarrier(command: i32) -> bool {
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn membarrier(_command: i32) -> bool {
+    false
+}

@@ -1,0 +1,264 @@
+//! A stream's free memory on its device, and the order of its frees.
+//!
+//! Who may touch it: the thread whose fronts alone use it (`owner`), in its region; where several do, whoever has `taken` it, in his
+//! region; and anybody under the device's lock with all fronts stopped. See `front`.
+
+use super::StreamSlot;
+use super::block::{self, BlockId, NIL, Pool, Record, State, UNIT, UNIT_SHIFT};
+use super::freelist::FreeList;
+use super::front::Thread;
+use crate::memory::stats::Family;
+use crate::memory::totals::Totals;
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+
+#[repr(align(128))]
+pub struct Home {
+    /// The thread that uses it alone.
+    pub owner: AtomicPtr<Thread>,
+    taken: AtomicBool,
+    /// Blocks that other threads freed, linked: they join the free ones when somebody looks.
+    incoming: AtomicU32,
+    /// Frees carry it. When the device is asked how far the stream is, the next one begins, with all fronts stopped.
+    pub epoch: AtomicU32,
+    /// The newest epoch in which something was freed.
+    pub freed_in: AtomicU32,
+    shelf: UnsafeCell<Shelf>,
+}
+
+unsafe impl Sync for Home {}
+unsafe impl Send for Home {}
+
+/// What is in a home.
+pub struct Shelf {
+    pub slot: StreamSlot,
+    /// Free blocks: small, large.
+    lists: [FreeList; 2],
+    pub pool: Pool,
+    totals: &'static Totals,
+}
+
+/// A home in the hands of a thread that is in its region.
+pub struct Held<'a> {
+    home: &'a Home,
+    shared: bool,
+}
+
+impl std::ops::Deref for Held<'_> {
+    type Target = Shelf;
+    #[inline(always)]
+    fn deref(&self) -> &Shelf {
+        unsafe { &*self.home.shelf.get() }
+    }
+}
+
+impl std::ops::DerefMut for Held<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Shelf {
+        unsafe { &mut *self.home.shelf.get() }
+    }
+}
+
+impl Held<'_> {
+    /// A block that is freed now.
+    #[inline(always)]
+    pub fn free(&mut self, id: BlockId) {
+        block::at(id).set_ticket(self.home.note_free());
+        self.make_free(id);
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.shared {
+            self.home.taken.store(false, Release);
+        }
+    }
+}
+
+/// Frees start with it. In tests near the end, so that they see the counter begin anew.
+pub const FIRST_EPOCH: u32 = if cfg!(debug_assertions) { LAST_EPOCH - 200 } else { 1 };
+/// Then tickets are renumbered.
+pub const LAST_EPOCH: u32 = u32::MAX - 8;
+
+impl Home {
+    /// None: the table of blocks is full.
+    pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
+        let mut pool = Pool::default();
+        let lists = [FreeList::new(pool.take()?), FreeList::new(pool.take()?)];
+        let shelf = Shelf { slot, lists, pool, totals };
+        Some(Box::leak(Box::new(Home {
+            owner: AtomicPtr::new(null_mut()),
+            taken: AtomicBool::new(false),
+            incoming: AtomicU32::new(NIL),
+            epoch: AtomicU32::new(FIRST_EPOCH),
+            freed_in: AtomicU32::new(0),
+            shelf: UnsafeCell::new(shelf),
+        })))
+    }
+
+    /// Another stream's: nothing of it is left.
+    pub fn begin_anew(&self) {
+        self.epoch.store(FIRST_EPOCH, Relaxed);
+        self.freed_in.store(0, Relaxed);
+    }
+
+    pub fn has_brought(&self) -> bool {
+        self.incoming.load(Relaxed) != NIL
+    }
+
+    /// Something is freed: the epoch that it carries.
+    #[inline(always)]
+    pub fn note_free(&self) -> u32 {
+        let epoch = self.epoch.load(Relaxed);
+        self.freed_in.store(epoch, Relaxed);
+        epoch
+    }
+
+    /// For a thread in its region, one of whose fronts uses this home.
+    #[inline(always)]
+    pub fn hold(&self, thread: &Thread) -> Held<'_> {
+        let shared = !std::ptr::eq(self.owner.load(Relaxed), thread);
+        if shared {
+            self.take();
+        }
+        Held { home: self, shared }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take(&self) {
+        const SPINS: u32 = 100;
+        let mut tries = 0;
+        while self.taken.swap(true, Acquire) {
+            while self.taken.load(Relaxed) {
+                tries += 1;
+                if tries < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The device's lock is held and all fronts are stopped; no other reference to the shelf lives.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn shelf(&self) -> &mut Shelf {
+        unsafe { &mut *self.shelf.get() }
+    }
+
+    /// A block that somebody else freed. From any thread.
+    pub fn bring(&self, id: BlockId) {
+        let mut first = self.incoming.load(Relaxed);
+        loop {
+            block::at(id).link.store(u64::from(first), Relaxed);
+            match self.incoming.compare_exchange_weak(first, id, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    /// All that others brought since.
+    pub fn brought(&self) -> impl Iterator<Item = BlockId> {
+        let mut id = if self.incoming.load(Relaxed) == NIL { NIL } else { self.incoming.swap(NIL, Acquire) };
+        std::iter::from_fn(move || {
+            let this = id;
+            if this != NIL {
+                id = block::at(this).link_next();
+            }
+            (this != NIL).then_some(this)
+        })
+    }
+}
+
+impl Shelf {
+    pub fn list(&self, small: bool) -> &FreeList {
+        &self.lists[usize::from(small)]
+    }
+
+    #[inline(always)]
+    pub fn insert(&mut self, id: BlockId) {
+        let record = block::at(id);
+        if !record.mapped() {
+            self.count_split(record, true);
+        }
+        self.lists[usize::from(record.small())].insert(id);
+    }
+
+    #[inline(always)]
+    pub fn remove(&mut self, id: BlockId) {
+        let record = block::at(id);
+        if !record.mapped() {
+            self.count_split(record, false);
+        }
+        self.lists[usize::from(record.small())].remove(id);
+    }
+
+    /// torch's inactive split: a free part of a plain segment whose other parts are in use.
+    #[cold]
+    fn count_split(&self, record: &Record, more: bool) {
+        if record.prev() == NIL && record.next() == NIL {
+            return;
+        }
+        let count = if more { Totals::add } else { Totals::sub };
+        count(self.totals, Family::InactiveSplit, record.small(), 1);
+        count(self.totals, Family::InactiveSplitBytes, record.small(), record.size());
+    }
+
+    /// A block that is in no list becomes free memory of the stream, joined with what is free beside it.
+    #[inline(always)]
+    pub fn make_free(&mut self, mut id: BlockId) {
+        let record = block::at(id);
+        record.set(State::Free, self.slot);
+        let (prev, next) = (record.prev(), record.next());
+        if block::at(next).is_free_of(self.slot) {
+            self.remove(next);
+            self.pool.join(id);
+        }
+        if block::at(prev).is_free_of(self.slot) {
+            self.remove(prev);
+            self.pool.join(prev);
+            id = prev;
+        }
+        self.insert(id);
+    }
+
+    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free.
+    #[inline(always)]
+    pub fn carve(&mut self, units: u32, small: bool) -> Option<BlockId> {
+        let id = self.lists[usize::from(small)].find(units, false)?;
+        self.cut(id, units)
+    }
+
+    #[inline(always)]
+    fn cut(&mut self, id: BlockId, units: u32) -> Option<BlockId> {
+        self.remove(id);
+        if block::at(id).units() > units {
+            match self.pool.split(id, (units as usize) << UNIT_SHIFT) {
+                Some(rest) => self.insert(rest),
+                None => {
+                    self.insert(id);
+                    return None;
+                }
+            }
+        }
+        Some(id)
+    }
+
+    /// The same at a multiple of `alignment`; `search` bytes surely hold it. `all` searches to the end.
+    pub fn carve_aligned(&mut self, size: usize, alignment: usize, search: usize, small: bool, all: bool) -> Option<BlockId> {
+        let mut id = self.lists[usize::from(small)].find((search >> UNIT_SHIFT) as u32, all)?;
+        let offset = block::at(id).address().next_multiple_of(alignment) - block::at(id).address();
+        if offset > 0 {
+            self.remove(id);
+            let aligned = self.pool.split(id, offset);
+            self.insert(id);
+            id = aligned?;
+            self.insert(id);
+        }
+        debug_assert!(size.is_multiple_of(UNIT));
+        self.cut(id, (size >> UNIT_SHIFT) as u32)
+    }
+}

@@ -1,0 +1,90 @@
+//! Threads and their fronts: how a thread gets one, and what becomes of them when it ends or forks.
+
+use super::block::{self, BlockId};
+use super::core::StreamKey;
+use super::front::{self, Front, NOBODY, Thread};
+use super::{Cache, tls};
+use crate::base::{Result, process};
+use crate::stream::{self, Stream};
+use parking_lot::Mutex;
+use std::cell::OnceCell;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Threads that ended; the next ones are they again.
+static ENDED: Mutex<Vec<&'static Thread>> = Mutex::new(Vec::new());
+static NUMBER: AtomicU32 = AtomicU32::new(1);
+
+/// Gives the thread's fronts back when it ends.
+struct End(&'static Thread);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        tls::set(&NOBODY);
+        if process::is_running() {
+            crate::memory::forget_thread(self.0);
+        }
+        self.0.forget_ways();
+        ENDED.lock().push(self.0);
+    }
+}
+
+/// The calling thread. None: it is ending.
+fn this() -> Option<&'static Thread> {
+    thread_local!(static END: OnceCell<End> = const { OnceCell::new() });
+    END.try_with(|end| {
+        let End(thread) = end.get_or_init(|| {
+            let thread = ENDED.lock().pop();
+            End(thread.unwrap_or_else(|| Box::leak(Box::new(Thread::new(NUMBER.fetch_add(1, Relaxed))))))
+        });
+        tls::set(thread);
+        *thread
+    })
+    .ok()
+}
+
+/// In the child of a fork: the thread has no fronts, so every call comes to where forks are refused.
+pub fn forked() {
+    tls::set(&NOBODY);
+}
+
+/// The handle that means this stream whatever device or stream is current: what fronts are found by.
+pub fn canonical(stream: Stream) -> usize {
+    /// Per-thread default streams: no address is this high.
+    const PER_THREAD: usize = 1 << 63;
+    match stream.raw {
+        stream::PER_THREAD => PER_THREAD + stream.device as usize,
+        _ => stream::handle_of(stream),
+    }
+}
+
+/// Makes the calling thread's front of a stream ready, so that its next call finds it. `key`: the handle as the caller gives it.
+/// False: there is none to be had, or it was ready, and what the call wanted is not there.
+pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
+    let Some(thread) = with_fronts() else { return Ok(false) };
+    let stream_key = StreamKey::of(stream);
+    let mut core = cache.core.quiet();
+    let slot = core.slot_of(stream_key)?;
+    let Some(front) = core.arm(thread, slot, true) else { return Ok(false) };
+    Ok(thread.choose(front, canonical(stream), key))
+}
+
+/// The same for a thread that frees a block.
+pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
+    let Some(thread) = with_fronts() else { return false };
+    let mut core = cache.core.quiet();
+    let slot = core.slot_of_block(block);
+    let ordinary = block::at(block).mapped() && block::at(block).clean();
+    ordinary && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
+}
+
+fn with_fronts() -> Option<&'static Thread> {
+    if front::can_stop() && crate::memory::may_have_fronts() { this() } else { None }
+}
+
+/// Takes other threads' blocks home that a front of this thread holds.
+pub fn bring_home(front: &Front) {
+    if let Some(cache) = crate::memory::existing(front.device) {
+        cache.core.quiet().bring_home(front);
+    }
+}

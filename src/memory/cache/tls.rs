@@ -1,0 +1,69 @@
+//! One pointer for each thread, found with two instructions.
+//!
+//! A `thread_local!` of a shared library costs a call each time. With initial-exec storage the library needs eight bytes of the room that
+//! the loader keeps for libraries that are opened late, and the access is a load.
+
+use super::front::{NOBODY, Thread};
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod place {
+    use super::*;
+
+    std::arch::global_asm!(
+        ".section .tdata.tcuda_front_thread, \"awT\", @progbits",
+        ".globl tcuda_front_thread",
+        ".hidden tcuda_front_thread",
+        ".type tcuda_front_thread, @object",
+        ".size tcuda_front_thread, 8",
+        ".p2align 3",
+        "tcuda_front_thread:",
+        ".quad {nobody}",
+        ".previous",
+        nobody = sym NOBODY,
+    );
+
+    #[inline(always)]
+    pub fn get() -> &'static Thread {
+        let thread: *const Thread;
+        unsafe {
+            std::arch::asm!(
+                "mov {thread}, qword ptr [rip + tcuda_front_thread@GOTTPOFF]",
+                "mov {thread}, qword ptr fs:[{thread}]",
+                thread = out(reg) thread,
+                options(readonly, nostack, preserves_flags)
+            );
+            &*thread
+        }
+    }
+
+    pub fn set(thread: &'static Thread) {
+        unsafe {
+            std::arch::asm!(
+                "mov {offset}, qword ptr [rip + tcuda_front_thread@GOTTPOFF]",
+                "mov qword ptr fs:[{offset}], {thread}",
+                offset = out(reg) _,
+                thread = in(reg) thread,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+mod place {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local!(static THREAD: Cell<&'static Thread> = const { Cell::new(&NOBODY) });
+
+    #[inline(always)]
+    pub fn get() -> &'static Thread {
+        THREAD.try_with(Cell::get).unwrap_or(&NOBODY)
+    }
+
+    pub fn set(thread: &'static Thread) {
+        let _ = THREAD.try_with(|place| place.set(thread));
+    }
+}
+
+pub use place::{get, set};

@@ -1,0 +1,588 @@
+//! Where the statistics of a device are counted, read by anybody without a lock.
+//!
+//! What a thread hands out and takes back it counts alone, in its own shard: sums over time, of which the current figure is the
+//! difference. A peak belongs to all shards together, so each has a ceiling: how far its figures may rise before somebody must look
+//! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
+//! ceiling is `CREDIT` of the device's memory away, and a peak is exact to twice that for each thread.
+
+use super::stats::{Family, Pool, Stat, Stats};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32};
+
+/// What is counted of a block: that there is one, its bytes, and those asked for.
+const MEASURES: usize = 3;
+type Measures = [i64; MEASURES];
+const COUNT: usize = 0;
+const BYTES: usize = 1;
+const REQUESTED: usize = 2;
+
+/// Small and large blocks.
+const SIZES: usize = 2;
+pub const SMALL: usize = 0;
+pub const LARGE: usize = 1;
+
+/// A lane with several threads is the device's memory over this.
+const CREDIT: i64 = 512;
+
+#[inline(always)]
+fn bump(counter: &AtomicI64, amount: i64) {
+    // One writer: a plain addition, which others see whole.
+    counter.store(counter.load(Relaxed).wrapping_add(amount), Relaxed);
+}
+
+/// What one thread counts for one device. Written by that thread in its fronts, or by whoever has stopped them.
+#[repr(C, align(128))]
+pub struct Shard {
+    /// How much more of small blocks may be handed out; at least as low as the ceilings say.
+    lanes: [Cell<i64>; MEASURES],
+    allocated: [[AtomicI64; MEASURES]; SIZES],
+    freed: [[AtomicI64; MEASURES]; SIZES],
+    /// What may be handed out of small, of large and of all blocks.
+    ceilings: [[Cell<i64>; MEASURES]; SIZES + 1],
+    totals: &'static Totals,
+    /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
+    common: bool,
+    /// Its thread allocates, not only frees.
+    allocates: Cell<bool>,
+    /// Some thread counts here; else the next may.
+    taken: AtomicBool,
+    next: AtomicPtr<Shard>,
+}
+
+// Cells are touched by one thread at a time: see `front`.
+unsafe impl Sync for Shard {}
+unsafe impl Send for Shard {}
+
+impl Shard {
+    #[inline(always)]
+    pub fn allocated_small(&self, bytes: i64, requested: i64) {
+        self.count(&self.allocated[SMALL], bytes, requested);
+        let lanes = &self.lanes;
+        let count = lanes[COUNT].get() - 1;
+        let size = lanes[BYTES].get() - bytes;
+        let asked = lanes[REQUESTED].get() - requested;
+        lanes[COUNT].set(count);
+        lanes[BYTES].set(size);
+        lanes[REQUESTED].set(asked);
+        if (count | size | asked) < 0 {
+            self.look();
+        }
+    }
+
+    #[inline(always)]
+    pub fn freed_small(&self, bytes: i64, requested: i64) {
+        self.count(&self.freed[SMALL], bytes, requested);
+        let lanes = &self.lanes;
+        lanes[COUNT].set(lanes[COUNT].get() + 1);
+        lanes[BYTES].set(lanes[BYTES].get() + bytes);
+        lanes[REQUESTED].set(lanes[REQUESTED].get() + requested);
+    }
+
+    #[inline(always)]
+    pub fn allocated_large(&self, bytes: i64, requested: i64) {
+        self.count(&self.allocated[LARGE], bytes, requested);
+        let mut signs = 0;
+        for (measure, amount) in [1, bytes, requested].into_iter().enumerate() {
+            // Small blocks have that much less room, if all of them together have.
+            self.lanes[measure].set(self.lanes[measure].get() - amount);
+            let [_, large, all] = self.rooms(measure);
+            signs |= large | all;
+        }
+        if signs < 0 {
+            self.publish();
+        }
+    }
+
+    #[inline(always)]
+    pub fn freed_large(&self, bytes: i64, requested: i64) {
+        self.count(&self.freed[LARGE], bytes, requested);
+        self.check_room();
+    }
+
+    #[inline(always)]
+    fn count(&self, sums: &[AtomicI64; MEASURES], bytes: i64, requested: i64) {
+        bump(&sums[COUNT], 1);
+        bump(&sums[BYTES], bytes);
+        bump(&sums[REQUESTED], requested);
+    }
+
+    #[inline(always)]
+    fn now(&self, size: usize, measure: usize) -> i64 {
+        self.allocated[size][measure].load(Relaxed) - self.freed[size][measure].load(Relaxed)
+    }
+
+    /// How far it is to the ceilings of small, of large and of all blocks.
+    #[inline(always)]
+    fn rooms(&self, measure: usize) -> [i64; SIZES + 1] {
+        let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
+        let room = |of: usize, now: i64| self.ceilings[of][measure].get() - now;
+        [room(SMALL, small), room(LARGE, large), room(SIZES, small + large)]
+    }
+
+    /// The lane has ended. Where large blocks have made room since, it goes on.
+    #[cold]
+    #[inline(never)]
+    fn look(&self) {
+        let mut signs = 0;
+        for (measure, lane) in self.lanes.iter().enumerate() {
+            let [small, _, all] = self.rooms(measure);
+            lane.set(small.min(all));
+            signs |= small | all;
+        }
+        if signs < 0 {
+            self.publish();
+        }
+    }
+
+    /// All threads of the device are stopped.
+    pub fn allocated(&self, small: bool, bytes: usize, requested: usize) {
+        if small {
+            self.allocated_small(bytes as i64, requested as i64)
+        } else {
+            self.allocated_large(bytes as i64, requested as i64)
+        }
+        if self.common {
+            self.totals.renew();
+        }
+    }
+
+    /// A block that is free at once; else `freed_later` and `done`.
+    pub fn freed(&self, small: bool, bytes: usize, requested: usize) {
+        if small { self.freed_small(bytes as i64, requested as i64) } else { self.freed_large(bytes as i64, requested as i64) }
+    }
+
+    /// A block that other streams may still use: it stays active, and takes its room.
+    pub fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
+        let size = if small { SMALL } else { LARGE };
+        self.totals.pend(size, [1, bytes as i64, requested as i64]);
+        self.count(&self.freed[size], bytes as i64, requested as i64);
+        // What is pending is active, and no room for more.
+        for (measure, amount) in [1, bytes as i64, requested as i64].into_iter().enumerate() {
+            for of in [size, SIZES] {
+                let ceiling = &self.ceilings[of][measure];
+                ceiling.set(ceiling.get() - amount);
+            }
+        }
+    }
+
+    /// A free that should not have counted.
+    pub fn unfreed(&self, small: bool, bytes: usize, requested: usize) {
+        let sums = &self.freed[if small { SMALL } else { LARGE }];
+        bump(&sums[COUNT], -1);
+        bump(&sums[BYTES], -(bytes as i64));
+        bump(&sums[REQUESTED], -(requested as i64));
+        self.close();
+    }
+
+    /// With several threads: the room that frees have made is given back in time.
+    #[inline(always)]
+    pub fn check_room(&self) {
+        if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.totals.credit {
+            self.publish();
+        }
+    }
+
+    /// It looks anew at its next block.
+    fn close(&self) {
+        self.lanes.iter().for_each(|lane| lane.set(0));
+        self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
+    }
+
+    /// Both sums as they were at one instant, while the thread goes on.
+    fn read(&self, size: usize, measure: usize) -> (i64, i64) {
+        const TRIES: usize = 8;
+        let freed = || self.freed[size][measure].load(Acquire);
+        let mut gone = freed();
+        for _ in 0..TRIES {
+            let had = self.allocated[size][measure].load(Acquire);
+            let now = freed();
+            if now == gone {
+                return (had, gone);
+            }
+            gone = now;
+        }
+        (self.allocated[size][measure].load(Acquire), freed())
+    }
+
+    /// Raises the peaks to what is handed out now, and makes new room.
+    #[cold]
+    #[inline(never)]
+    fn publish(&self) {
+        let rooms = self.totals.raise_peaks();
+        let alone = self.totals.alone.load(Relaxed);
+        for measure in 0..MEASURES {
+            let credit = if measure == COUNT { self.totals.credit >> block_shift() } else { self.totals.credit };
+            let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
+            for (of, now) in [small, large, small + large].into_iter().enumerate() {
+                self.ceilings[of][measure].set(now + if alone { rooms[of][measure] } else { credit });
+            }
+            let [small, _, all] = self.rooms(measure);
+            self.lanes[measure].set(small.min(all));
+        }
+    }
+}
+
+/// The least size of a block, as a power of two.
+const fn block_shift() -> u32 {
+    super::cache::block::UNIT_SHIFT
+}
+
+/// A figure that is counted under a device's lock, or rarely.
+#[derive(Default)]
+struct Counter {
+    current: AtomicI64,
+    peak: AtomicI64,
+    allocated: AtomicI64,
+    freed: AtomicI64,
+}
+
+impl Counter {
+    fn add(&self, amount: i64) {
+        let now = self.current.fetch_add(amount, Relaxed) + amount;
+        self.allocated.fetch_add(amount, Relaxed);
+        self.peak.fetch_max(now, Relaxed);
+    }
+
+    fn sub(&self, amount: i64) {
+        self.current.fetch_sub(amount, Relaxed);
+        self.freed.fetch_add(amount, Relaxed);
+    }
+
+    fn get(&self) -> Stat {
+        let of = |value: &AtomicI64| value.load(Relaxed);
+        Stat { current: of(&self.current), peak: of(&self.peak), allocated: of(&self.allocated), freed: of(&self.freed) }
+    }
+}
+
+/// How often something happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Everything free was given back to the driver to make room.
+    AllocRetry,
+    Ooms,
+    SyncAllStreams,
+    DeviceAlloc,
+    DeviceFree,
+}
+
+/// What is handed out or pending on a device.
+pub struct Active {
+    pub bytes: usize,
+    pub large: usize,
+    pub large_bytes: usize,
+    /// The most bytes that were.
+    pub peak: usize,
+}
+
+/// Of a device. Never freed.
+pub struct Totals {
+    shards: AtomicPtr<Shard>,
+    adding: Mutex<()>,
+    /// One thread at most allocates.
+    alone: AtomicBool,
+    threads: AtomicU32,
+    credit: i64,
+    /// Of small, large and all blocks: allocated, and active.
+    peaks: [[AtomicI64; MEASURES]; SIZES + 1],
+    active_peaks: [[AtomicI64; MEASURES]; SIZES + 1],
+    /// Freed, but perhaps in use by other streams.
+    pending: [[AtomicI64; MEASURES]; SIZES],
+    /// What was allocated, and freed, when the sums over time were reset.
+    allocated_before: [[AtomicI64; MEASURES]; SIZES],
+    freed_before: [[AtomicI64; MEASURES]; SIZES],
+    active_freed_before: [[AtomicI64; MEASURES]; SIZES],
+    /// By family, and small, large, all: segments, reserved bytes, inactive splits and their bytes.
+    counters: [[Counter; SIZES + 1]; 4],
+    events: [AtomicI64; 5],
+}
+
+fn counter_of(family: Family) -> Option<usize> {
+    match family {
+        Family::Segment => Some(0),
+        Family::ReservedBytes => Some(1),
+        Family::InactiveSplit => Some(2),
+        Family::InactiveSplitBytes => Some(3),
+        _ => None,
+    }
+}
+
+fn read(all: &[[AtomicI64; MEASURES]; SIZES]) -> [Measures; SIZES] {
+    std::array::from_fn(|size| std::array::from_fn(|measure| all[size][measure].load(Relaxed)))
+}
+
+impl Totals {
+    /// `memory`: bytes of the device.
+    pub fn new(memory: u64) -> Totals {
+        Totals {
+            shards: AtomicPtr::default(),
+            adding: Mutex::new(()),
+            alone: AtomicBool::new(true),
+            threads: AtomicU32::new(0),
+            credit: (memory as i64 / CREDIT).max(1 << 20),
+            peaks: Default::default(),
+            active_peaks: Default::default(),
+            pending: Default::default(),
+            allocated_before: Default::default(),
+            freed_before: Default::default(),
+            active_freed_before: Default::default(),
+            counters: Default::default(),
+            events: Default::default(),
+        }
+    }
+
+    fn shards(&self) -> impl Iterator<Item = &'static Shard> {
+        let of = |link: &AtomicPtr<Shard>| unsafe { link.load(Acquire).as_ref() };
+        std::iter::successors(of(&self.shards), move |shard| of(&shard.next))
+    }
+
+    /// A shard for a thread, or for what is counted under the device's lock. All threads of the device are stopped.
+    pub fn take_shard(&'static self, thread: bool) -> &'static Shard {
+        let _adding = self.adding.lock();
+        let known = self.shards().find(|shard| !shard.taken.load(Relaxed) && shard.common != thread);
+        let shard = known.unwrap_or_else(|| {
+            let shard = Box::leak(Box::new(Shard {
+                lanes: Default::default(),
+                allocated: Default::default(),
+                freed: Default::default(),
+                ceilings: Default::default(),
+                totals: self,
+                common: !thread,
+                allocates: Cell::new(false),
+                taken: AtomicBool::new(false),
+                next: AtomicPtr::new(self.shards.load(Relaxed)),
+            }));
+            self.shards.store(shard, Release);
+            shard
+        });
+        shard.taken.store(true, Relaxed);
+        shard.close();
+        shard
+    }
+
+    /// The thread ends. All threads of the device are stopped.
+    pub fn give_back(&self, shard: &Shard) {
+        let _adding = self.adding.lock();
+        shard.taken.store(false, Relaxed);
+        if shard.allocates.take() {
+            self.threads.fetch_sub(1, Relaxed);
+            self.renew();
+        }
+    }
+
+    /// The thread of a shard is going to allocate. `stop` stops all threads of the device.
+    pub fn allocates(&self, shard: &Shard, stop: impl FnOnce()) {
+        if !shard.allocates.get() {
+            stop();
+            shard.allocates.set(true);
+            self.threads.fetch_add(1, Relaxed);
+            self.renew();
+        }
+    }
+
+    /// No shard has room: each looks anew at its next block. All threads of the device are stopped.
+    fn renew(&self) {
+        self.alone.store(self.threads.load(Relaxed) <= 1, Relaxed);
+        self.raise_peaks();
+        self.shards().for_each(Shard::close);
+    }
+
+    /// What is handed out now, of small and of large blocks; and all that ever was.
+    fn sums(&self) -> ([Measures; SIZES], [Measures; SIZES]) {
+        let mut allocated = [[0; MEASURES]; SIZES];
+        let mut freed = [[0; MEASURES]; SIZES];
+        for shard in self.shards() {
+            for size in 0..SIZES {
+                for measure in 0..MEASURES {
+                    let (had, gone) = shard.read(size, measure);
+                    allocated[size][measure] += had;
+                    freed[size][measure] += gone;
+                }
+            }
+        }
+        (allocated, freed)
+    }
+
+    /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
+    fn raise_peaks(&self) -> [Measures; SIZES + 1] {
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        let mut rooms = [[0; MEASURES]; SIZES + 1];
+        for measure in 0..MEASURES {
+            let now = |size: usize| allocated[size][measure] - freed[size][measure];
+            let (small, large) = (now(SMALL), now(LARGE));
+            let waiting = [pending[SMALL][measure], pending[LARGE][measure]];
+            let figures = [(small, waiting[SMALL]), (large, waiting[LARGE]), (small + large, waiting[SMALL] + waiting[LARGE])];
+            for (of, (now, waiting)) in figures.into_iter().enumerate() {
+                // Looked at first: most often there is no new peak, and the line stays everybody's.
+                let raise = |peak: &AtomicI64, now: i64| match peak.load(Relaxed) {
+                    high if high >= now => high - now,
+                    _ => peak.fetch_max(now, Relaxed).max(now) - now,
+                };
+                rooms[of][measure] = raise(&self.peaks[of][measure], now).min(raise(&self.active_peaks[of][measure], now + waiting));
+            }
+        }
+        rooms
+    }
+
+    fn pend(&self, size: usize, amounts: Measures) {
+        for (measure, amount) in amounts.into_iter().enumerate() {
+            self.pending[size][measure].fetch_add(amount, Relaxed);
+        }
+    }
+
+    /// A pending block is free.
+    pub fn done(&self, small: bool, bytes: usize, requested: usize) {
+        self.pend(if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
+    }
+
+    /// Blocks that were ever freed.
+    pub fn frees(&self) -> u64 {
+        self.shards().flat_map(|shard| &shard.freed).map(|freed| freed[COUNT].load(Relaxed) as u64).sum()
+    }
+
+    pub fn has_pending(&self) -> bool {
+        self.pending.iter().any(|size| size[COUNT].load(Relaxed) != 0)
+    }
+
+    pub fn add(&self, family: Family, small: bool, amount: usize) {
+        if let Some(counters) = counter_of(family).map(|at| &self.counters[at]) {
+            counters[if small { SMALL } else { LARGE }].add(amount as i64);
+            counters[SIZES].add(amount as i64);
+        }
+    }
+
+    pub fn sub(&self, family: Family, small: bool, amount: usize) {
+        if let Some(counters) = counter_of(family).map(|at| &self.counters[at]) {
+            counters[if small { SMALL } else { LARGE }].sub(amount as i64);
+            counters[SIZES].sub(amount as i64);
+        }
+    }
+
+    pub fn count(&self, event: Event) {
+        self.events[event as usize].fetch_add(1, Relaxed);
+    }
+
+    /// What is handed out or pending.
+    pub fn active(&self) -> Active {
+        self.raise_peaks();
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        let now = |size: usize, measure: usize| (allocated[size][measure] - freed[size][measure] + pending[size][measure]).max(0) as usize;
+        Active {
+            bytes: now(SMALL, BYTES) + now(LARGE, BYTES),
+            large: now(LARGE, COUNT),
+            large_bytes: now(LARGE, BYTES),
+            peak: self.active_peaks[SIZES][BYTES].load(Relaxed) as usize,
+        }
+    }
+
+    pub fn current(&self, family: Family) -> i64 {
+        match counter_of(family) {
+            Some(at) => self.counters[at][SIZES].current.load(Relaxed),
+            None => self.stats().current(family),
+        }
+    }
+
+    /// All figures. Exact when no thread allocates or frees meanwhile.
+    pub fn stats(&self) -> Stats {
+        self.raise_peaks();
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        let (allocated_before, freed_before) = (read(&self.allocated_before), read(&self.freed_before));
+        let active_freed_before = read(&self.active_freed_before);
+        let mut stats = Stats::default();
+        let families = [
+            (Family::Allocation, COUNT, false),
+            (Family::AllocatedBytes, BYTES, false),
+            (Family::Active, COUNT, true),
+            (Family::ActiveBytes, BYTES, true),
+            (Family::RequestedBytes, REQUESTED, true),
+        ];
+        for (family, measure, active) in families {
+            let of = |size: usize| {
+                let waiting = if active { pending[size][measure] } else { 0 };
+                let before = if active { &active_freed_before } else { &freed_before };
+                let gone = freed[size][measure] - waiting;
+                Stat {
+                    current: allocated[size][measure] - gone,
+                    peak: if active { &self.active_peaks } else { &self.peaks }[size][measure].load(Relaxed),
+                    allocated: allocated[size][measure] - allocated_before[size][measure],
+                    freed: gone - before[size][measure],
+                }
+            };
+            let (small, large) = (of(SMALL), of(LARGE));
+            let all = Stat {
+                current: small.current + large.current,
+                peak: if active { &self.active_peaks } else { &self.peaks }[SIZES][measure].load(Relaxed),
+                allocated: small.allocated + large.allocated,
+                freed: small.freed + large.freed,
+            };
+            stats.set(family, Pool::Small, small);
+            stats.set(family, Pool::Large, large);
+            stats.set(family, Pool::All, all);
+        }
+        for family in [Family::Segment, Family::ReservedBytes, Family::InactiveSplit, Family::InactiveSplitBytes] {
+            let Some(at) = counter_of(family) else { continue };
+            for (pool, place) in [(Pool::Small, SMALL), (Pool::Large, LARGE), (Pool::All, SIZES)] {
+                stats.set(family, pool, self.counters[at][place].get());
+            }
+        }
+        let event = |event: Event| self.events[event as usize].load(Relaxed);
+        stats.num_alloc_retries = event(Event::AllocRetry);
+        stats.num_ooms = event(Event::Ooms);
+        stats.num_sync_all_streams = event(Event::SyncAllStreams);
+        stats.num_device_alloc = event(Event::DeviceAlloc);
+        stats.num_device_free = event(Event::DeviceFree);
+        stats
+    }
+
+    /// Every peak becomes the current figure. All threads of the device are stopped.
+    pub fn reset_peak(&self) {
+        for peak in self.peaks.iter().chain(&self.active_peaks).flatten() {
+            peak.store(i64::MIN, Relaxed);
+        }
+        for counter in self.counters.iter().flatten() {
+            counter.peak.store(counter.current.load(Relaxed), Relaxed);
+        }
+        self.renew();
+    }
+
+    /// Every sum over time and every counter becomes 0. All threads of the device are stopped.
+    pub fn reset_accumulated(&self) {
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        for size in 0..SIZES {
+            for measure in 0..MEASURES {
+                self.allocated_before[size][measure].store(allocated[size][measure], Relaxed);
+                self.freed_before[size][measure].store(freed[size][measure], Relaxed);
+                self.active_freed_before[size][measure].store(freed[size][measure] - pending[size][measure], Relaxed);
+            }
+        }
+        for counter in self.counters.iter().flatten() {
+            counter.allocated.store(0, Relaxed);
+            counter.freed.store(0, Relaxed);
+        }
+        for event in &self.events {
+            event.store(0, Relaxed);
+        }
+    }
+
+    /// Nothing is held any more: as new, but for the shards. All threads of the device are stopped.
+    pub fn clear(&self) {
+        for shard in self.shards() {
+            for counter in shard.allocated.iter().chain(&shard.freed).flatten() {
+                counter.store(0, Relaxed);
+            }
+        }
+        for counter in self.pending.iter().flatten() {
+            counter.store(0, Relaxed);
+        }
+        for counter in self.counters.iter().flatten() {
+            counter.current.store(0, Relaxed);
+        }
+        self.reset_accumulated();
+        self.reset_peak();
+    }
+}

@@ -1,0 +1,234 @@
+//! The device cache under threads: blocks that one allocates and another frees, streams that several share, threads that come and go,
+//! the same pointer freed twice at one instant. Afterwards the cache agrees with itself, and every byte is back.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, mpsc};
+use tcuda::base::config;
+use tcuda::memory::{self, stats::Family, stats::Pool};
+use tcuda::stream::{self, Stream};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn machine() -> MutexGuard<'static, ()> {
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    config::set("TCUDA_BACKEND", "sim".into());
+    config::set("TCUDA_SIM_MEMORY", "2GiB".into());
+    memory::empty_cache(None).unwrap();
+    turn
+}
+
+fn own() -> Stream {
+    stream::create(0, 0).unwrap()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 as usize
+    }
+
+    /// Mostly small, of few sizes, so that threads keep them; some of any size.
+    fn size(&mut self) -> usize {
+        match self.next() % 8 {
+            0 => self.next() % (3 << 20) + 1,
+            1 => self.next() % (64 << 10) + 1,
+            class => 512 * class,
+        }
+    }
+}
+
+/// What is left when everything was freed: nothing.
+fn all_is_back() {
+    memory::check(0);
+    for family in [Family::Allocation, Family::AllocatedBytes, Family::ActiveBytes, Family::RequestedBytes] {
+        for pool in [Pool::All, Pool::Small, Pool::Large] {
+            assert_eq!(memory::stats(0).get(family, pool).current, 0, "{family:?} {pool:?}");
+        }
+    }
+    memory::empty_cache(None).unwrap();
+    assert_eq!(memory::current(Family::ReservedBytes, 0), 0);
+}
+
+#[test]
+fn one_allocates_and_another_frees() {
+    let _turn = machine();
+    for senders in [1, 3] {
+        let stream = own();
+        let (send, receive) = mpsc::sync_channel::<Vec<usize>>(8);
+        let receive = Arc::new(Mutex::new(receive));
+        let makers: Vec<_> = (0..senders)
+            .map(|seed| {
+                let send = send.clone();
+                std::thread::spawn(move || {
+                    let mut random = Random(seed * 977 + 5);
+                    for _ in 0..200 {
+                        let blocks = (0..50).map(|_| memory::allocate(random.size(), 1, stream).unwrap()).collect();
+                        send.send(blocks).unwrap();
+                    }
+                })
+            })
+            .collect();
+        drop(send);
+        let takers: Vec<_> = (0..2)
+            .map(|_| {
+                let receive = receive.clone();
+                std::thread::spawn(move || {
+                    let next = || receive.lock().unwrap().recv();
+                    while let Ok(blocks) = next() {
+                        blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+                    }
+                })
+            })
+            .collect();
+        makers.into_iter().chain(takers).for_each(|thread| thread.join().unwrap());
+        all_is_back();
+        stream::destroy(stream.raw).unwrap();
+    }
+}
+
+#[test]
+fn threads_share_streams_come_and_go_and_are_stopped() {
+    let _turn = machine();
+    let streams: Vec<Stream> = (0..3).map(|_| own()).collect();
+    let over = Arc::new(AtomicBool::new(false));
+    let disturber = {
+        let over = over.clone();
+        std::thread::spawn(move || {
+            let mut rounds = 0;
+            while !over.load(Ordering::Relaxed) {
+                match rounds % 3 {
+                    0 => memory::empty_cache(None).unwrap(),
+                    1 => assert!(memory::stats(0).peak(Family::AllocatedBytes) >= 0),
+                    _ => memory::reset_peak_stats(0),
+                }
+                rounds += 1;
+                std::thread::sleep(std::time::Duration::from_micros(300));
+            }
+        })
+    };
+    for generation in 0..6u64 {
+        let threads: Vec<_> = (0..4u64)
+            .map(|thread| {
+                let streams = streams.clone();
+                std::thread::spawn(move || {
+                    let mut random = Random(generation * 31 + thread + 1);
+                    let mut live: Vec<(usize, Stream)> = Vec::new();
+                    for _ in 0..1500 {
+                        if random.next().is_multiple_of(2) || live.is_empty() {
+                            let stream = streams[random.next() % streams.len()];
+                            live.push((memory::allocate(random.size(), 1, stream).unwrap(), stream));
+                        } else {
+                            let (block, stream) = live.swap_remove(random.next() % live.len());
+                            match random.next() % 8 {
+                                0 => {
+                                    memory::record_stream(block, streams[random.next() % streams.len()]).unwrap();
+                                    memory::free(block).unwrap();
+                                }
+                                1 => memory::free_on(block, stream).unwrap(),
+                                _ => memory::free(block).unwrap(),
+                            }
+                        }
+                    }
+                    live.into_iter().map(|(block, _)| block).collect::<Vec<usize>>()
+                })
+            })
+            .collect();
+        // What they left is freed here, by a thread that allocated none of it.
+        let left: Vec<usize> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        let distinct: std::collections::HashSet<usize> = left.iter().copied().collect();
+        assert_eq!(distinct.len(), left.len(), "a block was handed out twice");
+        left.into_iter().for_each(|block| memory::free(block).unwrap());
+    }
+    over.store(true, Ordering::Relaxed);
+    disturber.join().unwrap();
+    all_is_back();
+    streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+}
+
+/// Two threads free the same blocks at once, one of which allocated them. That is a defect of the program; the cache has each block once.
+#[test]
+fn the_same_block_freed_by_two_threads_is_free_once() {
+    let _turn = machine();
+    let stream = own();
+    const ROUNDS: usize = 60;
+    const BLOCKS: usize = 300;
+    let gate = Arc::new(Barrier::new(2));
+    let shared: Arc<Vec<AtomicUsize>> = Arc::new((0..BLOCKS).map(|_| AtomicUsize::new(0)).collect());
+    let freed: Arc<Vec<AtomicUsize>> = Arc::new((0..BLOCKS).map(|_| AtomicUsize::new(0)).collect());
+    let free_all = |shared: &[AtomicUsize], freed: &[AtomicUsize]| {
+        for (block, freed) in shared.iter().zip(freed) {
+            if memory::free(block.load(Ordering::Relaxed)).is_ok() {
+                freed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    let other = {
+        let (gate, shared, freed) = (gate.clone(), shared.clone(), freed.clone());
+        std::thread::spawn(move || {
+            for _ in 0..ROUNDS {
+                gate.wait();
+                free_all(&shared, &freed);
+                gate.wait();
+            }
+        })
+    };
+    for _ in 0..ROUNDS {
+        let mut seen = std::collections::HashSet::new();
+        for (place, freed) in shared.iter().zip(freed.iter()) {
+            let block = memory::allocate(1024, 1, stream).unwrap();
+            assert!(seen.insert(block), "a block was handed out twice");
+            place.store(block, Ordering::Relaxed);
+            freed.store(0, Ordering::Relaxed);
+        }
+        gate.wait();
+        free_all(&shared, &freed);
+        gate.wait();
+        assert!(freed.iter().all(|count| count.load(Ordering::Relaxed) >= 1));
+    }
+    other.join().unwrap();
+    memory::check(0);
+    memory::empty_cache(None).unwrap();
+    assert_eq!(memory::current(Family::ReservedBytes, 0), 0);
+    stream::destroy(stream.raw).unwrap();
+}
+
+/// While several threads run, a peak may lag behind by what the documents say; alone it is exact.
+#[test]
+fn peaks_are_exact_alone_and_near_with_threads() {
+    let _turn = machine();
+    let stream = own();
+    memory::reset_peak_stats(0);
+    std::thread::spawn(move || {
+        let blocks: Vec<usize> = (0..1000).map(|_| memory::allocate(700, 1, stream).unwrap()).collect();
+        blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+    })
+    .join()
+    .unwrap();
+    assert_eq!(memory::peak(Family::AllocatedBytes, 0), 1000 * 1024);
+    assert_eq!(memory::peak(Family::RequestedBytes, 0), 1000 * 700);
+    assert_eq!(memory::peak(Family::Allocation, 0), 1000);
+    memory::reset_peak_stats(0);
+    const THREADS: usize = 4;
+    const EACH: usize = 100 << 20;
+    let all_hold = Arc::new(Barrier::new(THREADS));
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let all_hold = all_hold.clone();
+            std::thread::spawn(move || {
+                let blocks: Vec<usize> = (0..EACH >> 20).map(|_| memory::allocate(1 << 20, 1, stream).unwrap()).collect();
+                all_hold.wait();
+                blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let total = tcuda::device::properties(0).unwrap().total_memory as usize;
+    let peak = memory::peak(Family::AllocatedBytes, 0) as usize;
+    assert!(peak <= THREADS * EACH && peak + THREADS * total / 256 >= THREADS * EACH, "{peak}");
+    all_is_back();
+    stream::destroy(stream.raw).unwrap();
+}
