@@ -5,6 +5,7 @@
 //! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
 //! ceiling is `CREDIT` of the device's memory away, and a peak is exact to twice that for each thread.
 
+use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -212,21 +213,16 @@ impl Shard {
     fn publish(&self) {
         let rooms = self.totals.raise_peaks();
         let alone = self.totals.alone.load(Relaxed);
-        for measure in 0..MEASURES {
-            let credit = if measure == COUNT { self.totals.credit >> block_shift() } else { self.totals.credit };
+        for (measure, lane) in self.lanes.iter().enumerate() {
+            let credit = if measure == COUNT { self.totals.credit >> UNIT_SHIFT } else { self.totals.credit };
             let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
-            for (of, now) in [small, large, small + large].into_iter().enumerate() {
-                self.ceilings[of][measure].set(now + if alone { rooms[of][measure] } else { credit });
+            for ((ceilings, rooms), now) in self.ceilings.iter().zip(&rooms).zip([small, large, small + large]) {
+                ceilings[measure].set(now + if alone { rooms[measure] } else { credit });
             }
             let [small, _, all] = self.rooms(measure);
-            self.lanes[measure].set(small.min(all));
+            lane.set(small.min(all));
         }
     }
-}
-
-/// The least size of a block, as a power of two.
-const fn block_shift() -> u32 {
-    super::cache::block::UNIT_SHIFT
 }
 
 /// A figure that is counted under a device's lock, or rarely.
