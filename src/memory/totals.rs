@@ -21,8 +21,8 @@ const REQUESTED: usize = 2;
 
 /// Small and large blocks.
 const SIZES: usize = 2;
-pub const SMALL: usize = 0;
-pub const LARGE: usize = 1;
+pub(super) const SMALL: usize = 0;
+pub(super) const LARGE: usize = 1;
 
 /// A lane with several threads is the device's memory over this.
 const CREDIT: i64 = 512;

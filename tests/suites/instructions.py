@@ -56,7 +56,7 @@ def run(suite):
         suite.check(f"the planted instructions, {case}", code == 0 and found.get(case) == right, f"{right} is right\n{output}")
     suite.check("a limit that is passed", any(beyond(found.get("own_streams_4KiB", ()), (14, 2, 1, 2, 1))), output)
 
-    code, output = kit.run([program, tcuda], env=kit.environment(TCUDA_SIM_MEMORY="4GiB"))
+    code, output = kit.run([program, tcuda], env=kit.environment(TCUDA_SIM_MEMORY="64GiB"))
     found = parse(output)
     suite.check("each case has limits", code == 0 and set(found) == set(most), f"ended with {code}; limits are for {list(most)}\n{output}")
     for case, limit in most.items():

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 /// Index of a block in the table.
 pub type BlockId = u32;
 /// No block. There is a record behind it, which is never a block.
-pub const NIL: BlockId = 0;
+pub(in crate::memory) const NIL: BlockId = 0;
 
 /// Sizes are multiples of this.
-pub const UNIT_SHIFT: u32 = 9;
-pub const UNIT: usize = 1 << UNIT_SHIFT;
+pub(in crate::memory) const UNIT_SHIFT: u32 = 9;
+pub(in crate::memory) const UNIT: usize = 1 << UNIT_SHIFT;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
@@ -47,20 +47,20 @@ const STATES: [State; 8] =
 const STATE: u64 = 0xf << STATE_SHIFT;
 const STATE_SHIFT: u32 = 3;
 /// Lies in an area of small blocks.
-pub const SMALL: u64 = 1 << 0;
+pub(in crate::memory) const SMALL: u64 = 1 << 0;
 /// No other stream used it; else `Core::uses` says which.
-pub const CLEAN: u64 = 1 << 1;
+pub(in crate::memory) const CLEAN: u64 = 1 << 1;
 /// Lies in virtual memory; else in a plain segment.
-pub const MAPPED: u64 = 1 << 2;
+pub(in crate::memory) const MAPPED: u64 = 1 << 2;
 const ADDRESS: u64 = 0x0000_ffff_ffff_fe00;
 const OWNER_SHIFT: u32 = 48;
 
 /// The head behind `NIL`: no address and mark make it.
 const NO_HEAD: u64 = u64::MAX;
 /// No front has a number from here on.
-pub const FIRST_NO_FRONT: u16 = u16::MAX - 1;
+pub(in crate::memory) const FIRST_NO_FRONT: u16 = u16::MAX - 1;
 /// The mark of no front.
-pub const NO_MARK: u64 = (FIRST_NO_FRONT as u64) << OWNER_SHIFT;
+pub(in crate::memory) const NO_MARK: u64 = (FIRST_NO_FRONT as u64) << OWNER_SHIFT;
 
 const fn bits(state: State) -> u64 {
     (state as u64) << STATE_SHIFT
@@ -75,7 +75,7 @@ pub fn mark_of(front: u16, small: u64) -> u64 {
 }
 
 /// Between a handed-out block's head and a cached one's.
-pub const FLIP: u64 = bits(State::Allocated) ^ bits(State::Cached);
+pub(in crate::memory) const FLIP: u64 = bits(State::Allocated) ^ bits(State::Cached);
 
 #[inline(always)]
 pub fn address_in(head: u64) -> usize {

@@ -80,9 +80,9 @@ impl Drop for Held<'_> {
 }
 
 /// Frees start with it. In tests near the end, so that they see the counter begin anew.
-pub const FIRST_EPOCH: u32 = if cfg!(debug_assertions) { LAST_EPOCH - 200 } else { 1 };
+pub(super) const FIRST_EPOCH: u32 = if cfg!(debug_assertions) { LAST_EPOCH - 200 } else { 1 };
 /// Then tickets are renumbered.
-pub const LAST_EPOCH: u32 = u32::MAX - 8;
+pub(super) const LAST_EPOCH: u32 = u32::MAX - 8;
 
 impl Home {
     /// None: the table of blocks is full.

@@ -26,7 +26,8 @@ mod stitch;
 pub mod thread;
 mod tls;
 
-pub use block::{BlockId, NIL};
+pub use block::BlockId;
+pub(in crate::memory) use block::NIL;
 pub use core::{Core, Lock};
 
 use crate::base::Result;
