@@ -269,7 +269,7 @@ fn in_scarcity(trace: &Trace, share: f64, options: &str, passes: usize, restrict
 #[test]
 fn a_limit_just_above_the_need_suffices() {
     let limit = |bytes| memory::set_limit(Some(bytes), 0).unwrap();
-    in_scarcity(&Trace::recorded("gpt_varlen"), 1.02, "", 3, limit);
+    in_scarcity(&Trace::recorded("gpt_varlen"), 1.02, "", 1, limit);
     in_scarcity(&Trace::recorded("resnet_varsize"), 1.02, "", 3, limit);
     in_scarcity(&Trace::recorded("prefetch_streams"), 1.03, "", 3, limit);
     in_scarcity(&Trace::serving(), 1.03, "", 1, limit);
