@@ -58,7 +58,7 @@ keys! {
         "a whole number from 11 to 4096", "size of a plain segment for blocks from 1 to 10 MiB";
     per_process_memory_fraction: f64 = 1.0, |text| share(text),
         "a number from 0 to 1", "the limit to start with, as a share of the device's memory";
-    slack: f64 = 0.03, |text| share(text),
+    slack: f64 = 0.045, |text| share(text),
         "a number from 0 to 1", "how much more than was ever in use may be held before free memory is mapped a second time instead";
     stream_wait: StreamWait = StreamWait::AtLimit, |text| word(text, &[StreamWait::Never, StreamWait::AtLimit, StreamWait::AtBudget]),
         "never, at_limit or at_budget", "when a stream is made to wait for free memory of others: before it would fail, or before more than the slack would be held";

@@ -350,6 +350,15 @@ impl Core {
         unsafe { self.slots[slot as usize].home.shelf() }
     }
 
+    /// The share of large blocks whose size was not seen lately, of all streams.
+    pub fn new_sizes(&self) -> f64 {
+        debug_assert!(self.stopped);
+        // As in `shelf`.
+        let all = self.slots.iter().map(|slot| unsafe { slot.home.shelf() }.sizes.counts());
+        let (new, seen) = all.fold((0, 0), |(new, seen), of| (new + of.0, seen + of.1));
+        f64::from(new) / f64::from((new + seen).max(1))
+    }
+
     // ---- streams
 
     pub fn slot_of(&mut self, key: StreamKey) -> Result<StreamSlot> {
@@ -494,7 +503,12 @@ impl Core {
         const SOME: usize = 256 << 10;
         let id = self.shelf(COMMON).list(request.small).find((request.search >> block::UNIT_SHIFT) as u32, all)?;
         self.list_remove(id);
-        let take = if request.small { request.search.max(SOME) } else { request.search };
+        // Where several threads allocate, each time costs them all.
+        let take = match (request.small, self.shards.len() > 1) {
+            (true, _) => request.search.max(SOME),
+            (false, true) => request.search.saturating_mul(4),
+            (false, false) => request.search,
+        };
         if block::at(id).size() > take {
             let rest = self.split(id, take);
             self.list_insert(rest);

@@ -137,7 +137,7 @@ const SIZES: usize = (SMALL_LIMIT >> UNIT_SHIFT) + 1;
 /// After so many misses the sizes that are kept are chosen anew.
 const ROUND: u32 = 64;
 /// Blocks of other threads that are kept until they are brought home together.
-const LOOSE: usize = 64;
+const LOOSE: usize = 128;
 
 #[repr(C, align(128))]
 pub struct Front {
@@ -301,6 +301,7 @@ fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) ->
     }
     let units = ((size + UNIT - 1) >> UNIT_SHIFT) as u32;
     let mut home = front.home.hold(thread);
+    home.sizes.note(units);
     let mut found = home.carve(units, false);
     if found.is_none() && front.home.has_brought() {
         front.take_brought(&mut home);
@@ -397,8 +398,9 @@ fn free_unwanted(thread: &Thread, front: &Front, id: BlockId) -> bool {
 /// A large block, one of another stream, or one of another thread.
 #[inline(never)]
 fn free_other(thread: &Thread, address: usize, small: BlockId) -> bool {
-    let done = free_found(thread, address, small).or_else(|| free_found(thread, address, lookup::large_at(address).unwrap_or(NIL)));
-    match done {
+    let starts_here = block::at(small).address() == address;
+    let id = if starts_here { small } else { lookup::large_at(address).unwrap_or(NIL) };
+    match free_found(thread, address, id) {
         Some(None) => {
             thread.leave();
             true

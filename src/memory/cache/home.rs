@@ -37,7 +37,47 @@ pub struct Shelf {
     /// Free blocks: small, large.
     lists: [FreeList; 2],
     pub pool: Pool,
+    pub sizes: Sizes,
     totals: &'static Totals,
+}
+
+/// Whether the sizes of large blocks come back.
+pub struct Sizes {
+    lately: Box<[u32; Sizes::PLACES]>,
+    new: u32,
+    seen: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes { lately: Box::new([0; Sizes::PLACES]), new: 0, seen: 0 }
+    }
+}
+
+impl Sizes {
+    const PLACES: usize = 1024;
+    /// After so many blocks the past counts half.
+    const WINDOW: u32 = 4096;
+
+    #[inline(always)]
+    pub fn note(&mut self, units: u32) {
+        let place = (units.wrapping_mul(0x9e37_79b1) >> 22) as usize & (Sizes::PLACES - 1);
+        if self.lately[place] == units {
+            self.seen += 1;
+        } else {
+            self.lately[place] = units;
+            self.new += 1;
+        }
+        if self.new + self.seen > Sizes::WINDOW {
+            (self.new, self.seen) = (self.new / 2, self.seen / 2);
+        }
+    }
+
+    /// Blocks of a new size, and of one that was seen; none while there are too few to tell.
+    pub fn counts(&self) -> (u32, u32) {
+        const ENOUGH: u32 = 256;
+        if self.new + self.seen < ENOUGH { (0, 0) } else { (self.new, self.seen) }
+    }
 }
 
 /// A home in the hands of a thread that is in its region.
@@ -89,7 +129,7 @@ impl Home {
     pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
         let mut pool = Pool::default();
         let lists = [FreeList::new(pool.take()?), FreeList::new(pool.take()?)];
-        let shelf = Shelf { slot, lists, pool, totals };
+        let shelf = Shelf { slot, lists, pool, sizes: Sizes::default(), totals };
         Some(Box::leak(Box::new(Home {
             owner: AtomicPtr::new(null_mut()),
             taken: AtomicBool::new(false),

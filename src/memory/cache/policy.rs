@@ -1,8 +1,8 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. Where memory is scarce the slack shrinks, and handles become small, so that a live block keeps little
-//! else from being used.
+//! mapped a second time instead. That pays where sizes come back; a program of ever new sizes would map all the time, and gets more slack.
+//! Where memory is scarce the slack shrinks, and handles become small, so that a live block keeps little else from being used.
 
 use crate::memory::options::Options;
 
@@ -23,6 +23,9 @@ const COARSE: usize = 4;
 const SCARCE_SLACK: f64 = 0.005;
 /// Handles' worth of slack that every program has.
 const LEAST_SLACK: usize = 2;
+/// The slack beside that of the options where sizes do not come back: more than `NEW` of the large blocks have one of their own.
+const SLACK_OF_NEW: f64 = 0.2;
+const NEW: f64 = 0.4;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
 
@@ -65,6 +68,8 @@ pub struct Holding {
     pub peak: usize,
     /// Of the large blocks in use, with the request.
     pub mean: usize,
+    /// The share of large blocks whose size was not seen lately.
+    pub new_sizes: f64,
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
@@ -76,7 +81,8 @@ impl Policy {
         self.high = self.high.max(holding.active).max(holding.peak);
         let bound = limit.unwrap_or(total).min(total).min(self.ceiling.unwrap_or(usize::MAX));
         let scarce = options.tight || reserved.saturating_add(need) > bound - bound / NEAR;
-        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack };
+        let more = if holding.new_sizes > NEW { SLACK_OF_NEW } else { 0.0 };
+        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         self.adapt(reserved, allowed);

@@ -164,6 +164,7 @@ impl Core {
     fn terms(&mut self, abilities: &Abilities, granularity: usize, request: &Request, exceed: bool) -> Terms {
         let active = self.stats.active();
         let holding = Holding {
+            new_sizes: self.new_sizes(),
             reserved: self.reserved(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
