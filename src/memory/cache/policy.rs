@@ -9,11 +9,9 @@ use crate::memory::options::Options;
 /// Handles are no larger, so that one live block keeps no more than this from the driver.
 pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
-const SHARE: usize = 800;
+const SHARE: usize = 200;
 /// ... or this one of the request, whichever is more.
 const REQUEST_SHARE: usize = 16;
-/// ... but no more than this part of the mean block: each block that stays among others that went keeps about one handle back.
-const MEAN_SHARE: usize = 3;
 /// Each step of fineness divides the size of handles by this.
 const STEP: usize = 8;
 const FINEST: u32 = 3;
@@ -89,7 +87,8 @@ impl Policy {
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
         let largest = (reserved / (SHARE * divisor)).max(need / (REQUEST_SHARE * divisor));
-        let largest = largest.min(holding.mean / MEAN_SHARE);
+        // Each block that stays among others that went keeps about one handle back.
+        let largest = largest.min(holding.mean);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
             granularity,
