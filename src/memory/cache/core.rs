@@ -5,7 +5,7 @@ use super::StreamSlot;
 use super::block::{self, BlockId, CLEAN, Pool, State};
 use super::freelist::FreeList;
 use super::front::{self, Front, Thread};
-use super::home::{Home, Shelf};
+use super::home::{Home, Shelf, Sizes};
 use super::order::Mark;
 use super::physical::Physical;
 use super::policy::Policy;
@@ -350,13 +350,14 @@ impl Core {
         unsafe { self.slots[slot as usize].home.shelf() }
     }
 
-    /// The share of large blocks whose size was not seen lately, of all streams.
-    pub fn new_sizes(&self) -> f64 {
-        debug_assert!(self.stopped);
-        // As in `shelf`.
-        let all = self.slots.iter().map(|slot| unsafe { slot.home.shelf() }.sizes.counts());
-        let (new, seen) = all.fold((0, 0), |(new, seen), of| (new + of.0, seen + of.1));
+    /// The share of a stream's large blocks whose size was not seen lately.
+    pub fn new_sizes(&mut self, slot: StreamSlot) -> f64 {
+        let (new, seen) = self.shelf(slot).sizes.counts();
         f64::from(new) / f64::from((new + seen).max(1))
+    }
+
+    pub fn forget_sizes(&mut self) {
+        (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
     }
 
     // ---- streams

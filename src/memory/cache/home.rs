@@ -57,7 +57,7 @@ impl Default for Sizes {
 impl Sizes {
     const PLACES: usize = 1024;
     /// After so many blocks the past counts half.
-    const WINDOW: u32 = 4096;
+    const WINDOW: u32 = 512;
 
     #[inline(always)]
     pub fn note(&mut self, units: u32) {
@@ -75,7 +75,7 @@ impl Sizes {
 
     /// Blocks of a new size, and of one that was seen; none while there are too few to tell.
     pub fn counts(&self) -> (u32, u32) {
-        const ENOUGH: u32 = 256;
+        const ENOUGH: u32 = 128;
         if self.new + self.seen < ENOUGH { (0, 0) } else { (self.new, self.seen) }
     }
 }

@@ -161,10 +161,10 @@ impl Core {
         self.areas.iter_mut().filter(|area| area.as_ref().is_some_and(|area| area.base == base)).for_each(|area| *area = None);
     }
 
-    fn terms(&mut self, abilities: &Abilities, granularity: usize, request: &Request, exceed: bool) -> Terms {
+    fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request, exceed: bool) -> Terms {
         let active = self.stats.active();
         let holding = Holding {
-            new_sizes: self.new_sizes(),
+            new_sizes: self.new_sizes(slot),
             reserved: self.reserved(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
@@ -252,7 +252,7 @@ impl Cache {
         loop {
             let (found, terms) = {
                 let mut core = self.core.lock();
-                let mut terms = core.terms(abilities, granularity, request, exceed);
+                let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
                 terms.refine &= !refined;
                 (core.find_room(reach, request, &terms), terms)
             };
@@ -410,6 +410,7 @@ impl Cache {
         let mut core = self.core.lock();
         let active = core.stats.active().bytes;
         core.policy.restart(active);
+        core.forget_sizes();
         released
     }
 
