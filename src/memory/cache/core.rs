@@ -8,7 +8,7 @@ use super::front::{self, Front, Thread};
 use super::home::{Home, Shelf, Sizes};
 use super::order::Mark;
 use super::physical::Physical;
-use super::policy::Policy;
+use super::policy::{Policy, is_new};
 use super::segment::Area;
 use super::tls;
 use crate::base::{Error, Result, Status};
@@ -356,6 +356,16 @@ impl Core {
         f64::from(new) / f64::from((new + seen).max(1))
     }
 
+    /// Threads that use the device.
+    pub fn threads(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Whether a stream had better have memory of its own than what other streams are done with.
+    pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
+        self.threads() > 1 && is_new(self.new_sizes(slot))
+    }
+
     pub fn forget_sizes(&mut self) {
         (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
     }
@@ -505,7 +515,7 @@ impl Core {
         let id = self.shelf(COMMON).list(request.small).find((request.search >> block::UNIT_SHIFT) as u32, all)?;
         self.list_remove(id);
         // Where several threads allocate, each time costs them all.
-        let take = match (request.small, self.shards.len() > 1) {
+        let take = match (request.small, self.threads() > 1) {
             (true, _) => request.search.max(SOME),
             (false, true) => request.search.saturating_mul(4),
             (false, false) => request.search,

@@ -38,13 +38,20 @@ impl Cache {
         let runtime = runtime::runtime()?;
         let abilities = self.abilities(runtime)?;
         // 1. What other streams are done with, as far as is known, then as far as they say.
-        let changes = {
-            let mut core = self.core.lock();
-            if let Some(address) = search(&mut core, slot, request) {
+        let mut core = self.core.lock();
+        if core.keeps_apart(slot) {
+            let changes = core.changes();
+            drop(core);
+            if let Ok(address) = self.search_or_grow(runtime, &abilities, slot, request, false, Some(changes))? {
                 return Ok(address);
             }
-            core.changes()
-        };
+            core = self.core.lock();
+        }
+        if let Some(address) = search(&mut core, slot, request) {
+            return Ok(address);
+        }
+        let changes = core.changes();
+        drop(core);
         self.settle(slot);
         // 2. What is free, mapped anew, and more from the driver.
         let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);

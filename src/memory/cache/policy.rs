@@ -21,8 +21,10 @@ const COARSE: usize = 4;
 const SCARCE_SLACK: f64 = 0.005;
 /// Handles' worth of slack that every program has.
 const LEAST_SLACK: usize = 2;
-/// The slack beside that of the options where sizes do not come back: more than `NEW` of the large blocks have one of their own.
+/// The slack beside that of the options where sizes do not come back: more than `NEW` of the large blocks have one of their own. With
+/// several threads each needs its own, since taking another's stops them all.
 const SLACK_OF_NEW: f64 = 0.2;
+const SLACK_OF_NEW_AND_THREADS: f64 = 1.0;
 const NEW: f64 = 0.4;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
@@ -68,9 +70,16 @@ pub struct Holding {
     pub mean: usize,
     /// The share of large blocks whose size was not seen lately.
     pub new_sizes: f64,
+    /// That allocate.
+    pub threads: usize,
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
+}
+
+/// Whether the share of new sizes says that sizes do not come back.
+pub fn is_new(share: f64) -> bool {
+    share > NEW
 }
 
 impl Policy {
@@ -79,7 +88,11 @@ impl Policy {
         self.high = self.high.max(holding.active).max(holding.peak);
         let bound = limit.unwrap_or(total).min(total).min(self.ceiling.unwrap_or(usize::MAX));
         let scarce = options.tight || reserved.saturating_add(need) > bound - bound / NEAR;
-        let more = if holding.new_sizes > NEW { SLACK_OF_NEW } else { 0.0 };
+        let more = match (is_new(holding.new_sizes), holding.threads > 1) {
+            (false, _) => 0.0,
+            (true, false) => SLACK_OF_NEW,
+            (true, true) => SLACK_OF_NEW_AND_THREADS,
+        };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);

@@ -165,6 +165,7 @@ impl Core {
         let active = self.stats.active();
         let holding = Holding {
             new_sizes: self.new_sizes(slot),
+            threads: self.threads(),
             reserved: self.reserved(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
