@@ -154,7 +154,8 @@ pub struct Front {
     misses: Cell<u32>,
     loose_count: Cell<u32>,
     loose_bytes: Cell<usize>,
-    /// Sizes that were asked for lately: blocks of these are kept. A size that is kept is marked.
+    /// Sizes that were missed lately, and those that were missed again: blocks of these are kept. A size that is kept is marked.
+    missed: [Cell<u64>; SIZES.div_ceil(64)],
     wanted: [Cell<u64>; SIZES.div_ceil(64)],
     first: [Cell<BlockId>; SIZES],
     loose: [Cell<BlockId>; LOOSE],
@@ -188,6 +189,7 @@ pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'stat
         misses: Cell::new(0),
         loose_count: Cell::new(0),
         loose_bytes: Cell::new(0),
+        missed: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         wanted: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         first: [const { Cell::new(NIL) }; SIZES],
         loose: [const { Cell::new(NIL) }; LOOSE],
@@ -270,8 +272,9 @@ fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> 
     let mut home = front.home.hold(thread);
     if misses.is_multiple_of(ROUND) {
         front.give_up(&mut home);
+        front.missed.iter().for_each(|bits| bits.set(0));
     }
-    front.want(units, true);
+    front.miss(units);
     if front.home.has_brought() {
         front.take_brought(&mut home);
     }
@@ -280,7 +283,6 @@ fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> 
         home.carve(units as u32, true).or_else(|| {
             // What is kept may join to what is missing.
             front.give_up(&mut home);
-            front.want(units, true);
             home.carve(units as u32, true)
         })
     } else {
@@ -498,10 +500,12 @@ impl Front {
         unsafe { self.wanted.get_unchecked(units >> 6) }.get() >> (units & 63) & 1 != 0
     }
 
-    fn want(&self, units: usize, wanted: bool) {
-        let word = &self.wanted[units >> 6];
+    /// A size that is missed a second time is wanted.
+    fn miss(&self, units: usize) {
         let bit = 1 << (units & 63);
-        word.set(if wanted { word.get() | bit } else { word.get() & !bit });
+        let (missed, wanted) = (&self.missed[units >> 6], &self.wanted[units >> 6]);
+        wanted.set(wanted.get() | (missed.get() & bit));
+        missed.set(missed.get() | bit);
     }
 
     /// What others brought: kept where it is wanted, else free.
