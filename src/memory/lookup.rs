@@ -77,17 +77,13 @@ pub fn insert(address: usize, small: bool, device: i32, block: BlockId) {
     let word = if small {
         let slot = &leaf.indexes[at];
         let mut index = slot.load(Ordering::Acquire);
-        let new = index.is_null();
-        if new {
+        if index.is_null() {
             index = install(slot);
         }
         let entry = unsafe { &(&*index)[unit_of(address)] };
         // Most often it is there already, and the line stays clean for other threads.
         if entry.load(Ordering::Relaxed) != block {
             entry.store(block, Ordering::Release);
-        }
-        if !new {
-            return;
         }
         leaf.entries[at].load(Ordering::Relaxed) as u32
     } else {
