@@ -1,10 +1,12 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. That pays where sizes come back; a program of ever new sizes would map all the time, and gets more slack.
-//! Where memory is scarce the slack shrinks, and handles become small, so that a live block keeps little else from being used.
+//! mapped a second time instead. That pays where sizes come back; a program of ever new sizes would map all the time, and gets more slack,
+//! and so does one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
+//! small, so that a live block keeps little else from being used.
 
 use crate::memory::options::Options;
+use std::time::{Duration, Instant};
 
 /// Handles are no larger, so that one live block keeps no more than this from the driver.
 pub const LARGEST_HANDLE: usize = 512 << 20;
@@ -26,6 +28,11 @@ const LEAST_SLACK: usize = 2;
 const SLACK_OF_NEW: f64 = 0.2;
 const SLACK_OF_NEW_AND_THREADS: f64 = 1.0;
 const NEW: f64 = 0.4;
+/// Mapping anew may take this share of a program's time, looked at over `WINDOW`; if it takes more, the slack rises by `STEP_OF_TIME`.
+const SHARE_OF_TIME: f64 = 0.02;
+const WINDOW: Duration = Duration::from_secs(1);
+const STEP_OF_TIME: f64 = 0.08;
+const MOST_OF_TIME: f64 = 0.64;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
 
@@ -40,6 +47,11 @@ pub struct Policy {
     risen_at: usize,
     /// The driver had no more than this.
     ceiling: Option<usize>,
+    /// Slack for the sake of time.
+    hurry: f64,
+    /// When the window began, and what mapping anew took since.
+    window: Option<Instant>,
+    spent: Duration,
 }
 
 /// What one growth may do.
@@ -93,7 +105,7 @@ impl Policy {
             (true, false) => SLACK_OF_NEW,
             (true, true) => SLACK_OF_NEW_AND_THREADS,
         };
-        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more };
+        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         self.adapt(reserved, allowed);
@@ -125,6 +137,19 @@ impl Policy {
         }
     }
 
+    /// Free memory was mapped anew, which took from `began` to `now`.
+    pub fn mapped_anew(&mut self, began: Instant, now: Instant) {
+        let window = *self.window.get_or_insert(began);
+        self.spent += now - began;
+        let passed = now - window;
+        if passed >= WINDOW {
+            if self.spent.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
+                self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
+            }
+            (self.window, self.spent) = (Some(now), Duration::ZERO);
+        }
+    }
+
     /// The driver refused more.
     pub fn refused(&mut self, reserved: usize) {
         self.ceiling = Some(reserved);
@@ -138,5 +163,35 @@ impl Policy {
     /// Everything free went back: what was is no measure any more.
     pub fn restart(&mut self, active: usize) {
         *self = Policy { high: active, ..Policy::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_held_up_for_long_gets_more_slack() {
+        let start = Instant::now();
+        let at = |milliseconds: u64| start + Duration::from_millis(milliseconds);
+        let mut policy = Policy::default();
+        // Half of the time, but for a moment only.
+        for step in 0..40 {
+            policy.mapped_anew(at(step * 20), at(step * 20 + 10));
+        }
+        assert_eq!(policy.hurry, 0.0);
+        policy.mapped_anew(at(1000), at(1001));
+        assert_eq!(policy.hurry, STEP_OF_TIME);
+        // One per cent is no matter.
+        for step in 0..100 {
+            policy.mapped_anew(at(1001 + step * 100), at(1002 + step * 100));
+        }
+        assert_eq!(policy.hurry, STEP_OF_TIME);
+        for step in 0..2000 {
+            policy.mapped_anew(at(20_000 + step * 20), at(20_010 + step * 20));
+        }
+        assert_eq!(policy.hurry, MOST_OF_TIME);
+        policy.restart(0);
+        assert_eq!(policy.hurry, 0.0);
     }
 }

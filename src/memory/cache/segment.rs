@@ -14,6 +14,7 @@ use crate::memory::totals::Event;
 use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
+use std::time::Instant;
 
 /// Addresses in one stretch, covered by blocks.
 pub struct Area {
@@ -251,6 +252,7 @@ impl Cache {
         };
         let (mut tries, mut refined) = (0, false);
         loop {
+            let began = Instant::now();
             let (found, terms) = {
                 let mut core = self.core.lock();
                 let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
@@ -280,6 +282,7 @@ impl Cache {
                 }
             };
             let makes: usize = plan.make.iter().sum();
+            let anew = !plan.parts.is_empty();
             match self.build_plan(runtime, &properties, plan, reach, request) {
                 // What is there has to do: once more, without the budget that the driver does not have.
                 Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && tries == 0 && makes > 0 => {
@@ -288,7 +291,12 @@ impl Cache {
                     core.policy.refused(reserved);
                     tries += 1;
                 }
-                answer => return answer,
+                answer => {
+                    if anew {
+                        self.core.quiet().policy.mapped_anew(began, Instant::now());
+                    }
+                    return answer;
+                }
             }
         }
     }
