@@ -201,14 +201,19 @@ fn the_same_block_freed_by_two_threads_is_free_once() {
 fn peaks_are_exact_alone_and_near_with_threads() {
     let _turn = machine();
     let stream = own();
-    memory::reset_peak_stats(0);
-    std::thread::spawn(move || {
-        let blocks: Vec<usize> = (0..1000).map(|_| memory::allocate(700, 1, stream).unwrap()).collect();
-        blocks.into_iter().for_each(|block| memory::free(block).unwrap());
-    })
-    .join()
-    .unwrap();
-    assert_eq!(memory::peak(Family::AllocatedBytes, 0), 1000 * 1024);
+    let alone = || {
+        memory::reset_peak_stats(0);
+        let thread = std::thread::spawn(move || {
+            let blocks: Vec<usize> = (0..1000).map(|_| memory::allocate(700, 1, stream).unwrap()).collect();
+            blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+        });
+        thread.join().unwrap();
+        memory::peak(Family::AllocatedBytes, 0)
+    };
+    // The thread of the test before may take its time to end.
+    while alone() != 1000 * 1024 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     assert_eq!(memory::peak(Family::RequestedBytes, 0), 1000 * 700);
     assert_eq!(memory::peak(Family::Allocation, 0), 1000);
     memory::reset_peak_stats(0);
@@ -231,4 +236,30 @@ fn peaks_are_exact_alone_and_near_with_threads() {
     assert!(peak <= THREADS * EACH && peak + THREADS * total / 256 >= THREADS * EACH, "{peak}");
     all_is_back();
     stream::destroy(stream.raw).unwrap();
+}
+
+/// What is freed after its stream's end must not make the stream's handle good again.
+#[test]
+fn a_stream_that_is_gone_stays_gone_when_its_blocks_are_freed() {
+    use tcuda::base::Status;
+    use tcuda::capi::memory::{tcuda_free_cached, tcuda_malloc_cached};
+    let _turn = machine();
+    let stream = own();
+    let mut block = std::ptr::null_mut();
+    let handle = stream.raw as tcuda::capi::structs::tcuda_stream_t;
+    assert_eq!(unsafe { tcuda_malloc_cached(&mut block, 1024, handle) }, Status::TCUDA_SUCCESS);
+    stream::destroy(stream.raw).unwrap();
+    assert_eq!(unsafe { tcuda_free_cached(block) }, Status::TCUDA_SUCCESS);
+    assert_eq!(unsafe { tcuda_malloc_cached(&mut block, 1024, handle) }, Status::TCUDA_ERROR_INVALID_HANDLE);
+    // The next stream may have the same address; its memory is its own.
+    let next = own();
+    let first = memory::allocate(1024, 1, next).unwrap();
+    memory::free(first).unwrap();
+    assert_eq!(memory::allocate(1024, 1, next).unwrap(), first);
+    memory::free(first).unwrap();
+    stream::destroy(next.raw).unwrap();
+    // No handle at all.
+    let nothing = usize::MAX as tcuda::capi::structs::tcuda_stream_t;
+    assert_ne!(unsafe { tcuda_malloc_cached(&mut block, 1024, nothing) }, Status::TCUDA_SUCCESS);
+    all_is_back();
 }

@@ -90,7 +90,8 @@ fn forget_thread(thread: &front::Thread) {
     CACHES.get().into_iter().flatten().for_each(|cache| cache.core.lock().forget_thread(thread));
 }
 
-/// Whether threads may keep memory to themselves: not with plain segments, where torch's inactive splits are counted exactly.
+/// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
+/// and not where freed memory is watched.
 fn may_have_fronts() -> bool {
     process::is_running() && !poison::is_on() && options::get().expandable_segments
 }

@@ -157,8 +157,8 @@ impl Shard {
     /// A block that other streams may still use: it stays active, and takes its room.
     pub fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
         let size = if small { SMALL } else { LARGE };
-        self.totals.pend(size, [1, bytes as i64, requested as i64]);
         self.count(&self.freed[size], bytes as i64, requested as i64);
+        self.totals.pend(size, [1, bytes as i64, requested as i64]);
         // What is pending is active, and no room for more.
         for (measure, amount) in [1, bytes as i64, requested as i64].into_iter().enumerate() {
             for of in [size, SIZES] {
@@ -189,22 +189,6 @@ impl Shard {
     fn close(&self) {
         self.lanes.iter().for_each(|lane| lane.set(0));
         self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
-    }
-
-    /// Both sums as they were at one instant, while the thread goes on.
-    fn read(&self, size: usize, measure: usize) -> (i64, i64) {
-        const TRIES: usize = 8;
-        let freed = || self.freed[size][measure].load(Acquire);
-        let mut gone = freed();
-        for _ in 0..TRIES {
-            let had = self.allocated[size][measure].load(Acquire);
-            let now = freed();
-            if now == gone {
-                return (had, gone);
-            }
-            gone = now;
-        }
-        (self.allocated[size][measure].load(Acquire), freed())
     }
 
     /// Raises the peaks to what is handed out now, and makes new room.
@@ -369,7 +353,7 @@ impl Totals {
 
     /// The thread of a shard is going to allocate. `stop` stops all threads of the device.
     pub fn allocates(&self, shard: &Shard, stop: impl FnOnce()) {
-        if !shard.allocates.get() {
+        if !shard.allocates.get() && !shard.common {
             stop();
             shard.allocates.set(true);
             self.threads.fetch_add(1, Relaxed);
@@ -388,15 +372,16 @@ impl Totals {
     fn sums(&self) -> ([Measures; SIZES], [Measures; SIZES]) {
         let mut allocated = [[0; MEASURES]; SIZES];
         let mut freed = [[0; MEASURES]; SIZES];
-        for shard in self.shards() {
-            for size in 0..SIZES {
-                for measure in 0..MEASURES {
-                    let (had, gone) = shard.read(size, measure);
-                    allocated[size][measure] += had;
-                    freed[size][measure] += gone;
+        // All that was allocated first: while threads go on, what is handed out may come out smaller than it is, and no peak too high.
+        let add = |sums: &mut [Measures; SIZES], of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
+            for shard in self.shards() {
+                for (sum, counter) in sums.iter_mut().flatten().zip(of(shard).iter().flatten()) {
+                    *sum += counter.load(Acquire);
                 }
             }
-        }
+        };
+        add(&mut allocated, |shard| &shard.allocated);
+        add(&mut freed, |shard| &shard.freed);
         (allocated, freed)
     }
 

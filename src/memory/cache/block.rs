@@ -90,7 +90,7 @@ pub struct Record {
     prev: AtomicU32,
     next: AtomicU32,
     units: AtomicU32,
-    /// Free: others may have it when the stream is past this epoch. Loose: the front that handed it out.
+    /// Free: others may have it when the stream is past this epoch.
     ticket: AtomicU32,
 }
 
@@ -204,10 +204,10 @@ impl Record {
         self.link.store(u64::from(next) | (u64::from(prev) << 32), Relaxed);
     }
 
-    /// Of a handed-out or pending block: the bytes as asked for.
+    /// Of a handed-out or pending block: the bytes as asked for. Anything up to its size where two threads free it at once.
     #[inline(always)]
     pub fn requested(&self) -> usize {
-        self.size() - self.link.load(Relaxed) as usize
+        self.size().saturating_sub(self.link.load(Relaxed) as usize)
     }
 
     #[inline(always)]

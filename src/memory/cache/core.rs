@@ -290,6 +290,7 @@ impl Core {
             let Some(front) = self.fronts.remove(&key) else { continue };
             self.collect_from(front);
             front.orphan();
+            front.unchoose();
             self.orphans.entry(key.1).or_default().push(front);
         }
         if let Some(shard) = self.shards.remove(&thread.number) {
@@ -452,6 +453,8 @@ impl Core {
     /// The stream ends: its handle may come to mean another one.
     pub fn forget_stream(&mut self, key: StreamKey) {
         if let Some(slot) = self.by_key.remove(&key) {
+            debug_assert!(self.stopped);
+            self.fronts.iter().filter(|((_, of), _)| *of == slot).for_each(|(_, front)| front.unchoose());
             self.slots[slot as usize].gone = true;
         }
     }
@@ -505,7 +508,9 @@ impl Core {
         record.set_requested(request.requested);
         self.uses.remove(&id);
         lookup::insert(record.address(), small, self.device, id);
-        self.shard().allocated(small, size, request.requested);
+        let shard = self.shard();
+        self.stats.allocates(shard, || ());
+        shard.allocated(small, size, request.requested);
         Some(record.address())
     }
 
@@ -715,6 +720,7 @@ impl Core {
             slot.past = u32::MAX;
         });
         self.by_key.clear();
+        self.fronts.values().for_each(|front| front.unchoose());
         self.changes = 0;
         self.stats.clear();
     }

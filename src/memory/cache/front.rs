@@ -17,6 +17,7 @@ use super::block::{self, BlockId, FLIP, NIL, SMALL, State, UNIT, UNIT_SHIFT};
 use super::core::SMALL_LIMIT;
 use super::home::{Held, Home};
 use super::{StreamSlot, tls};
+use crate::base::log;
 use crate::memory::lookup;
 use crate::memory::totals::Shard;
 use std::cell::Cell;
@@ -109,13 +110,15 @@ impl Thread {
     /// A front that it may use now: in its region.
     fn armed_way(&self, handle: usize) -> Option<&'static Front> {
         let front = unsafe { self.way(handle).get().as_ref() }?;
-        (front.is_armed() && front.handle.load(Relaxed) == handle && std::ptr::eq(front.thread(), self)).then_some(front)
+        let means_it = front.is_chosen.load(Relaxed) && front.handle.load(Relaxed) == handle;
+        (front.is_armed() && means_it && std::ptr::eq(front.thread(), self)).then_some(front)
     }
 
     /// The front that its next calls for the handle use. By the thread itself, under the device's lock. False: they did already.
     pub fn choose(&self, front: &'static Front, handle: usize, key: usize) -> bool {
         let known = self.selects(front) && self.key.load(Relaxed) == key as u64;
         front.handle.store(handle, Relaxed);
+        front.is_chosen.store(true, Relaxed);
         self.way(handle).set(front);
         self.select(key as u64, front);
         !known
@@ -148,8 +151,9 @@ pub struct Front {
     pub home: &'static Home,
     pub shard: AtomicPtr<Shard>,
     thread: AtomicPtr<Thread>,
-    /// The canonical handle of its stream.
+    /// The canonical handle of its stream, while `is_chosen`: a stream that is gone has none, though its blocks may still be freed.
     handle: AtomicUsize,
+    is_chosen: AtomicBool,
     room: Cell<i64>,
     misses: Cell<u32>,
     loose_count: Cell<u32>,
@@ -159,6 +163,8 @@ pub struct Front {
     wanted: [Cell<u64>; SIZES.div_ceil(64)],
     first: [Cell<BlockId>; SIZES],
     loose: [Cell<BlockId>; LOOSE],
+    /// Whose they were: the fronts that handed them out.
+    loose_from: [Cell<u16>; LOOSE],
 }
 
 unsafe impl Sync for Front {}
@@ -185,6 +191,7 @@ pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'stat
         shard: AtomicPtr::new(null_mut()),
         thread: AtomicPtr::new(null_mut()),
         handle: AtomicUsize::new(0),
+        is_chosen: AtomicBool::new(false),
         room: Cell::new(ROOM),
         misses: Cell::new(0),
         loose_count: Cell::new(0),
@@ -193,6 +200,7 @@ pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'stat
         wanted: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         first: [const { Cell::new(NIL) }; SIZES],
         loose: [const { Cell::new(NIL) }; LOOSE],
+        loose_from: [const { Cell::new(0) }; LOOSE],
     }));
     FRONTS[id as usize].store(std::ptr::from_ref(front).cast_mut(), Release);
     Some(front)
@@ -208,7 +216,7 @@ pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'stat
 pub unsafe fn malloc(out: *mut usize, size: usize, handle: usize) -> bool {
     let thread = tls::get();
     thread.enter();
-    if thread.key.load(Relaxed) != handle as u64 {
+    if thread.key.load(Relaxed) != handle as u64 || handle as u64 == NEVER {
         return malloc_other(thread, out, size, handle);
     }
     let front = unsafe { &*thread.front.load(Relaxed) };
@@ -466,9 +474,9 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
     if !fits || !record.change(head, State::Loose, front.id) {
         return None;
     }
-    record.set_ticket(u32::from(owner.id));
     let count = front.loose_count.get();
     front.loose[count as usize % LOOSE].set(id);
+    front.loose_from[count as usize % LOOSE].set(owner.id);
     front.loose_count.set(count + 1);
     front.loose_bytes.set(front.loose_bytes.get() + bytes);
     if head & SMALL != 0 {
@@ -554,6 +562,11 @@ impl Front {
         self.armed.store(true, Release);
     }
 
+    /// Its stream is gone: no handle means it any more.
+    pub fn unchoose(&self) {
+        self.is_chosen.store(false, Relaxed);
+    }
+
     /// Nobody's, until another thread takes it. Disarmed.
     pub fn orphan(&self) {
         self.thread.store(null_mut(), Relaxed);
@@ -609,7 +622,7 @@ impl Front {
     /// The threads whose regions have to end before `loose`.
     pub fn loose_owners(&self) -> impl Iterator<Item = &'static Thread> {
         let count = self.loose_count.get() as usize;
-        self.loose[..count.min(LOOSE)].iter().filter_map(|id| numbered(block::at(id.get()).ticket() as u16)?.owner())
+        self.loose_from[..count.min(LOOSE)].iter().filter_map(|from| numbered(from.get())?.owner())
     }
 }
 
@@ -626,7 +639,12 @@ pub fn can_stop() -> bool {
 /// Every thread of the process that runs passes a full barrier.
 pub fn barrier() {
     const PRIVATE_EXPEDITED: i32 = 1 << 3;
-    membarrier(PRIVATE_EXPEDITED);
+    const TRIES: usize = 1000;
+    // It fails for want of kernel memory, or where a filter of system calls came later. Without it two threads would have one block.
+    if !(0..TRIES).any(|_| membarrier(PRIVATE_EXPEDITED)) {
+        log::write(log::Level::Error, "membarrier works no more; memory cannot be kept apart between threads.");
+        std::process::abort();
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -29,10 +29,10 @@ const SLACK_OF_NEW: f64 = 0.2;
 const SLACK_OF_NEW_AND_THREADS: f64 = 1.0;
 const NEW: f64 = 0.4;
 /// Mapping anew may take this share of a program's time, looked at over `WINDOW`; if it takes more, the slack rises by `STEP_OF_TIME`.
-const SHARE_OF_TIME: f64 = 0.02;
+const SHARE_OF_TIME: f64 = 0.03;
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP_OF_TIME: f64 = 0.08;
-const MOST_OF_TIME: f64 = 0.64;
+const MOST_OF_TIME: f64 = 0.24;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
 

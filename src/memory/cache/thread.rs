@@ -24,6 +24,10 @@ impl Drop for End {
         if process::is_running() {
             crate::memory::forget_thread(self.0);
         }
+        if process::is_forked() {
+            // Another thread of the parent may have held the lock.
+            return;
+        }
         self.0.forget_ways();
         ENDED.lock().push(self.0);
     }
@@ -64,6 +68,10 @@ pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
     let Some(thread) = with_fronts() else { return Ok(false) };
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
+    // Whoever takes fronts away has said so before he stopped them.
+    if !crate::memory::may_have_fronts() {
+        return Ok(false);
+    }
     let slot = core.slot_of(stream_key)?;
     let Some(front) = core.arm(thread, slot, true) else { return Ok(false) };
     Ok(thread.choose(front, canonical(stream), key))
@@ -73,6 +81,9 @@ pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
 pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
     let Some(thread) = with_fronts() else { return false };
     let mut core = cache.core.quiet();
+    if !crate::memory::may_have_fronts() {
+        return false;
+    }
     let slot = core.slot_of_block(block);
     let ordinary = block::at(block).mapped() && block::at(block).clean();
     ordinary && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
