@@ -8,13 +8,14 @@
 //! was; from then on each thread's next call finds its front disarmed and comes to the device's lock. So a thread's own path has no
 //! barrier, no locked instruction, and no load beside those that say which stream is meant.
 //!
-//! A region never waits for the driver, for a lock of the device or for another thread, but for a home that several threads use.
+//! A region never waits for the driver or for a lock of the device; for other threads only where a home is shared, and for a moment where
+//! the tables of blocks and addresses grow.
 //!
 //! A block is freed with a plain store by the thread that handed it out, and with a compare-and-swap by any other. If both do it at the
 //! same instant (a defect of the program) the store wins: what other threads freed is looked at again, behind a barrier, before it is used.
 
 use super::block::{self, BlockId, FLIP, NIL, SMALL, State, UNIT, UNIT_SHIFT};
-use super::core::SMALL_LIMIT;
+use super::core::{LARGEST, SMALL_LIMIT};
 use super::home::{Held, Home};
 use super::{StreamSlot, tls};
 use crate::base::log;
@@ -304,8 +305,7 @@ fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> 
 
 #[inline(never)]
 fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
-    const MOST: usize = 1 << 40;
-    if size == 0 || size > MOST {
+    if size == 0 || size > LARGEST {
         thread.leave();
         return false;
     }
