@@ -38,6 +38,9 @@ fn bump(counter: &AtomicI64, amount: i64) {
 pub struct Shard {
     /// How much more of small blocks may be handed out; at least as low as the ceilings say.
     lanes: [Cell<i64>; MEASURES],
+    /// How much more of large blocks; and of large ones that leaves the lanes of small blocks as they are.
+    large_lanes: [Cell<i64>; MEASURES],
+    spare: [Cell<i64>; MEASURES],
     allocated: [[AtomicI64; MEASURES]; SIZES],
     freed: [[AtomicI64; MEASURES]; SIZES],
     /// What may be handed out of small, of large and of all blocks.
@@ -84,22 +87,28 @@ impl Shard {
     #[inline(always)]
     pub fn allocated_large(&self, bytes: i64, requested: i64) {
         self.count(&self.allocated[LARGE], bytes, requested);
-        let mut signs = 0;
-        for (measure, amount) in [1, bytes, requested].into_iter().enumerate() {
-            // Small blocks have that much less room, if all of them together have.
-            self.lanes[measure].set(self.lanes[measure].get() - amount);
-            let [_, large, all] = self.rooms(measure);
-            signs |= large | all;
-        }
-        if signs < 0 {
-            self.publish();
+        if self.drive_large([-1, -bytes, -requested]) < 0 {
+            self.look_large();
         }
     }
 
     #[inline(always)]
     pub fn freed_large(&self, bytes: i64, requested: i64) {
         self.count(&self.freed[LARGE], bytes, requested);
+        self.drive_large([1, bytes, requested]);
         self.check_room();
+    }
+
+    /// Negative: a lane has ended.
+    #[inline(always)]
+    fn drive_large(&self, amounts: Measures) -> i64 {
+        let mut signs = 0;
+        for ((large, spare), amount) in self.large_lanes.iter().zip(&self.spare).zip(amounts) {
+            large.set(large.get() + amount);
+            spare.set(spare.get() + amount);
+            signs |= large.get() | spare.get();
+        }
+        signs
     }
 
     #[inline(always)]
@@ -122,19 +131,41 @@ impl Shard {
         [room(SMALL, small), room(LARGE, large), room(SIZES, small + large)]
     }
 
-    /// The lane has ended. Where large blocks have made room since, it goes on.
-    #[cold]
+    /// What small blocks leave is used up: large ones take from their lanes.
     #[inline(never)]
-    fn look(&self) {
+    fn look_large(&self) {
         let mut signs = 0;
-        for (measure, lane) in self.lanes.iter().enumerate() {
-            let [small, _, all] = self.rooms(measure);
-            lane.set(small.min(all));
-            signs |= small | all;
+        for ((lane, spare), large) in self.lanes.iter().zip(&self.spare).zip(&self.large_lanes) {
+            let short = spare.get().min(0);
+            lane.set(lane.get() + short);
+            spare.set(spare.get() - short);
+            signs |= lane.get() | large.get();
         }
         if signs < 0 {
+            self.look();
+        }
+    }
+
+    /// A lane has ended. It goes on where frees of the other size have made room since.
+    #[inline(never)]
+    fn look(&self) {
+        if self.draw_lanes() < 0 {
             self.publish();
         }
+    }
+
+    /// Lanes as far as the ceilings allow. Negative: something is above a ceiling.
+    fn draw_lanes(&self) -> i64 {
+        let mut signs = 0;
+        for measure in 0..MEASURES {
+            let [small, large, all] = self.rooms(measure);
+            let lane = small.min(all);
+            self.lanes[measure].set(lane);
+            self.large_lanes[measure].set(large);
+            self.spare[measure].set(all - lane);
+            signs |= small | large | all;
+        }
+        signs
     }
 
     /// All threads of the device are stopped.
@@ -187,7 +218,7 @@ impl Shard {
 
     /// It looks anew at its next block.
     fn close(&self) {
-        self.lanes.iter().for_each(|lane| lane.set(0));
+        self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
         self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
     }
 
@@ -197,15 +228,14 @@ impl Shard {
     fn publish(&self) {
         let rooms = self.totals.raise_peaks();
         let alone = self.totals.alone.load(Relaxed);
-        for (measure, lane) in self.lanes.iter().enumerate() {
+        for measure in 0..MEASURES {
             let credit = if measure == COUNT { self.totals.credit >> UNIT_SHIFT } else { self.totals.credit };
             let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
             for ((ceilings, rooms), now) in self.ceilings.iter().zip(&rooms).zip([small, large, small + large]) {
                 ceilings[measure].set(now + if alone { rooms[measure] } else { credit });
             }
-            let [small, _, all] = self.rooms(measure);
-            lane.set(small.min(all));
         }
+        self.draw_lanes();
     }
 }
 
@@ -324,6 +354,8 @@ impl Totals {
         let shard = known.unwrap_or_else(|| {
             let shard = Box::leak(Box::new(Shard {
                 lanes: Default::default(),
+                large_lanes: Default::default(),
+                spare: Default::default(),
                 allocated: Default::default(),
                 freed: Default::default(),
                 ceilings: Default::default(),

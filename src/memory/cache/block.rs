@@ -85,8 +85,9 @@ pub fn address_in(head: u64) -> usize {
 #[repr(C, align(32))]
 pub struct Record {
     pub head: AtomicU64,
-    /// Free: the neighbours in the list, next in the lower half. Cached, loose, unused: the next one. Handed out: the bytes of rounding.
-    pub link: AtomicU64,
+    /// Free: the neighbours in the list. Cached, loose, unused: the next one. Handed out, in the first: the bytes of rounding.
+    link_next: AtomicU32,
+    link_prev: AtomicU32,
     prev: AtomicU32,
     next: AtomicU32,
     units: AtomicU32,
@@ -125,9 +126,12 @@ impl Record {
         self.head.store(self.head.load(Relaxed) & !(u64::MAX << OWNER_SHIFT) | u64::from(owner) << OWNER_SHIFT, Relaxed);
     }
 
+    /// Its address.
     #[inline(always)]
-    pub fn set(&self, state: State, owner: u16) {
-        self.head.store(Self::head_as(self.head.load(Relaxed), state, owner), Relaxed);
+    pub fn set(&self, state: State, owner: u16) -> usize {
+        let head = self.head.load(Relaxed);
+        self.head.store(Self::head_as(head, state, owner), Relaxed);
+        address_in(head)
     }
 
     /// The same for a block that another thread may change: false, it did.
@@ -191,28 +195,40 @@ impl Record {
 
     #[inline(always)]
     pub fn link_next(&self) -> BlockId {
-        self.link.load(Relaxed) as u32
+        self.link_next.load(Relaxed)
     }
 
     #[inline(always)]
     pub fn link_prev(&self) -> BlockId {
-        (self.link.load(Relaxed) >> 32) as u32
+        self.link_prev.load(Relaxed)
     }
 
     #[inline(always)]
-    pub fn set_links(&self, prev: BlockId, next: BlockId) {
-        self.link.store(u64::from(next) | (u64::from(prev) << 32), Relaxed);
+    pub fn set_link_next(&self, next: BlockId) {
+        self.link_next.store(next, Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn set_link_prev(&self, prev: BlockId) {
+        self.link_prev.store(prev, Relaxed);
+    }
+
+    /// Of a handed-out or pending block: what it has more than was asked for.
+    #[inline(always)]
+    pub fn rounding(&self) -> usize {
+        self.link_next.load(Relaxed) as usize
+    }
+
+    #[inline(always)]
+    pub fn set_rounding(&self, rounding: usize) {
+        debug_assert!(rounding < UNIT);
+        self.link_next.store(rounding as u32, Relaxed);
     }
 
     /// Of a handed-out or pending block: the bytes as asked for. Anything up to its size where two threads free it at once.
     #[inline(always)]
     pub fn requested(&self) -> usize {
-        self.size().saturating_sub(self.link.load(Relaxed) as usize)
-    }
-
-    #[inline(always)]
-    pub fn set_requested(&self, requested: usize) {
-        self.link.store((self.size() - requested) as u64, Relaxed);
+        self.size().saturating_sub(self.rounding())
     }
 }
 
@@ -222,7 +238,8 @@ const MOST: [usize; 4] = [1 << 27, 1 << 25, 1 << 23, 1 << 21];
 /// What stands for no block while there is no table.
 static NOTHING: Record = Record {
     head: AtomicU64::new(NO_HEAD),
-    link: AtomicU64::new(0),
+    link_next: AtomicU32::new(0),
+    link_prev: AtomicU32::new(0),
     prev: AtomicU32::new(NIL),
     next: AtomicU32::new(NIL),
     units: AtomicU32::new(0),
@@ -232,10 +249,26 @@ static TABLE: AtomicPtr<Record> = AtomicPtr::new((&raw const NOTHING).cast_mut()
 /// Records handed to pools, and how many there are.
 static GIVEN: Mutex<(u32, u32)> = Mutex::new((1, 0));
 
-/// Ids come from pools and from the table of addresses, so there is a record.
+/// Where the table stands. Paths that look at many blocks ask once.
+#[derive(Clone, Copy)]
+pub struct Table(*const Record);
+
+#[inline(always)]
+pub fn table() -> Table {
+    Table(TABLE.load(Relaxed))
+}
+
+impl Table {
+    /// Ids come from pools and from the table of addresses, so there is a record.
+    #[inline(always)]
+    pub fn at(self, id: BlockId) -> &'static Record {
+        unsafe { &*self.0.add(id as usize) }
+    }
+}
+
 #[inline(always)]
 pub fn at(id: BlockId) -> &'static Record {
-    unsafe { &*TABLE.load(Relaxed).add(id as usize) }
+    table().at(id)
 }
 
 /// Makes the table; memory comes with use. False: the process has no addresses for it.
@@ -275,12 +308,12 @@ pub struct Pool {
 impl Pool {
     /// None: the table is full.
     #[inline(always)]
-    pub fn take(&mut self) -> Option<BlockId> {
+    pub fn take(&mut self, table: Table) -> Option<BlockId> {
         if self.first == NIL && !self.refill() {
             return None;
         }
         let id = self.first;
-        self.first = at(id).link_next();
+        self.first = table.at(id).link_next();
         Some(id)
     }
 
@@ -293,26 +326,24 @@ impl Pool {
         let count = BATCH.min(most - from);
         given.0 = from + count;
         drop(given);
-        for id in (from..from + count).rev() {
-            self.put(id);
-        }
+        (from..from + count).rev().for_each(|id| self.put(table(), id));
         count > 0
     }
 
     #[inline(always)]
-    pub fn put(&mut self, id: BlockId) {
-        let record = at(id);
+    pub fn put(&mut self, table: Table, id: BlockId) {
+        let record = table.at(id);
         record.head.store(bits(State::Unused), Relaxed);
-        record.link.store(u64::from(self.first), Relaxed);
+        record.set_link_next(self.first);
         self.first = id;
     }
 
     /// A block that is alone in its area.
     pub fn insert(&mut self, address: usize, size: usize, flags: u64, state: State, slot: StreamSlot) -> Option<BlockId> {
-        let id = self.take()?;
+        let id = self.take(table())?;
         let record = at(id);
         record.head.store(address as u64 | flags | CLEAN | bits(state) | (u64::from(slot) << OWNER_SHIFT), Relaxed);
-        record.link.store(0, Relaxed);
+        record.set_link_next(NIL);
         record.prev.store(NIL, Relaxed);
         record.next.store(NIL, Relaxed);
         record.units.store((size >> UNIT_SHIFT) as u32, Relaxed);
@@ -320,22 +351,21 @@ impl Pool {
         Some(id)
     }
 
-    /// Cuts a block: it keeps the first `size` bytes, a new one right of it (same state and owner, in no list) has the rest.
+    /// Cuts a block: it keeps the first `units`, a new one right of it (same state and owner, in no list) has the rest.
     /// None: the table is full, and nothing changed.
     #[inline(always)]
-    pub fn split(&mut self, id: BlockId, size: usize) -> Option<BlockId> {
-        let right_id = self.take()?;
-        let (left, right) = (at(id), at(right_id));
-        let units = (size >> UNIT_SHIFT) as u32;
-        debug_assert!(size > 0 && size < left.size());
-        right.head.store(left.head.load(Relaxed).wrapping_add(size as u64), Relaxed);
+    pub fn split(&mut self, table: Table, id: BlockId, units: u32) -> Option<BlockId> {
+        let right_id = self.take(table)?;
+        let (left, right) = (table.at(id), table.at(right_id));
+        debug_assert!(units > 0 && units < left.units());
+        right.head.store(left.head.load(Relaxed).wrapping_add(u64::from(units) << UNIT_SHIFT), Relaxed);
         right.units.store(left.units() - units, Relaxed);
         right.ticket.store(left.ticket(), Relaxed);
         right.prev.store(id, Relaxed);
         let next = left.next();
         right.next.store(next, Relaxed);
         if next != NIL {
-            at(next).prev.store(right_id, Relaxed);
+            table.at(next).prev.store(right_id, Relaxed);
         }
         left.units.store(units, Relaxed);
         left.next.store(right_id, Relaxed);
@@ -344,19 +374,19 @@ impl Pool {
 
     /// Joins a block with its right neighbour, which ends; neither is in a list.
     #[inline(always)]
-    pub fn join(&mut self, id: BlockId) {
-        let block = at(id);
+    pub fn join(&mut self, table: Table, id: BlockId) {
+        let block = table.at(id);
         let right = block.next();
-        let gone = at(right);
+        let gone = table.at(right);
         debug_assert!(block.end() == gone.address());
         block.units.store(block.units() + gone.units(), Relaxed);
         let next = gone.next();
         block.next.store(next, Relaxed);
         block.set_ticket(block.ticket().max(gone.ticket()));
         if next != NIL {
-            at(next).prev.store(id, Relaxed);
+            table.at(next).prev.store(id, Relaxed);
         }
-        self.put(right);
+        self.put(table, right);
     }
 }
 

@@ -476,7 +476,7 @@ impl Core {
 
     /// Cuts a block that is in no list; the answer is the right part.
     pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
-        self.pool.split(id, size).expect("`has_records` was asked")
+        self.pool.split(block::table(), id, (size >> block::UNIT_SHIFT) as u32).expect("`has_records` was asked")
     }
 
     /// A block that is in no list becomes free memory of its stream, joined with what is free beside it.
@@ -505,7 +505,7 @@ impl Core {
         let front = self.known_front(tls::get(), slot).unwrap_or(self.slots[slot as usize].front);
         let record = block::at(id);
         record.set(State::Allocated, front.id);
-        record.set_requested(request.requested);
+        record.set_rounding(size - request.requested);
         self.uses.remove(&id);
         lookup::insert(record.address(), small, self.device, id);
         let shard = self.shard();
@@ -517,7 +517,7 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
         const SOME: usize = 256 << 10;
-        let id = self.shelf(COMMON).list(request.small).find((request.search >> block::UNIT_SHIFT) as u32, all)?;
+        let id = self.shelf(COMMON).list(request.small).find(block::table(), (request.search >> block::UNIT_SHIFT) as u32, all)?;
         self.list_remove(id);
         // Where several threads allocate, each time costs them all.
         let take = match (request.small, self.threads() > 1) {
@@ -705,7 +705,7 @@ impl Core {
                 if block::at(id).state() == State::Free {
                     self.list_remove(id);
                 }
-                self.pool.put(id);
+                self.pool.put(block::table(), id);
             }
         }
         self.physical = Physical::default();

@@ -1,71 +1,78 @@
 //! Free blocks of one stream by size: two levels of bitmaps over lists, so that a fitting one is found in constant time.
 //!
-//! Sizes count in units of 512 bytes. The first level is the power of two, the second cuts it into 32 classes, so sizes of a class
-//! differ by 3 per cent at most; below 64 units each size has a class of its own.
+//! Sizes count in units of 512 bytes. A class is a power of two and its next five bits, so sizes of a class differ by 3 per cent at
+//! most; below 64 units each size has a class of its own.
 
-use super::block::{self, BlockId, NIL};
+use super::block::{BlockId, NIL, Table, table};
 
-const SECOND_BITS: u32 = 5;
-const SECOND: usize = 1 << SECOND_BITS;
-const FIRST: usize = 32;
+/// Powers of two, up to the largest block.
+const POWERS: usize = 32;
+const STEP_BITS: u32 = 5;
+const CLASSES: usize = POWERS << STEP_BITS;
+const WORDS: usize = CLASSES / 64;
 /// How many blocks of a class are compared for the best fit.
 const SCAN: usize = 8;
 
 pub struct FreeList {
-    first: u64,
-    second: [u32; FIRST],
-    heads: Box<[BlockId; FIRST * SECOND]>,
+    /// Words that are not 0, and in each the classes that have blocks.
+    summary: u64,
+    words: [u64; WORDS],
+    heads: [BlockId; CLASSES],
     /// The end of every list: a record of this list's own, so that writing to a neighbour needs no question whether there is one.
     nil: BlockId,
 }
 
-/// The class that a size in units belongs to: first level, second level.
+/// The class that a size in units belongs to: exponent and leading bits of the size as a float. Where that rounds up it does so for
+/// every size between, and `best_of` compares the units themselves.
 #[inline(always)]
-fn class(units: u32) -> (usize, usize) {
+fn class(units: u32) -> usize {
     debug_assert!(units > 0);
-    let top = 31 - (units | 1).leading_zeros();
-    if top < SECOND_BITS {
-        return (0, units as usize & (SECOND - 1));
-    }
-    let first = top - SECOND_BITS + 1;
-    (first as usize, (units >> (first - 1)) as usize & (SECOND - 1))
+    const ONE: u32 = 1f32.to_bits();
+    (((units as f32).to_bits() - ONE) >> (f32::MANTISSA_DIGITS - 1 - STEP_BITS)) as usize & (CLASSES - 1)
+}
+
+/// The bits that are set, the highest first.
+fn bits_down(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = word.checked_ilog2()?;
+        word ^= 1 << bit;
+        Some(bit as usize)
+    })
 }
 
 impl FreeList {
     /// `nil` is a record that is used for nothing else.
     pub fn new(nil: BlockId) -> FreeList {
-        FreeList { first: 0, second: [0; FIRST], heads: Box::new([nil; FIRST * SECOND]), nil }
+        FreeList { summary: 0, words: [0; WORDS], heads: [nil; CLASSES], nil }
     }
 
     #[inline(always)]
-    pub fn insert(&mut self, id: BlockId) {
-        let block = block::at(id);
-        let (first, second) = class(block.units());
-        let head = std::mem::replace(&mut self.heads[first * SECOND + second], id);
-        block.set_links(self.nil, head);
-        let old = block::at(head);
-        old.set_links(id, old.link_next());
-        self.first |= 1 << first;
-        self.second[first] |= 1 << second;
+    pub fn insert(&mut self, table: Table, id: BlockId) {
+        let block = table.at(id);
+        let class = class(block.units());
+        let head = std::mem::replace(&mut self.heads[class], id);
+        block.set_link_prev(self.nil);
+        block.set_link_next(head);
+        table.at(head).set_link_prev(id);
+        self.summary |= 1 << (class / 64);
+        self.words[class / 64] |= 1 << (class % 64);
     }
 
     #[inline(always)]
-    pub fn remove(&mut self, id: BlockId) {
-        let block = block::at(id);
+    pub fn remove(&mut self, table: Table, id: BlockId) {
+        let block = table.at(id);
         let (prev, next) = (block.link_prev(), block.link_next());
-        let right = block::at(next);
-        right.set_links(prev, right.link_next());
+        table.at(next).set_link_prev(prev);
         if prev != self.nil {
-            let left = block::at(prev);
-            left.set_links(left.link_prev(), next);
+            table.at(prev).set_link_next(next);
             return;
         }
-        let (first, second) = class(block.units());
-        self.heads[first * SECOND + second] = next;
+        let class = class(block.units());
+        self.heads[class] = next;
         if next == self.nil {
-            self.second[first] &= !(1 << second);
-            if self.second[first] == 0 {
-                self.first &= !(1 << first);
+            self.words[class / 64] &= !(1 << (class % 64));
+            if self.words[class / 64] == 0 {
+                self.summary &= !(1 << (class / 64));
             }
         }
     }
@@ -73,39 +80,48 @@ impl FreeList {
     /// A block of at least `units`, near the smallest there is; it stays in its list. `None` is certain only with `all`, which looks at
     /// every block of the size's own class instead of the first few.
     #[inline(always)]
-    pub fn find(&self, units: u32, all: bool) -> Option<BlockId> {
-        let (first, second) = class(units);
+    pub fn find(&self, table: Table, units: u32, all: bool) -> Option<BlockId> {
+        let class = class(units);
+        let (word, bit) = (class / 64, class % 64);
+        let own = self.words[word];
         // Blocks of the same class may be too small; from the next class on everything fits.
-        if self.second[first] >> second & 1 != 0 {
-            let found = self.best_of(first, second, units, if all { usize::MAX } else { SCAN });
+        if own >> bit & 1 != 0 {
+            let found = self.best_of(table, class, units, if all { usize::MAX } else { SCAN });
             if found.is_some() {
                 return found;
             }
         }
-        let above = self.second[first] & (u32::MAX - 1).wrapping_shl(second as u32);
-        let (first, second) = if above != 0 {
-            (first, above.trailing_zeros() as usize)
-        } else {
-            let above = self.first & (u64::MAX - 1) << first;
-            if above == 0 {
-                return None;
-            }
-            let first = above.trailing_zeros() as usize & (FIRST - 1);
-            (first, self.second[first].trailing_zeros() as usize)
-        };
-        self.best_of(first, second & (SECOND - 1), units, SCAN)
+        let above = own & (u64::MAX - 1) << bit;
+        if above != 0 {
+            return self.best_of(table, word * 64 + above.trailing_zeros() as usize, units, SCAN);
+        }
+        let above = self.summary & (u64::MAX - 1) << word;
+        if above == 0 {
+            return None;
+        }
+        let word = above.trailing_zeros() as usize % WORDS;
+        self.best_of(table, word * 64 + self.words[word].trailing_zeros() as usize % 64, units, SCAN)
     }
 
+    /// Of a class that has blocks.
     #[inline(always)]
-    fn best_of(&self, first: usize, second: usize, units: u32, scan: usize) -> Option<BlockId> {
-        let mut best = NIL;
-        let mut best_units = u32::MAX;
-        let mut id = self.heads[first * SECOND + second];
-        for _ in 0..scan {
+    fn best_of(&self, table: Table, class: usize, units: u32, scan: usize) -> Option<BlockId> {
+        let first = self.heads[class];
+        let block = table.at(first);
+        let has = block.units();
+        let next = block.link_next();
+        let best = if has >= units { (first, has) } else { (NIL, u32::MAX) };
+        let best = if next == self.nil || has == units { best.0 } else { self.best_of_more(table, next, units, scan, best) };
+        (best != NIL).then_some(best)
+    }
+
+    #[inline(never)]
+    fn best_of_more(&self, table: Table, mut id: BlockId, units: u32, scan: usize, (mut best, mut best_units): (BlockId, u32)) -> BlockId {
+        for _ in 1..scan {
             if id == self.nil {
                 break;
             }
-            let block = block::at(id);
+            let block = table.at(id);
             let has = block.units();
             if has >= units && has < best_units {
                 (best, best_units) = (id, has);
@@ -115,79 +131,81 @@ impl FreeList {
             }
             id = block.link_next();
         }
-        (best != NIL).then_some(best)
+        best
     }
 
     pub fn is_empty(&self) -> bool {
-        self.first == 0
+        self.summary == 0
     }
 
     /// Every block, the largest classes first.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let classes = (0..FIRST).rev().filter(|first| self.first & 1 << first != 0).flat_map(move |first| {
-            let heads = &self.heads[first * SECOND..(first + 1) * SECOND];
-            (0..SECOND).rev().filter(move |second| self.second[first] & 1 << second != 0).map(move |second| heads[second])
-        });
-        classes.flat_map(|head| std::iter::successors(Some(head), |id| Some(block::at(*id).link_next()).filter(|next| *next != self.nil)))
+        let classes = (0..WORDS).rev().flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit));
+        classes.flat_map(|class| self.of_class(class))
+    }
+
+    fn of_class(&self, class: usize) -> impl Iterator<Item = BlockId> + '_ {
+        let some = move |id: BlockId| (id != self.nil).then_some(id);
+        std::iter::successors(some(self.heads[class]), move |id| some(table().at(*id).link_next()))
     }
 
     /// Size of the largest block, for messages.
     pub fn largest(&self) -> usize {
-        if self.first == 0 {
+        if self.is_empty() {
             return 0;
         }
-        let first = 63 - self.first.leading_zeros() as usize;
-        let second = 31 - self.second[first].leading_zeros() as usize;
-        let head = self.heads[first * SECOND + second];
-        std::iter::successors(Some(head), |id| Some(block::at(*id).link_next()).filter(|next| *next != self.nil))
-            .map(|id| block::at(id).size())
-            .max()
-            .unwrap_or(0)
+        let word = 63 - self.summary.leading_zeros() as usize;
+        let class = word * 64 + 63 - self.words[word].leading_zeros() as usize;
+        self.of_class(class).map(|id| table().at(id).size()).max().unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::{Pool, State};
+    use super::super::block::{self, Pool, State, UNIT};
+    use super::super::core::LARGEST;
     use super::*;
 
     #[test]
     fn classes_rise_with_the_size_and_keep_within_three_per_cent() {
-        let mut last = (0, 0);
+        let mut last = 0;
         for units in 1..200_000u32 {
             let class = class(units);
             assert!(class >= last, "{units}");
             last = class;
         }
-        assert!(class(u32::MAX).0 < FIRST);
-        assert_eq!(class(1), (0, 1));
-        assert_eq!(class(31), (0, 31));
-        assert_eq!(class(32), (1, 0));
-        assert_eq!(class(64), (2, 0));
+        let largest = (LARGEST / UNIT) as u32;
+        assert!(class(largest) < CLASSES && class(largest) > class(largest / 2) && class(largest - 1) <= class(largest));
+        for units in 1..64 {
+            assert_ne!(class(units), class(units + 1));
+        }
+        for units in 64..200_000u32 {
+            assert!(class(units + units.div_ceil(32)) > class(units), "{units}");
+        }
     }
 
     #[test]
     fn finds_what_fits_against_a_plain_search() {
         assert!(block::reserve());
         let mut pool = Pool::default();
-        let mut list = FreeList::new(pool.take().unwrap());
+        let mut list = FreeList::new(pool.take(table()).unwrap());
         let mut random = 12345u64;
         let mut free: Vec<BlockId> = Vec::new();
         for round in 0..20_000 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let units = ((random >> 33) % 4000) as u32 + 1;
             if round % 3 != 0 || free.is_empty() {
-                let id = pool.insert(0, units as usize * block::UNIT, 0, State::Free, 0).unwrap();
-                list.insert(id);
+                let id = pool.insert(0, units as usize * UNIT, 0, State::Free, 0).unwrap();
+                list.insert(table(), id);
                 free.push(id);
             } else {
                 let largest = free.iter().map(|id| block::at(*id).units()).max().unwrap();
-                match list.find(units, round % 2 == 0) {
+                match list.find(table(), units, round % 2 == 0) {
                     Some(id) => {
                         assert!(block::at(id).units() >= units);
-                        list.remove(id);
+                        list.remove(table(), id);
                         free.retain(|other| *other != id);
-                        pool.put(id);
+                        pool.put(table(), id);
                     }
                     // Only blocks of the very class, behind the first few, may be missed.
                     None => assert!(largest < units || (round % 2 != 0 && class(largest) == class(units))),
@@ -196,8 +214,8 @@ mod tests {
             }
         }
         for id in free {
-            list.remove(id);
+            list.remove(table(), id);
         }
-        assert!(list.first == 0 && list.second.iter().all(|bits| *bits == 0));
+        assert!(list.summary == 0 && list.words.iter().all(|bits| *bits == 0));
     }
 }

@@ -14,7 +14,7 @@
 //! A block is freed with a plain store by the thread that handed it out, and with a compare-and-swap by any other. If both do it at the
 //! same instant (a defect of the program) the store wins: what other threads freed is looked at again, behind a barrier, before it is used.
 
-use super::block::{self, BlockId, FLIP, NIL, SMALL, State, UNIT, UNIT_SHIFT};
+use super::block::{self, BlockId, FLIP, NIL, Record, SMALL, State, UNIT, UNIT_SHIFT};
 use super::core::{LARGEST, SMALL_LIMIT};
 use super::home::{Held, Home};
 use super::{StreamSlot, tls};
@@ -240,7 +240,7 @@ unsafe fn malloc_in(thread: &Thread, front: &Front, out: *mut usize, size: usize
     let head = record.head.load(Relaxed) ^ FLIP;
     record.head.store(head, Relaxed);
     let bytes = units << UNIT_SHIFT;
-    record.link.store((bytes - size) as u64, Relaxed);
+    record.set_rounding(bytes - size);
     front.room.set(front.room.get() + bytes as i64);
     front.shard().allocated_small(bytes as i64, size as i64);
     unsafe { *out = block::address_in(head) };
@@ -276,31 +276,32 @@ pub fn take(size: usize, handle: usize, key: usize) -> Option<usize> {
 #[inline(never)]
 fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
     let units = (size + UNIT - 1) >> UNIT_SHIFT;
-    let misses = front.misses.get().wrapping_add(1);
-    front.misses.set(misses);
+    // `malloc_in` asked.
+    unsafe { std::hint::assert_unchecked(units > 0 && units < SIZES) };
     let mut home = front.home.hold(thread);
-    if misses.is_multiple_of(ROUND) {
-        front.give_up(&mut home);
-        front.missed.iter().for_each(|bits| bits.set(0));
-    }
-    front.miss(units);
+    front.miss(units, &mut home);
     if front.home.has_brought() {
         front.take_brought(&mut home);
     }
-    let kept = &front.first[units];
-    let found = if kept.get() == NIL {
-        home.carve(units as u32, true).or_else(|| {
-            // What is kept may join to what is missing.
-            front.give_up(&mut home);
-            home.carve(units as u32, true)
-        })
-    } else {
-        let id = kept.get();
-        kept.set(block::at(id).link_next());
-        front.room.set(front.room.get() + (units << UNIT_SHIFT) as i64);
-        Some(id)
+    let found = match front.first[units].get() {
+        NIL => home.carve(block::table(), units as u32, true),
+        kept => {
+            front.first[units].set(block::at(kept).link_next());
+            front.room.set(front.room.get() + (units << UNIT_SHIFT) as i64);
+            Some(kept)
+        }
     };
-    hand_out(thread, front, home, out, size, found)
+    // What is kept may join to what is missing.
+    let Some(id) = found.or_else(|| front.carve_last(&mut home, units as u32)) else {
+        drop(home);
+        thread.leave();
+        return false;
+    };
+    let address = give(front, home, id, units << UNIT_SHIFT, size, true);
+    front.shard().allocated_small((units << UNIT_SHIFT) as i64, size as i64);
+    unsafe { *out = address };
+    thread.leave();
+    true
 }
 
 #[inline(never)]
@@ -309,40 +310,32 @@ fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) ->
         thread.leave();
         return false;
     }
-    let units = ((size + UNIT - 1) >> UNIT_SHIFT) as u32;
+    let units = (size + UNIT - 1) >> UNIT_SHIFT;
     let mut home = front.home.hold(thread);
-    home.sizes.note(units);
-    let mut found = home.carve(units, false);
-    if found.is_none() && front.home.has_brought() {
-        front.take_brought(&mut home);
-        found = home.carve(units, false);
-    }
-    hand_out(thread, front, home, out, size, found)
-}
-
-#[inline(always)]
-fn hand_out(thread: &Thread, front: &Front, home: Held<'_>, out: *mut usize, size: usize, found: Option<BlockId>) -> bool {
-    let Some(id) = found else {
+    home.sizes.note(units as u32);
+    let found = home.carve(block::table(), units as u32, false);
+    let Some(id) = found.or_else(|| front.carve_brought(&mut home, units as u32)) else {
         drop(home);
         thread.leave();
         return false;
     };
-    let record = block::at(id);
-    let bytes = record.size();
-    // While nobody else can take it for a free neighbour.
-    record.set(State::Allocated, front.id);
-    drop(home);
-    record.link.store((bytes - size) as u64, Relaxed);
-    let address = record.address();
-    lookup::insert(address, bytes <= SMALL_LIMIT, front.device, id);
-    if bytes <= SMALL_LIMIT {
-        front.shard().allocated_small(bytes as i64, size as i64);
-    } else {
-        front.shard().allocated_large(bytes as i64, size as i64);
-    }
+    let address = give(front, home, id, units << UNIT_SHIFT, size, false);
+    front.shard().allocated_large((units << UNIT_SHIFT) as i64, size as i64);
     unsafe { *out = address };
     thread.leave();
     true
+}
+
+/// A block that was carved out is handed out: its address.
+#[inline(always)]
+fn give(front: &Front, home: Held<'_>, id: BlockId, bytes: usize, size: usize, small: bool) -> usize {
+    let record = block::at(id);
+    // While nobody else can take it for a free neighbour.
+    let address = record.set(State::Allocated, front.id);
+    drop(home);
+    record.set_rounding(bytes - size);
+    lookup::insert(address, small, front.device, id);
+    address
 }
 
 /// Frees the block that starts at an address if that needs nothing but what the thread has at hand. False: nothing happened.
@@ -364,7 +357,7 @@ pub fn free(address: usize) -> bool {
     if !front.wants(units) {
         return free_unwanted(thread, front, id);
     }
-    keep(front, id, units, (address as u64).wrapping_add(mark));
+    keep(front, record, id, units, (address as u64).wrapping_add(mark));
     if front.room.get() < 0 {
         return make_room(thread, front);
     }
@@ -374,13 +367,12 @@ pub fn free(address: usize) -> bool {
 
 /// A block that was handed out becomes one that is kept.
 #[inline(always)]
-fn keep(front: &Front, id: BlockId, units: usize, head: u64) {
-    let record = block::at(id);
+fn keep(front: &Front, record: &Record, id: BlockId, units: usize, head: u64) {
     record.head.store(head ^ FLIP, Relaxed);
     let bytes = (units << UNIT_SHIFT) as i64;
-    let requested = bytes - record.link.load(Relaxed) as i64;
+    let requested = bytes - record.rounding() as i64;
     let first = unsafe { front.first.get_unchecked(units) };
-    record.link.store(u64::from(first.get()), Relaxed);
+    record.set_link_next(first.get());
     first.set(id);
     front.room.set(front.room.get() - bytes);
     front.shard().freed_small(bytes, requested);
@@ -396,20 +388,39 @@ fn make_room(thread: &Thread, front: &Front) -> bool {
 
 #[inline(never)]
 fn free_unwanted(thread: &Thread, front: &Front, id: BlockId) -> bool {
-    let record = block::at(id);
-    let bytes = record.size();
-    let requested = record.requested();
-    front.home.hold(thread).free(id);
-    front.shard().freed_small(bytes as i64, requested as i64);
+    send_home(thread, front, id, true);
     thread.leave();
     true
 }
 
-/// A large block, one of another stream, or one of another thread.
+/// A block that a front of this thread handed out, and that the thread does not keep.
+#[inline(always)]
+fn send_home(thread: &Thread, front: &Front, id: BlockId, small: bool) {
+    let table = block::table();
+    let record = table.at(id);
+    let (bytes, requested) = (record.size() as i64, record.requested() as i64);
+    front.home.hold(thread).free(table, id, small);
+    if small { front.shard().freed_small(bytes, requested) } else { front.shard().freed_large(bytes, requested) }
+}
+
+/// Not a small block of the stream that was used last.
 #[inline(never)]
 fn free_other(thread: &Thread, address: usize, small: BlockId) -> bool {
     let starts_here = block::at(small).address() == address;
     let id = if starts_here { small } else { lookup::large_at(address).unwrap_or(NIL) };
+    // As in `free`, for a large block.
+    let mark = thread.mark.load(Relaxed) ^ SMALL;
+    if block::at(id).head.load(Relaxed) == (address as u64).wrapping_add(mark) {
+        send_home(thread, unsafe { &*thread.front.load(Relaxed) }, id, false);
+        thread.leave();
+        return true;
+    }
+    free_elsewhere(thread, address, id)
+}
+
+/// A block of another stream, or of another thread.
+#[inline(never)]
+fn free_elsewhere(thread: &Thread, address: usize, id: BlockId) -> bool {
     match free_found(thread, address, id) {
         Some(None) => {
             thread.leave();
@@ -446,19 +457,15 @@ fn free_found(thread: &Thread, address: usize, id: BlockId) -> Option<Option<&'s
     }
     let units = record.units() as usize;
     if head & SMALL == 0 {
-        let (bytes, requested) = (record.size(), record.requested());
-        front.home.hold(thread).free(id);
-        front.shard().freed_large(bytes as i64, requested as i64);
+        send_home(thread, front, id, false);
     } else if front.wants(units) {
-        keep(front, id, units, head);
+        keep(front, record, id, units, head);
         if front.room.get() < 0 {
             front.give_up(&mut front.home.hold(thread));
             front.shard().check_room();
         }
     } else {
-        let (bytes, requested) = (record.size(), record.requested());
-        front.home.hold(thread).free(id);
-        front.shard().freed_small(bytes as i64, requested as i64);
+        send_home(thread, front, id, true);
     }
     Some(None)
 }
@@ -509,25 +516,59 @@ impl Front {
     }
 
     /// A size that is missed a second time is wanted.
-    fn miss(&self, units: usize) {
+    #[inline(always)]
+    fn miss(&self, units: usize, home: &mut Held<'_>) {
+        let misses = self.misses.get().wrapping_add(1);
+        self.misses.set(misses);
+        if misses.is_multiple_of(ROUND) {
+            self.begin_round(home);
+        }
         let bit = 1 << (units & 63);
         let (missed, wanted) = (&self.missed[units >> 6], &self.wanted[units >> 6]);
         wanted.set(wanted.get() | (missed.get() & bit));
         missed.set(missed.get() | bit);
     }
 
+    #[cold]
+    #[inline(never)]
+    fn begin_round(&self, home: &mut Held<'_>) {
+        self.give_up(home);
+        self.missed.iter().for_each(|bits| bits.set(0));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn carve_last(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
+        self.give_up(home);
+        home.carve(block::table(), units, true)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn carve_brought(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
+        if !self.home.has_brought() {
+            return None;
+        }
+        self.take_brought(home);
+        home.carve(block::table(), units, false)
+    }
+
     /// What others brought: kept where it is wanted, else free.
+    #[inline(never)]
     fn take_brought(&self, home: &mut Held<'_>) {
+        let table = block::table();
         for id in self.home.brought() {
-            let record = block::at(id);
+            let record = table.at(id);
             let units = record.units() as usize;
-            if record.small() && self.wants(units) && self.room.get() > 0 {
+            if !record.mapped() {
+                home.free_plain(id);
+            } else if record.small() && self.wants(units) && self.room.get() > 0 {
                 record.set(State::Cached, self.id);
-                record.link.store(u64::from(self.first[units].get()), Relaxed);
+                record.set_link_next(self.first[units].get());
                 self.first[units].set(id);
                 self.room.set(self.room.get() - (units << UNIT_SHIFT) as i64);
             } else {
-                home.free(id);
+                home.free(table, id, record.small());
             }
         }
     }
@@ -550,7 +591,7 @@ impl Front {
     }
 
     fn give_up(&self, home: &mut Held<'_>) {
-        self.let_go(|id| home.free(id));
+        self.let_go(|id| home.free(block::table(), id, true));
     }
 
     // ---- under the device's lock

@@ -4,7 +4,7 @@
 //! region; and anybody under the device's lock with all fronts stopped. See `front`.
 
 use super::StreamSlot;
-use super::block::{self, BlockId, NIL, Pool, Record, State, UNIT, UNIT_SHIFT};
+use super::block::{self, BlockId, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
 use super::freelist::FreeList;
 use super::front::Thread;
 use crate::memory::stats::Family;
@@ -102,9 +102,16 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Held<'_> {
-    /// A block that is freed now.
+    /// A block of virtual memory that is freed now.
     #[inline(always)]
-    pub fn free(&mut self, id: BlockId) {
+    pub fn free(&mut self, table: Table, id: BlockId, small: bool) {
+        table.at(id).set_ticket(self.home.note_free());
+        self.join_free::<false>(table, id, small);
+    }
+
+    /// One of a plain segment.
+    #[cold]
+    pub fn free_plain(&mut self, id: BlockId) {
         block::at(id).set_ticket(self.home.note_free());
         self.make_free(id);
     }
@@ -128,7 +135,7 @@ impl Home {
     /// None: the table of blocks is full.
     pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
         let mut pool = Pool::default();
-        let lists = [FreeList::new(pool.take()?), FreeList::new(pool.take()?)];
+        let lists = [FreeList::new(pool.take(table())?), FreeList::new(pool.take(table())?)];
         let shelf = Shelf { slot, lists, pool, sizes: Sizes::default(), totals };
         Some(Box::leak(Box::new(Home {
             owner: AtomicPtr::new(null_mut()),
@@ -192,7 +199,7 @@ impl Home {
     pub fn bring(&self, id: BlockId) {
         let mut first = self.incoming.load(Relaxed);
         loop {
-            block::at(id).link.store(u64::from(first), Relaxed);
+            block::at(id).set_link_next(first);
             match self.incoming.compare_exchange_weak(first, id, Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => first = now,
@@ -219,21 +226,29 @@ impl Shelf {
     }
 
     #[inline(always)]
-    pub fn insert(&mut self, id: BlockId) {
-        let record = block::at(id);
-        if !record.mapped() {
-            self.count_split(record, true);
+    fn enlist<const PLAIN: bool>(&mut self, table: Table, id: BlockId, small: bool) {
+        if PLAIN {
+            self.count_split(table.at(id), true);
         }
-        self.lists[usize::from(record.small())].insert(id);
+        self.lists[usize::from(small)].insert(table, id);
     }
 
     #[inline(always)]
-    pub fn remove(&mut self, id: BlockId) {
-        let record = block::at(id);
-        if !record.mapped() {
-            self.count_split(record, false);
+    fn unlist<const PLAIN: bool>(&mut self, table: Table, id: BlockId, small: bool) {
+        if PLAIN {
+            self.count_split(table.at(id), false);
         }
-        self.lists[usize::from(record.small())].remove(id);
+        self.lists[usize::from(small)].remove(table, id);
+    }
+
+    pub fn insert(&mut self, id: BlockId) {
+        let (table, record) = (table(), block::at(id));
+        if record.mapped() { self.enlist::<false>(table, id, record.small()) } else { self.enlist::<true>(table, id, record.small()) }
+    }
+
+    pub fn remove(&mut self, id: BlockId) {
+        let (table, record) = (table(), block::at(id));
+        if record.mapped() { self.unlist::<false>(table, id, record.small()) } else { self.unlist::<true>(table, id, record.small()) }
     }
 
     /// torch's inactive split: a free part of a plain segment whose other parts are in use.
@@ -248,38 +263,49 @@ impl Shelf {
     }
 
     /// A block that is in no list becomes free memory of the stream, joined with what is free beside it.
+    pub fn make_free(&mut self, id: BlockId) {
+        let (table, record) = (table(), block::at(id));
+        let small = record.small();
+        if record.mapped() { self.join_free::<false>(table, id, small) } else { self.join_free::<true>(table, id, small) }
+    }
+
     #[inline(always)]
-    pub fn make_free(&mut self, mut id: BlockId) {
-        let record = block::at(id);
+    fn join_free<const PLAIN: bool>(&mut self, table: Table, mut id: BlockId, small: bool) {
+        let record = table.at(id);
         record.set(State::Free, self.slot);
         let (prev, next) = (record.prev(), record.next());
-        if block::at(next).is_free_of(self.slot) {
-            self.remove(next);
-            self.pool.join(id);
+        if table.at(next).is_free_of(self.slot) {
+            self.unlist::<PLAIN>(table, next, small);
+            self.pool.join(table, id);
         }
-        if block::at(prev).is_free_of(self.slot) {
-            self.remove(prev);
-            self.pool.join(prev);
+        if table.at(prev).is_free_of(self.slot) {
+            self.unlist::<PLAIN>(table, prev, small);
+            self.pool.join(table, prev);
             id = prev;
         }
-        self.insert(id);
+        self.enlist::<PLAIN>(table, id, small);
     }
 
     /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free.
     #[inline(always)]
-    pub fn carve(&mut self, units: u32, small: bool) -> Option<BlockId> {
-        let id = self.lists[usize::from(small)].find(units, false)?;
-        self.cut(id, units)
+    pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
+        let id = self.lists[usize::from(small)].find(table, units, false)?;
+        if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
+    }
+
+    #[cold]
+    fn cut_plain(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
+        self.cut::<true>(table, id, units, small)
     }
 
     #[inline(always)]
-    fn cut(&mut self, id: BlockId, units: u32) -> Option<BlockId> {
-        self.remove(id);
-        if block::at(id).units() > units {
-            match self.pool.split(id, (units as usize) << UNIT_SHIFT) {
-                Some(rest) => self.insert(rest),
+    fn cut<const PLAIN: bool>(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
+        self.unlist::<PLAIN>(table, id, small);
+        if table.at(id).units() > units {
+            match self.pool.split(table, id, units) {
+                Some(rest) => self.enlist::<PLAIN>(table, rest, small),
                 None => {
-                    self.insert(id);
+                    self.enlist::<PLAIN>(table, id, small);
                     return None;
                 }
             }
@@ -289,16 +315,18 @@ impl Shelf {
 
     /// The same at a multiple of `alignment`; `search` bytes surely hold it. `all` searches to the end.
     pub fn carve_aligned(&mut self, size: usize, alignment: usize, search: usize, small: bool, all: bool) -> Option<BlockId> {
-        let mut id = self.lists[usize::from(small)].find((search >> UNIT_SHIFT) as u32, all)?;
-        let offset = block::at(id).address().next_multiple_of(alignment) - block::at(id).address();
+        let table = table();
+        let mut id = self.lists[usize::from(small)].find(table, (search >> UNIT_SHIFT) as u32, all)?;
+        let offset = table.at(id).address().next_multiple_of(alignment) - table.at(id).address();
         if offset > 0 {
             self.remove(id);
-            let aligned = self.pool.split(id, offset);
+            let aligned = self.pool.split(table, id, (offset >> UNIT_SHIFT) as u32);
             self.insert(id);
             id = aligned?;
             self.insert(id);
         }
         debug_assert!(size.is_multiple_of(UNIT));
-        self.cut(id, (size >> UNIT_SHIFT) as u32)
+        let units = (size >> UNIT_SHIFT) as u32;
+        if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
     }
 }

@@ -158,7 +158,7 @@ impl Core {
     /// An area without memory ends; its only block is in the driver's hands.
     fn forget_area(&mut self, block: BlockId) {
         let base = block::at(block).address();
-        self.pool.put(block);
+        self.pool.put(block::table(), block);
         self.areas.iter_mut().filter(|area| area.as_ref().is_some_and(|area| area.base == base)).for_each(|area| *area = None);
     }
 

@@ -260,12 +260,12 @@ impl Core {
         let next = block::at(id).next();
         if like(id, next) {
             self.detach(next);
-            self.pool.join(id);
+            self.pool.join(block::table(), id);
         }
         let prev = block::at(id).prev();
         if like(id, prev) {
             self.detach(prev);
-            self.pool.join(prev);
+            self.pool.join(block::table(), prev);
             id = prev;
         }
         self.attach(id);
@@ -291,7 +291,7 @@ impl Core {
             let block = block::at(id);
             let (start, end) = (block.address().max(from), block.end().min(to));
             let id = self.cut_out(id, start, end);
-            if whole == NIL { whole = id } else { self.pool.join(whole) }
+            if whole == NIL { whole = id } else { self.pool.join(block::table(), whole) }
         }
         Some(whole)
     }
@@ -612,7 +612,7 @@ impl Core {
         }
         let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
         while block::at(first).end() < to {
-            self.pool.join(first);
+            self.pool.join(block::table(), first);
         }
         block::at(first).set_owner(slot);
         block::at(first).set_ticket(ticket);
