@@ -80,11 +80,7 @@ pub fn insert(address: usize, small: bool, device: i32, block: BlockId) {
         if index.is_null() {
             index = install(slot);
         }
-        let entry = unsafe { &(&*index)[unit_of(address)] };
-        // Most often it is there already, and the line stays clean for other threads.
-        if entry.load(Ordering::Relaxed) != block {
-            entry.store(block, Ordering::Release);
-        }
+        unsafe { &(&*index)[unit_of(address)] }.store(block, Ordering::Release);
         leaf.entries[at].load(Ordering::Relaxed) as u32
     } else {
         block

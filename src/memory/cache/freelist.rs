@@ -69,38 +69,37 @@ impl FreeList {
         }
         let class = class(block.units());
         self.heads[class] = next;
-        if next == self.nil {
-            self.words[class / 64] &= !(1 << (class % 64));
-            if self.words[class / 64] == 0 {
-                self.summary &= !(1 << (class / 64));
-            }
-        }
+        // Whether it was the last is anybody's guess: no branch.
+        let word = self.words[class / 64] & !(u64::from(next == self.nil) << (class % 64));
+        self.words[class / 64] = word;
+        self.summary &= !(u64::from(word == 0) << (class / 64));
     }
 
     /// A block of at least `units`, near the smallest there is; it stays in its list. `None` is certain only with `all`, which looks at
     /// every block of the size's own class instead of the first few.
     #[inline(always)]
     pub fn find(&self, table: Table, units: u32, all: bool) -> Option<BlockId> {
-        let class = class(units);
-        let (word, bit) = (class / 64, class % 64);
-        let own = self.words[word];
-        // Blocks of the same class may be too small; from the next class on everything fits.
-        if own >> bit & 1 != 0 {
-            let found = self.best_of(table, class, units, if all { usize::MAX } else { SCAN });
-            if found.is_some() {
-                return found;
-            }
-        }
-        let above = own & (u64::MAX - 1) << bit;
-        if above != 0 {
-            return self.best_of(table, word * 64 + above.trailing_zeros() as usize, units, SCAN);
+        let own = class(units);
+        let found = self.first_from(own)?;
+        // Blocks of the size's own class may be too small; from the next class on everything fits.
+        let scan = if all && found == own { usize::MAX } else { SCAN };
+        self.best_of(table, found, units, scan).or_else(|| self.best_of(table, self.first_from(own + 1)?, units, SCAN))
+    }
+
+    /// The first class from this one on that has blocks.
+    #[inline(always)]
+    fn first_from(&self, class: usize) -> Option<usize> {
+        let word = class / 64;
+        let here = self.words.get(word)? & u64::MAX << (class % 64);
+        if here != 0 {
+            return Some(word * 64 + here.trailing_zeros() as usize);
         }
         let above = self.summary & (u64::MAX - 1) << word;
         if above == 0 {
             return None;
         }
         let word = above.trailing_zeros() as usize % WORDS;
-        self.best_of(table, word * 64 + self.words[word].trailing_zeros() as usize % 64, units, SCAN)
+        Some(word * 64 + self.words[word].trailing_zeros() as usize % 64)
     }
 
     /// Of a class that has blocks.

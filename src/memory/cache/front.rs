@@ -408,9 +408,10 @@ fn send_home(thread: &Thread, front: &Front, id: BlockId, small: bool) {
 fn free_other(thread: &Thread, address: usize, small: BlockId) -> bool {
     let starts_here = block::at(small).address() == address;
     let id = if starts_here { small } else { lookup::large_at(address).unwrap_or(NIL) };
-    // As in `free`, for a large block.
+    // As in `free`, for a large block. One byte above a small one looks the same.
     let mark = thread.mark.load(Relaxed) ^ SMALL;
-    if block::at(id).head.load(Relaxed) == (address as u64).wrapping_add(mark) {
+    let head = block::at(id).head.load(Relaxed);
+    if head == (address as u64).wrapping_add(mark) && head & SMALL == 0 {
         send_home(thread, unsafe { &*thread.front.load(Relaxed) }, id, false);
         thread.leave();
         return true;
