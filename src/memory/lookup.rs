@@ -5,7 +5,8 @@
 //! there. Tables are never freed, so a stale entry is harmless.
 
 use super::cache::{BlockId, NIL, block};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicPtr, AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering;
 
 const GRANULE: u32 = 20;
 const UNIT: u32 = 9;

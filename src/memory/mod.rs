@@ -5,7 +5,8 @@
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order; a thread's fronts have none (`cache/front.rs`). Peer hooks run under device's
 //!         locks and take `growing` and `core`.
-//! Tests:  in the files, tests/conformance (memory, order, statistics, pressure, poison),
+//! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
+//!         statistics, pressure, poison),
 //!         tests/{cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
 
 mod cache;
@@ -15,6 +16,7 @@ pub mod options;
 pub mod poison;
 pub mod stats;
 mod summary;
+mod sync;
 mod totals;
 
 pub use cache::front::{free as free_at_hand, malloc as allocate_at_hand};

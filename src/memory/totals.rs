@@ -7,10 +7,9 @@
 
 use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
-use parking_lot::Mutex;
+use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Mutex};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32};
 
 /// What is counted of a block: that there is one, its bytes, and those asked for.
 const MEASURES: usize = 3;

@@ -5,9 +5,9 @@
 //! fronts are stopped. One field belongs to the left neighbour's side: `prev`. All of them are relaxed atomics, since others may look.
 
 use super::StreamSlot;
-use parking_lot::Mutex;
+use crate::memory::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Index of a block in the table.
 pub type BlockId = u32;

@@ -14,10 +14,10 @@ use super::tls;
 use crate::base::{Error, Result, Status};
 use crate::memory::lookup;
 use crate::memory::stats::Family;
+use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
 use crate::runtime::{Address, RawStream};
 use crate::stream::{self, Stream};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -18,13 +18,15 @@ use super::block::{self, BlockId, FLIP, NIL, Record, SMALL, State, UNIT, UNIT_SH
 use super::core::{LARGEST, SMALL_LIMIT};
 use super::home::{Held, Home};
 use super::{StreamSlot, tls};
-use crate::base::log;
 use crate::memory::lookup;
+use crate::memory::sync::{self, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::memory::totals::Shard;
 use std::cell::Cell;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, compiler_fence};
+use std::sync::atomic::compiler_fence;
+
+pub use crate::memory::sync::{barrier, can_stop};
 
 /// No handle is this.
 const NEVER: u64 = u64::MAX;
@@ -84,7 +86,7 @@ impl Thread {
         let mut tries = 0;
         while self.busy.load(Acquire) != 0 {
             tries += 1;
-            if tries < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if tries < SPINS { sync::spin_loop() } else { sync::yield_now() }
         }
     }
 
@@ -666,35 +668,4 @@ impl Front {
         let count = self.loose_count.get() as usize;
         self.loose_from[..count.min(LOOSE)].iter().filter_map(|from| numbered(from.get())?.owner())
     }
-}
-
-// ---- barriers
-
-/// Registers the process for `barrier`. False: the kernel has none; then there are no fronts.
-pub fn can_stop() -> bool {
-    use std::sync::OnceLock;
-    static CAN: OnceLock<bool> = OnceLock::new();
-    const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-    *CAN.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED))
-}
-
-/// Every thread of the process that runs passes a full barrier.
-pub fn barrier() {
-    const PRIVATE_EXPEDITED: i32 = 1 << 3;
-    const TRIES: usize = 1000;
-    // It fails for want of kernel memory, or where a filter of system calls came later. Without it two threads would have one block.
-    if !(0..TRIES).any(|_| membarrier(PRIVATE_EXPEDITED)) {
-        log::write(log::Level::Error, "membarrier works no more; memory cannot be kept apart between threads.");
-        std::process::abort();
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn membarrier(command: i32) -> bool {
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn membarrier(_command: i32) -> bool {
-    false
 }

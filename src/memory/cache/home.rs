@@ -8,11 +8,11 @@ use super::block::{self, BlockId, NIL, Pool, Record, State, Table, UNIT, UNIT_SH
 use super::freelist::FreeList;
 use super::front::Thread;
 use crate::memory::stats::Family;
+use crate::memory::sync::{self, AtomicBool, AtomicPtr, AtomicU32};
 use crate::memory::totals::Totals;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 #[repr(align(128))]
 pub struct Home {
@@ -183,7 +183,7 @@ impl Home {
         while self.taken.swap(true, Acquire) {
             while self.taken.load(Relaxed) {
                 tries += 1;
-                if tries < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+                if tries < SPINS { sync::spin_loop() } else { sync::yield_now() }
             }
         }
     }

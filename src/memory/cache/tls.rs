@@ -3,9 +3,10 @@
 //! A `thread_local!` of a shared library costs a call each time. With initial-exec storage the library needs eight bytes of the room that
 //! the loader keeps for libraries that are opened late, and the access is a load.
 
+#[cfg(not(test))]
 use super::front::{NOBODY, Thread};
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[cfg(all(not(test), target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod place {
     use super::*;
 
@@ -49,7 +50,7 @@ mod place {
     }
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
+#[cfg(all(not(test), not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))))]
 mod place {
     use super::*;
     use std::cell::Cell;
@@ -66,4 +67,8 @@ mod place {
     }
 }
 
+/// Threads of the model share one of the system's.
+#[cfg(test)]
+pub use crate::memory::sync::model::{set_thread as set, thread as get};
+#[cfg(not(test))]
 pub use place::{get, set};
