@@ -15,6 +15,7 @@ const UNSAFE_FILES: &[&str] = &[
     "memory/totals.rs",     // counters that one thread writes
     "memory/sync/mod.rs",   // membarrier
     "memory/sync/model.rs", // in unit tests only
+    "memory/cache/model.rs",
     "memory/cache/block.rs",
     "memory/cache/core.rs", // homes, under the device's lock
     "memory/cache/front.rs",

@@ -9,7 +9,7 @@ use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Mutex};
 use std::cell::Cell;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// What is counted of a block: that there is one, its bytes, and those asked for.
 const MEASURES: usize = 3;
@@ -27,9 +27,9 @@ pub(super) const LARGE: usize = 1;
 const CREDIT: i64 = 512;
 
 #[inline(always)]
-fn bump(counter: &AtomicI64, amount: i64) {
+fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
     // One writer: a plain addition, which others see whole.
-    counter.store(counter.load(Relaxed).wrapping_add(amount), Relaxed);
+    counter.store(counter.load(Relaxed).wrapping_add(amount), order);
 }
 
 /// What one thread counts for one device. Written by that thread in its fronts, or by whoever has stopped them.
@@ -112,9 +112,10 @@ impl Shard {
 
     #[inline(always)]
     fn count(&self, sums: &[AtomicI64; MEASURES], bytes: i64, requested: i64) {
-        bump(&sums[COUNT], 1);
-        bump(&sums[BYTES], bytes);
-        bump(&sums[REQUESTED], requested);
+        // Whoever sees what was allocated sees what was freed before, so that he finds no peak that was not.
+        bump(&sums[COUNT], 1, Release);
+        bump(&sums[BYTES], bytes, Release);
+        bump(&sums[REQUESTED], requested, Release);
     }
 
     #[inline(always)]
@@ -201,9 +202,9 @@ impl Shard {
     /// A free that should not have counted.
     pub fn unfreed(&self, small: bool, bytes: usize, requested: usize) {
         let sums = &self.freed[if small { SMALL } else { LARGE }];
-        bump(&sums[COUNT], -1);
-        bump(&sums[BYTES], -(bytes as i64));
-        bump(&sums[REQUESTED], -(requested as i64));
+        bump(&sums[COUNT], -1, Relaxed);
+        bump(&sums[BYTES], -(bytes as i64), Relaxed);
+        bump(&sums[REQUESTED], -(requested as i64), Relaxed);
         self.close();
     }
 

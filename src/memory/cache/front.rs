@@ -145,6 +145,15 @@ const ROUND: u32 = 64;
 /// Blocks of other threads that are kept until they are brought home together.
 const LOOSE: usize = 128;
 
+/// A block of another thread: the front that handed it out, and what was counted when it was freed.
+#[derive(Clone, Copy)]
+struct Loose {
+    id: BlockId,
+    from: u16,
+    bytes: usize,
+    requested: usize,
+}
+
 #[repr(C, align(128))]
 pub struct Front {
     armed: AtomicBool,
@@ -165,9 +174,7 @@ pub struct Front {
     missed: [Cell<u64>; SIZES.div_ceil(64)],
     wanted: [Cell<u64>; SIZES.div_ceil(64)],
     first: [Cell<BlockId>; SIZES],
-    loose: [Cell<BlockId>; LOOSE],
-    /// Whose they were: the fronts that handed them out.
-    loose_from: [Cell<u16>; LOOSE],
+    loose: [Cell<Loose>; LOOSE],
 }
 
 unsafe impl Sync for Front {}
@@ -202,8 +209,7 @@ pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'stat
         missed: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         wanted: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         first: [const { Cell::new(NIL) }; SIZES],
-        loose: [const { Cell::new(NIL) }; LOOSE],
-        loose_from: [const { Cell::new(0) }; LOOSE],
+        loose: [const { Cell::new(Loose { id: NIL, from: 0, bytes: 0, requested: 0 }) }; LOOSE],
     }));
     FRONTS[id as usize].store(std::ptr::from_ref(front).cast_mut(), Release);
     Some(front)
@@ -485,8 +491,7 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
         return None;
     }
     let count = front.loose_count.get();
-    front.loose[count as usize % LOOSE].set(id);
-    front.loose_from[count as usize % LOOSE].set(owner.id);
+    front.loose[count as usize % LOOSE].set(Loose { id, from: owner.id, bytes, requested });
     front.loose_count.set(count + 1);
     front.loose_bytes.set(front.loose_bytes.get() + bytes);
     if head & SMALL != 0 {
@@ -653,19 +658,22 @@ impl Front {
     pub fn loose(&self) -> impl Iterator<Item = BlockId> {
         let count = self.loose_count.take() as usize;
         self.loose_bytes.set(0);
-        self.loose[..count.min(LOOSE)].iter().map(Cell::take).filter(|id| {
-            let record = block::at(*id);
+        self.loose[..count.min(LOOSE)].iter().rev().map(Cell::get).filter_map(|Loose { id, bytes, requested, .. }| {
+            let record = block::at(id);
             let ours = record.state() == State::Loose && record.owner() == self.id;
-            if !ours {
-                self.shard().unfreed(record.small(), record.size(), record.size());
+            if ours {
+                // Once: what was freed twice at one instant, handed out and freed again is here twice. The last time is the true one.
+                record.set(State::Pending, self.slot);
+            } else {
+                self.shard().unfreed(bytes <= SMALL_LIMIT, bytes, requested);
             }
-            ours
+            ours.then_some(id)
         })
     }
 
     /// The threads whose regions have to end before `loose`.
     pub fn loose_owners(&self) -> impl Iterator<Item = &'static Thread> {
         let count = self.loose_count.get() as usize;
-        self.loose_from[..count.min(LOOSE)].iter().filter_map(|from| numbered(from.get())?.owner())
+        self.loose[..count.min(LOOSE)].iter().filter_map(|loose| numbered(loose.get().from)?.owner())
     }
 }

@@ -18,6 +18,8 @@ pub mod front;
 mod home;
 mod ladder;
 mod message;
+#[cfg(test)]
+mod model;
 mod order;
 mod physical;
 mod policy;

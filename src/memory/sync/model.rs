@@ -344,7 +344,6 @@ pub type MutexGuard<'a, T> = lock_api::MutexGuard<'a, Raw, T>;
 
 /// Runs a program of threads (`shuttle::thread`) on the machine, each time in another order: half of the rounds with a thread chosen
 /// anew at every step, half with few changes at chosen places (PCT). Gives the words of what failed.
-#[allow(dead_code)]
 pub fn explore(rounds: usize, seed: u64, defect: Defect, program: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     let mut config = shuttle::Config::new();
     config.stack_size = 256 << 10;

@@ -1,0 +1,324 @@
+//! Fronts, homes, the lock of a device and the statistics, the real ones, on the machine of `memory::sync::model`: in every order of steps
+//! that is tried no two live blocks overlap, no block is lost, and the figures are right afterwards. On a machine with a defect each of
+//! these programs fails, so they can.
+
+use super::block::{self, BlockId, MAPPED, SMALL, State};
+use super::core::{Core, Lock, Request, SMALL_LIMIT, StreamKey};
+use super::front::{self, Thread};
+use super::{StreamSlot, tls};
+use crate::memory::lookup;
+use crate::memory::stats::Family;
+use crate::memory::sync::Mutex;
+use crate::memory::sync::model::{Defect, explore};
+use crate::memory::totals::Totals;
+use shuttle::rand::{Rng, thread_rng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Times as many orders as in a short run, by the environment.
+fn effort() -> usize {
+    std::env::var("TCUDA_MODEL_EFFORT").map_or(1, |text| text.parse().expect("TCUDA_MODEL_EFFORT is a number"))
+}
+
+const STREAMS: usize = 2;
+const LARGE_BLOCK: usize = SMALL_LIMIT + (512 << 10);
+/// Bytes of each stream for small and for large blocks: so few that they run out.
+const SMALL_AREA: usize = 6 << 10;
+const LARGE_AREA: usize = 3 << 20;
+
+/// In the mail: so far is the thread.
+const READY: usize = 0;
+const DONE: usize = 1;
+
+/// A device without a driver: two streams with some memory each, and threads that come anew in every round.
+struct World {
+    core: Lock,
+    totals: &'static Totals,
+    threads: [&'static Thread; 4],
+    slots: [StreamSlot; STREAMS],
+    /// The first block of each area, with its slot and size.
+    areas: Vec<(BlockId, StreamSlot, usize)>,
+    /// What the program holds. It gives a block up before it frees it.
+    live: std::sync::Mutex<BTreeMap<usize, usize>>,
+    /// On the way to another thread.
+    mail: Mutex<Vec<usize>>,
+}
+
+impl World {
+    fn new() -> World {
+        static BASE: AtomicUsize = AtomicUsize::new(0x5c00_0000_0000);
+        assert!(block::reserve());
+        let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
+        let mut core = Core::new(1000, None, totals);
+        let mut areas = Vec::new();
+        let slots = std::array::from_fn(|raw| {
+            let slot = core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap();
+            for (size, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
+                let address = BASE.fetch_add(16 << 20, Relaxed);
+                let id = core.pool.insert(address, size, MAPPED | small, State::Free, slot).unwrap();
+                core.shelf(slot).insert(id);
+                areas.push((id, slot, size));
+            }
+            slot
+        });
+        let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
+        let threads = std::array::from_fn(thread);
+        World { core: Lock::new(core), totals, threads, slots, areas, live: Default::default(), mail: Mutex::new(Vec::new()) }
+    }
+
+    /// As the stream is called by programs; no address.
+    fn handle(&self, stream: usize) -> usize {
+        16 + 16 * stream
+    }
+
+    /// As `memory::allocate`. None: there is no room.
+    fn malloc(&self, size: usize, stream: usize) -> Option<usize> {
+        let (handle, slot, mut address) = (self.handle(stream), self.slots[stream], 0);
+        if !unsafe { front::malloc(&mut address, size, handle) } {
+            let thread = tls::get();
+            let armed = self.core.quiet().arm(thread, slot, true).is_some_and(|front| thread.choose(front, handle, handle));
+            let taken = if armed { front::take(size, handle, handle) } else { None };
+            address = taken.or_else(|| self.climb(size, slot))?;
+        }
+        let mut live = self.live.lock().unwrap();
+        let end = address + size.next_multiple_of(512);
+        let before = live.range(..end).next_back().map_or(0, |(start, size)| start + size);
+        assert!(before <= address, "live blocks overlap at 0x{address:x}");
+        live.insert(address, end - address);
+        Some(address)
+    }
+
+    fn climb(&self, size: usize, slot: StreamSlot) -> Option<usize> {
+        let mut core = self.core.lock();
+        core.collect();
+        core.allocate(slot, &Request::new(size, 1).unwrap(), true)
+    }
+
+    /// As `memory::free`. False: it was no block in use.
+    fn free(&self, address: usize) -> bool {
+        self.live.lock().unwrap().remove(&address);
+        if front::free(address) {
+            return true;
+        }
+        let found = lookup::find(address).filter(|found| self.arm_to_free(found.block));
+        found.is_some() && front::free(address) || self.free_locked(address)
+    }
+
+    fn arm_to_free(&self, id: BlockId) -> bool {
+        let thread = tls::get();
+        let mut core = self.core.quiet();
+        let slot = core.slot_of_block(id);
+        block::at(id).clean() && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
+    }
+
+    fn free_locked(&self, address: usize) -> bool {
+        let Some(found) = lookup::find(address) else { return false };
+        let mut core = self.core.quiet();
+        core.allocated_at(found.block, address).is_some_and(|id| core.free(id, None))
+    }
+
+    fn record(&self, address: usize, stream: usize) {
+        let mut core = self.core.quiet();
+        let id = core.allocated_at(lookup::find(address).unwrap().block, address).expect("the block is in use");
+        assert!(core.record_use(id, self.slots[stream]));
+    }
+
+    /// What the calling thread freed for others goes home.
+    fn bring_home(&self) {
+        let mut core = self.core.quiet();
+        for slot in self.slots {
+            if let Some(front) = core.known_front(tls::get(), slot) {
+                core.bring_home(front);
+            }
+        }
+    }
+
+    /// Waits until all that is on the way is what is waited for.
+    fn receive(&self, is_it: impl Fn(&[usize]) -> bool) -> Vec<usize> {
+        loop {
+            let mut mail = self.mail.lock();
+            if is_it(&mail) {
+                return std::mem::take(&mut *mail);
+            }
+            drop(mail);
+            shuttle::thread::yield_now();
+        }
+    }
+
+    /// Runs so many threads, and waits for them.
+    fn run<const N: usize>(self: &Arc<World>, part: impl Fn(&World, usize) + Send + Sync + 'static) {
+        let part = Arc::new(part);
+        let start = |number: usize| {
+            let (world, part) = (self.clone(), part.clone());
+            shuttle::thread::spawn(move || {
+                tls::set(world.threads[number]);
+                part(&world, number);
+            })
+        };
+        let threads: [_; N] = std::array::from_fn(start);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+
+    /// Everything is freed, every thread ends: then each area is one free block again, and nothing is counted.
+    fn end(&self) {
+        let left: Vec<usize> = self.live.lock().unwrap().keys().copied().collect();
+        self.mail.lock().clear();
+        let mut core = self.core.lock();
+        let figures = self.totals.stats();
+        assert_eq!(figures.current(Family::Allocation), left.len() as i64, "blocks in use");
+        assert_eq!(figures.current(Family::AllocatedBytes), self.live.lock().unwrap().values().sum::<usize>() as i64);
+        for address in left {
+            assert!(core.free(lookup::find(address).unwrap().block, None));
+        }
+        for thread in self.threads {
+            core.forget_thread(thread);
+            thread.forget_ways();
+        }
+        core.slots.iter_mut().for_each(|slot| slot.past = u32::MAX);
+        core.finish_pending();
+        core.slots.iter_mut().for_each(|slot| slot.past = 0);
+        core.collect();
+        for (first, slot, size) in &self.areas {
+            let record = block::at(*first);
+            assert!(record.is_free_of(*slot) && record.size() == *size, "an area is not whole: {:?} {}", record.state(), record.size());
+            assert_eq!(core.list(*slot, record.small()).iter().collect::<Vec<_>>(), [*first]);
+        }
+        let figures = self.totals.stats();
+        for family in [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes, Family::RequestedBytes] {
+            assert_eq!(figures.current(family), 0, "{family:?}");
+        }
+        core.stats.clear();
+        self.live.lock().unwrap().clear();
+    }
+}
+
+/// Three threads on two streams: each allocates, frees, hands blocks to the others, frees theirs, brings them home, and now and then takes
+/// everything into one hand.
+fn churn(world: &World, _number: usize) {
+    let mut own = Vec::new();
+    for _ in 0..8 {
+        let any = thread_rng().gen_range(0..16);
+        let stream = thread_rng().gen_range(0..4) / 3;
+        match any {
+            0..=5 => own.extend(world.malloc([512, 512, 700, 1024, 512, LARGE_BLOCK][any], stream)),
+            6..=8 => assert!(own.pop().is_none_or(|address| world.free(address))),
+            9 | 10 => world.mail.lock().extend(own.pop()),
+            11 | 12 => {
+                let theirs = world.mail.lock().pop();
+                assert!(theirs.is_none_or(|address| world.free(address)));
+            }
+            13 => world.bring_home(),
+            14 => own.last().iter().for_each(|address| world.record(**address, stream)),
+            _ => world.core.lock().collect(),
+        }
+    }
+    world.mail.lock().extend(own);
+}
+
+fn all_threads_at_once(rounds: usize, defect: Defect) -> Result<(), String> {
+    let world = Arc::new(World::new());
+    explore(rounds, 1, defect, move || {
+        world.run::<3>(churn);
+        world.end();
+    })
+}
+
+/// Two threads free one block at the same instant, by the ways there are; then both allocate, and free once more.
+fn freed_twice(rounds: usize, defect: Defect) -> Result<(), String> {
+    let world = Arc::new(World::new());
+    explore(rounds, 2, defect, move || {
+        let size = [512, LARGE_BLOCK][thread_rng().gen_range(0..2)];
+        let locked = thread_rng().gen_range(0..4) == 0;
+        world.run::<2>(move |world, number| {
+            if number == 0 {
+                let blocks = [512, size].map(|size| world.malloc(size, 0).unwrap());
+                world.mail.lock().extend(blocks);
+                world.receive(|mail| mail == [READY]);
+                // That has stopped this thread's front, which here it gets back.
+                let more = world.malloc(512, 0).unwrap();
+                world.mail.lock().push(more);
+                world.free(blocks[1]);
+                world.receive(|mail| mail == [DONE]);
+                let again = world.malloc(size, 0).into_iter().chain(world.malloc(512, 0));
+                let again: Vec<usize> = again.chain([DONE]).collect();
+                world.mail.lock().extend(again);
+            } else {
+                let blocks = world.receive(|mail| mail.len() == 2);
+                // The first gets it a front, so that it can free the second without the lock.
+                assert!(world.free(blocks[0]));
+                world.mail.lock().push(READY);
+                let more = world.receive(|mail| mail.iter().any(|address| *address > DONE));
+                if locked {
+                    world.free_locked(blocks[1])
+                } else {
+                    world.free(blocks[1])
+                };
+                world.mail.lock().push(DONE);
+                let again = world.receive(|mail| mail.len() > 1 && mail.ends_with(&[DONE]));
+                again.into_iter().filter(|address| *address != DONE).chain(more).for_each(|address| assert!(world.free(address)));
+                world.bring_home();
+                world.malloc(size, 0);
+            }
+        });
+        world.end();
+    })
+}
+
+/// One thread allocates and another reads the statistics: no peak is higher than what was ever in use.
+fn read_meanwhile(rounds: usize, defect: Defect) -> Result<(), String> {
+    let world = Arc::new(World::new());
+    explore(rounds, 3, defect, move || {
+        world.run::<2>(|world, number| {
+            for _ in 0..3 {
+                if number == 1 {
+                    world.totals.stats();
+                } else {
+                    let blocks = [world.malloc(1024, 0).unwrap(), world.malloc(512, 0).unwrap()];
+                    blocks.into_iter().for_each(|block| assert!(world.free(block)));
+                }
+            }
+        });
+        let figures = world.totals.stats();
+        assert_eq!((figures.peak(Family::AllocatedBytes), figures.peak(Family::Allocation)), (1536, 2), "peaks");
+        world.end();
+    })
+}
+
+#[test]
+fn no_order_of_steps_gives_a_block_to_two() {
+    all_threads_at_once(3000 * effort(), Defect::None).unwrap();
+}
+
+#[test]
+fn a_block_that_is_freed_twice_at_one_instant_is_free_once() {
+    freed_twice(3000 * effort(), Defect::None).unwrap();
+}
+
+#[test]
+fn a_reader_sees_no_peak_that_was_not() {
+    read_meanwhile(3000 * effort(), Defect::None).unwrap();
+}
+
+/// In a process of its own: what a defect does to the tables of the process would be found by other tests.
+#[test]
+fn a_machine_with_a_defect_is_found_out() {
+    const ALONE: &str = "TCUDA_MODEL_DEFECTS";
+    if std::env::var_os(ALONE).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let name = concat!(module_path!(), "::a_machine_with_a_defect_is_found_out").split_once("::").unwrap().1;
+        let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.matches(", found: ").count() == 4, "{said}");
+        return;
+    }
+    for (name, program, defect) in [
+        ("a stopper without a barrier", all_threads_at_once as fn(usize, Defect) -> Result<(), String>, Defect::NoBarrier),
+        ("a free with a store", freed_twice, Defect::TornExchange),
+        ("a home taken by two", all_threads_at_once, Defect::TornSwap),
+        ("a region that ends too early", all_threads_at_once, Defect::NoRelease),
+    ] {
+        let found = program(20_000, defect).expect_err(name);
+        println!("{name}, found: {found}");
+    }
+}
