@@ -1,37 +1,107 @@
-//! The device cache against a simple model: random operations on two devices and several streams; after each step blocks do not
-//! overlap, the statistics are the model's, and the cache agrees with itself. At the end every byte is back.
+//! The device cache against a model: lists of operations, on two devices and several streams, by two threads. After each one no two blocks
+//! overlap, the statistics are the model's and the cache agrees with itself; at the end every byte is back. A list that fails is made
+//! shorter until it cannot be; then it says what it takes.
+//!
+//! TCUDA_CACHE_MODEL_CASES: so many lists, others each time, instead of a few that are always the same (`make test-long`).
 
-use std::collections::HashMap;
-use tcuda::base::config;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+use tcuda::base::{Error, Status, config};
 use tcuda::memory::{self, stats::Family};
 use tcuda::runtime::sim;
 use tcuda::stream::{self, Stream};
 
-struct Random(u64);
+const MEMORY: usize = 8 << 30;
+const DEVICES: i32 = 2;
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0 >> 33
+/// What is done to the cache. Streams and blocks are chosen among those that there are.
+#[derive(Clone, Debug)]
+enum Operation {
+    Malloc { stream: Index, size: usize, alignment_log2: u32 },
+    Batch { stream: Index, sizes: Vec<usize> },
+    Free { block: Index },
+    /// Twice: the second time is an error.
+    FreeAgain { block: Index },
+    FreeOn { block: Index, stream: Index },
+    Record { block: Index, stream: Index },
+    /// No block starts there.
+    FreeInside { block: Index, offset: usize },
+    Work { stream: Index, microseconds: u64 },
+    CreateStream { device: i32 },
+    DestroyStream { stream: Index },
+    EmptyCache { device: i32 },
+    Limit { device: i32, bytes: usize },
+    LiftLimit { device: i32 },
+    /// Waits until nothing is pending, and has the figures exact.
+    Settle,
+}
+
+use Operation::*;
+
+/// An operation, and whether the other thread does it.
+type Step = (bool, Operation);
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        1 => Just(0),
+        2 => prop::sample::select(vec![1, 511, 512, 513]),
+        8 => 1usize..64 << 10,
+        3 => (1usize << 20) - 513..(1 << 20) + 514,
+        3 => 1usize << 20..40 << 20,
+        1 => prop::sample::select(vec![MEMORY + 1, 1 << 40, (1 << 40) + 1, 1 << 60, usize::MAX - 511, usize::MAX]),
+    ]
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let index = any::<Index>;
+    prop_oneof![
+        14 => (index(), size(), prop_oneof![4 => Just(0u32), 1 => 0u32..24])
+            .prop_map(|(stream, size, alignment_log2)| Malloc { stream, size, alignment_log2 }),
+        2 => (index(), prop::collection::vec(size(), 0..6)).prop_map(|(stream, sizes)| Batch { stream, sizes }),
+        12 => index().prop_map(|block| Free { block }),
+        1 => index().prop_map(|block| FreeAgain { block }),
+        3 => (index(), index()).prop_map(|(block, stream)| FreeOn { block, stream }),
+        4 => (index(), index()).prop_map(|(block, stream)| Record { block, stream }),
+        1 => (index(), 1usize..4096).prop_map(|(block, offset)| FreeInside { block, offset }),
+        2 => (index(), 1u64..300).prop_map(|(stream, microseconds)| Work { stream, microseconds }),
+        2 => (0..DEVICES).prop_map(|device| CreateStream { device }),
+        2 => index().prop_map(|stream| DestroyStream { stream }),
+        1 => (0..DEVICES).prop_map(|device| EmptyCache { device }),
+        1 => (0..DEVICES, 1usize..128 << 20).prop_map(|(device, bytes)| Limit { device, bytes }),
+        1 => (0..DEVICES).prop_map(|device| LiftLimit { device }),
+        1 => Just(Settle),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec((prop::bool::weighted(0.25), operation()), 1..120)
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// Another thread, which does what it is given, and keeps what threads keep.
+struct Other(Sender<Task>);
+
+impl Other {
+    fn start() -> Other {
+        let (send, receive): (Sender<Task>, Receiver<Task>) = channel();
+        std::thread::spawn(move || receive.into_iter().for_each(|work| work()));
+        Other(send)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn size(&mut self) -> usize {
-        match self.below(10) {
-            0 => self.below(4) as usize + 1,
-            1..=5 => self.below(64 << 10) as usize + 1,
-            6 | 7 => (self.below(2 << 20) as usize) + 1,
-            8 => self.below(40 << 20) as usize + 1,
-            _ => (1usize << self.below(24)) + self.below(3) as usize,
-        }
+    fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (send, receive) = channel();
+        self.0.send(Box::new(move || send.send(work()).unwrap())).unwrap();
+        receive.recv().expect("the other thread panicked")
     }
 }
 
-#[derive(Clone, Copy)]
-struct Live {
+#[derive(Clone, Debug)]
+struct Block {
     size: usize,
     device: i32,
 }
@@ -40,108 +110,277 @@ fn rounded(size: usize) -> usize {
     size.next_multiple_of(512)
 }
 
-fn check(live: &HashMap<usize, Live>, pending: &HashMap<i32, usize>) {
-    let mut spans: Vec<(usize, usize)> = live.iter().map(|(start, block)| (*start, start + rounded(block.size))).collect();
-    spans.sort_unstable();
-    assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "live blocks overlap");
-    for device in 0..2 {
-        memory::check(device);
-        let of_device = || live.values().filter(|block| block.device == device);
-        let stats = memory::stats(device);
-        assert_eq!(stats.current(Family::AllocatedBytes) as usize, of_device().map(|block| rounded(block.size)).sum::<usize>());
-        assert_eq!(stats.current(Family::Allocation) as usize, of_device().count());
-        let most = of_device().map(|block| block.size).sum::<usize>() + pending.get(&device).copied().unwrap_or(0);
-        assert!(stats.current(Family::RequestedBytes) as usize <= most);
-        assert!(stats.peak(Family::ReservedBytes) >= stats.current(Family::ReservedBytes));
+/// What the cache should be.
+struct Model {
+    streams: Vec<Stream>,
+    live: BTreeMap<usize, Block>,
+    /// By device: bytes as asked for of blocks that were freed while another stream may have used them.
+    pending: [usize; DEVICES as usize],
+    /// By device: the limit, and what was held already when it was set.
+    limit: [Option<(usize, usize)>; DEVICES as usize],
+    other: Other,
+}
+
+impl Model {
+    fn new() -> Model {
+        let defaults = (0..DEVICES).map(|device| Stream { device, raw: 0 });
+        let own = [0, 0, 1].map(|device| stream::create(device, 0).unwrap());
+        Model { streams: defaults.chain(own).collect(), live: BTreeMap::new(), pending: [0; 2], limit: [None; 2], other: Other::start() }
+    }
+
+    fn by<T: Send + 'static>(&self, other: bool, work: impl FnOnce() -> T + Send + 'static) -> T {
+        if other { self.other.run(work) } else { work() }
+    }
+
+    fn on(&self, device: i32) -> impl Iterator<Item = &Block> {
+        self.live.values().filter(move |block| block.device == device)
+    }
+
+    fn any(&self, block: &Index) -> Option<(usize, Block)> {
+        let index = (!self.live.is_empty()).then(|| block.index(self.live.len()))?;
+        self.live.iter().nth(index).map(|(start, block)| (*start, block.clone()))
+    }
+
+    fn any_stream(&self, stream: &Index, device: Option<i32>) -> Stream {
+        let fits: Vec<Stream> = self.streams.iter().copied().filter(|stream| device.is_none_or(|device| stream.device == device)).collect();
+        *stream.get(&fits)
+    }
+
+    /// Whether so much more must be had, and whether it may be. Between lie what handles and other streams' blocks take.
+    fn room(&self, device: i32, bytes: usize) -> (bool, bool) {
+        const HANDLES: usize = 64 << 20;
+        let (limit, held) = self.limit[device as usize].unwrap_or((MEMORY, 0));
+        let used: usize = self.on(device).map(|block| rounded(block.size)).sum();
+        let all = used.saturating_add(bytes);
+        (2 * all.min(MEMORY) + HANDLES <= limit, all <= limit.max(held))
+    }
+
+    fn got(&mut self, start: usize, size: usize, device: i32) {
+        let before = self.live.range(..start + size).next_back();
+        let end = before.map_or(0, |(start, block)| start + rounded(block.size));
+        assert!(end <= start, "the block at 0x{start:x} overlaps the live one that ends at 0x{end:x}");
+        self.live.insert(start, Block { size, device });
+    }
+
+    /// One that must not be had, or need not be, is out of memory.
+    fn refused(&self, device: i32, bytes: usize, error: &Error) {
+        let (must, _) = self.room(device, bytes);
+        assert!(error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && !must, "{bytes} bytes: {error}");
+    }
+
+    fn malloc(&mut self, other: bool, stream: Stream, size: usize, alignment: usize) {
+        let took = self.by(other, move || memory::allocate(size, alignment, stream));
+        // An address that is a multiple of more is sought in more.
+        let bytes = size.saturating_add(alignment);
+        match took {
+            Ok(0) => assert_eq!(size, 0),
+            Ok(start) => {
+                assert!(size > 0 && start.is_multiple_of(alignment.max(512)) && self.room(stream.device, size).1);
+                self.got(start, size, stream.device);
+                assert_eq!(memory::device_of(start + size - 1), Some(stream.device));
+            }
+            Err(error) => self.refused(stream.device, bytes, &error),
+        }
+    }
+
+    fn batch(&mut self, other: bool, stream: Stream, sizes: Vec<usize>) {
+        let all = sizes.iter().fold(0usize, |all, size| all.saturating_add(size.checked_next_multiple_of(512).unwrap_or(usize::MAX)));
+        let asked = sizes.clone();
+        match self.by(other, move || memory::allocate_all(&asked, stream)) {
+            Ok(starts) => {
+                assert_eq!(starts.len(), sizes.len());
+                for (start, size) in starts.into_iter().zip(sizes) {
+                    assert_eq!(start == 0, size == 0);
+                    if size > 0 {
+                        self.got(start, size, stream.device);
+                    }
+                }
+            }
+            Err(error) => self.refused(stream.device, all, &error),
+        }
+    }
+
+    fn step(&mut self, other: bool, operation: &Operation) {
+        match operation {
+            Malloc { stream, size, alignment_log2 } => {
+                self.malloc(other, self.any_stream(stream, None), *size, 1 << alignment_log2);
+            }
+            Batch { stream, sizes } => self.batch(other, self.any_stream(stream, None), sizes.clone()),
+            Free { block } | FreeAgain { block } => {
+                let Some((start, _)) = self.any(block) else { return };
+                self.live.remove(&start);
+                self.by(other, move || memory::free(start)).unwrap();
+                if matches!(operation, FreeAgain { .. }) {
+                    assert!(self.by(!other, move || memory::free(start)).is_err(), "freed twice");
+                }
+            }
+            FreeOn { block, stream } => {
+                let Some((start, block)) = self.any(block) else { return };
+                let stream = self.any_stream(stream, Some(block.device));
+                self.live.remove(&start);
+                // Streams that were recorded for it are waited for.
+                self.pending[block.device as usize] += block.size;
+                self.by(other, move || memory::free_on(start, stream)).unwrap();
+            }
+            Record { block, stream } => {
+                let Some((start, block)) = self.any(block) else { return };
+                let stream = self.any_stream(stream, Some(block.device));
+                // It is pending when it is freed, perhaps much later.
+                self.pending[block.device as usize] += block.size;
+                self.by(other, move || memory::record_stream(start, stream)).unwrap();
+            }
+            FreeInside { block, offset } => {
+                let Some((start, _)) = self.any(block) else { return };
+                let inside = start + offset;
+                assert!(self.live.contains_key(&inside) || self.by(other, move || memory::free(inside)).is_err());
+            }
+            Work { stream, microseconds } => {
+                let stream = self.any_stream(stream, None);
+                sim::machine().unwrap().delay(stream.raw, Duration::from_micros(*microseconds));
+            }
+            CreateStream { device } => {
+                const MOST: usize = 24;
+                if self.streams.len() < MOST {
+                    self.streams.push(stream::create(*device, 0).unwrap());
+                }
+            }
+            DestroyStream { stream } => {
+                let gone = self.any_stream(stream, None);
+                if gone.raw != 0 {
+                    self.streams.retain(|stream| stream.raw != gone.raw);
+                    self.by(other, move || stream::destroy(gone.raw)).unwrap();
+                }
+            }
+            EmptyCache { device } => {
+                let device = *device;
+                self.by(other, move || memory::empty_cache(Some(device))).unwrap();
+            }
+            Limit { device, bytes } => self.set_limit(*device, Some(*bytes)),
+            LiftLimit { device } => self.set_limit(*device, None),
+            Settle => self.settle(),
+        }
+    }
+
+    fn set_limit(&mut self, device: i32, limit: Option<usize>) {
+        memory::set_limit(limit, device).unwrap();
+        assert_eq!(memory::limit(device).unwrap(), limit);
+        self.limit[device as usize] = limit.map(|limit| (limit, memory::current(Family::ReservedBytes, device) as usize));
+    }
+
+    /// What holds at any time.
+    fn check(&self) {
+        for device in 0..DEVICES {
+            memory::check(device);
+            let stats = memory::stats(device);
+            let bytes = self.on(device).map(|block| rounded(block.size)).sum::<usize>() as i64;
+            let asked = self.on(device).map(|block| block.size).sum::<usize>() as i64;
+            assert_eq!(stats.current(Family::Allocation), self.on(device).count() as i64);
+            assert_eq!(stats.current(Family::AllocatedBytes), bytes);
+            assert!(stats.current(Family::ActiveBytes) >= bytes);
+            assert!((asked..=asked + self.pending[device as usize] as i64).contains(&stats.current(Family::RequestedBytes)));
+            assert!(stats.current(Family::ReservedBytes) >= stats.current(Family::ActiveBytes));
+            for family in [Family::AllocatedBytes, Family::ActiveBytes, Family::RequestedBytes, Family::ReservedBytes] {
+                assert!(stats.peak(family) >= stats.current(family), "{family:?}");
+            }
+        }
+    }
+
+    /// What holds when all work is done.
+    fn settle(&mut self) {
+        for device in 0..DEVICES {
+            tcuda::device::synchronize(device).unwrap();
+            let stats = memory::stats(device);
+            let asked = self.on(device).map(|block| block.size).sum::<usize>() as i64;
+            assert_eq!(stats.current(Family::Active), stats.current(Family::Allocation));
+            assert_eq!(stats.current(Family::ActiveBytes), stats.current(Family::AllocatedBytes));
+            assert_eq!(stats.current(Family::RequestedBytes), asked);
+        }
+    }
+
+    fn end(mut self) {
+        for start in std::mem::take(&mut self.live).into_keys() {
+            memory::free(start).unwrap();
+        }
+        self.settle();
+        memory::empty_cache(None).unwrap();
+        self.check();
+        for device in 0..DEVICES {
+            assert_eq!(memory::current(Family::ReservedBytes, device), 0, "device {device}");
+            assert_eq!(memory::current(Family::Segment, device), 0, "device {device}");
+        }
+        let held = sim::machine().unwrap().live(0..DEVICES as usize);
+        assert_eq!((held.handles, held.mappings, held.blocks, held.reservations), (0, 0, 0, 0));
+        self.streams.iter().filter(|stream| stream.raw != 0).for_each(|stream| stream::destroy(stream.raw).unwrap());
     }
 }
 
-fn run(seed: u64, steps: usize) {
-    let mut random = Random(seed);
-    let mut streams: Vec<Stream> = (0..2).map(|device| Stream { device, raw: 0 }).collect();
-    for device in [0, 0, 1] {
-        streams.push(stream::create(device, 0).unwrap());
+/// With nothing left of a list that failed.
+fn begin_anew() {
+    (0..DEVICES).for_each(|device| tcuda::device::synchronize(device).unwrap());
+    memory::shutdown();
+    stream::shutdown();
+    for device in 0..DEVICES {
+        memory::set_limit(None, device).unwrap();
+        memory::reset_peak_stats(device);
     }
-    let mut live: HashMap<usize, Live> = HashMap::new();
-    let mut pending: HashMap<i32, usize> = HashMap::new();
-    for step in 0..steps {
-        let stream = streams[random.below(streams.len() as u64) as usize];
-        let any = live.keys().copied().min_by_key(|start| (start >> 9).wrapping_mul(seed as usize | 1) & 0xffff);
-        match random.below(100) {
-            0..=49 => {
-                let size = random.size();
-                let alignment = if random.below(8) == 0 { 1usize << random.below(23) } else { 1 };
-                let start = memory::allocate(size, alignment, stream).unwrap();
-                assert_eq!(start % alignment.max(512), 0);
-                assert!(live.insert(start, Live { size, device: stream.device }).is_none());
-                assert_eq!(memory::device_of(start + size - 1), Some(stream.device));
-            }
-            50..=89 => {
-                if let Some(start) = any {
-                    let block = live.remove(&start).unwrap();
-                    let same_device: Vec<&Stream> = streams.iter().filter(|stream| stream.device == block.device).collect();
-                    let other = *same_device[random.below(same_device.len() as u64) as usize];
-                    match random.below(4) {
-                        0 => {
-                            memory::record_stream(start, other).unwrap();
-                            *pending.entry(block.device).or_default() += block.size;
-                            memory::free(start).unwrap();
-                        }
-                        1 => memory::free_on(start, other).unwrap(),
-                        _ => memory::free(start).unwrap(),
-                    }
-                    assert!(memory::free(start).is_err(), "freed twice");
-                }
-            }
-            90..=93 => {
-                if let Some(start) = any {
-                    assert!(live.contains_key(&(start + 512)) || memory::free(start + 512).is_err());
-                    assert!(memory::free(start + 1).is_err());
-                }
-            }
-            94 | 95 => memory::empty_cache(Some(stream.device)).unwrap(),
-            96 => {
-                if let Some(gone) = streams.iter().position(|stream| stream.raw > 2) {
-                    let gone = streams.swap_remove(gone);
-                    stream::destroy(gone.raw).unwrap();
-                    streams.push(stream::create(gone.device, 0).unwrap());
-                }
-            }
-            _ => {
-                // Work of the stream, so that not everything is past at once where the simulated streams are shuffled.
-                if let Some((start, _)) = live.iter().find(|(_, block)| block.device == stream.device) {
-                    let entered = stream.enter().unwrap();
-                    entered.runtime.memset_async(*start, 1, 1, entered.raw).unwrap();
-                }
-            }
-        }
-        if step % 16 == 0 {
-            check(&live, &pending);
-        }
+}
+
+fn run(steps: &[Step]) {
+    begin_anew();
+    let mut model = Model::new();
+    for (other, operation) in steps {
+        model.step(*other, operation);
+        model.check();
     }
-    for start in live.keys() {
-        memory::free(*start).unwrap();
+    model.end();
+}
+
+fn machine() {
+    config::set("TCUDA_BACKEND", "sim".into());
+    config::set("TCUDA_SIM_DEVICES", DEVICES.to_string());
+    config::set("TCUDA_SIM_MEMORY", MEMORY.to_string());
+}
+
+/// How a list that fails looks when it is as short as can be.
+fn shortest(config: Config, run: impl Fn(&[Step])) -> Result<(), String> {
+    let words = |panic: Box<dyn std::any::Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast_ref::<&str>().unwrap_or(&"a panic without words").to_string(),
+    };
+    let mut runner = TestRunner::new(config);
+    let ran = runner.run(&steps(), |steps| {
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&steps)));
+        ran.map_err(|panic| TestCaseError::fail(words(panic)))
+    });
+    ran.map_err(|failure| failure.to_string())
+}
+
+fn configuration() -> Config {
+    let mut config = Config { failure_persistence: None, max_shrink_iters: 5000, ..Config::default() };
+    match std::env::var("TCUDA_CACHE_MODEL_CASES") {
+        Ok(cases) => config.cases = cases.parse().expect("TCUDA_CACHE_MODEL_CASES is a number"),
+        Err(_) => (config.cases, config.rng_seed) = (1000, RngSeed::Fixed(1)),
     }
-    memory::empty_cache(None).unwrap();
-    for device in 0..2 {
-        memory::check(device);
-        let stats = memory::stats(device);
-        for family in [Family::AllocatedBytes, Family::ActiveBytes, Family::RequestedBytes, Family::ReservedBytes, Family::Segment] {
-            assert_eq!(stats.current(family), 0, "{family:?} of device {device}, seed {seed}");
-        }
-    }
-    let sim = sim::machine().unwrap();
-    let held = sim.live(0..2);
-    assert_eq!((held.handles, held.mappings, held.blocks, held.reservations), (0, 0, 0, 0), "seed {seed}");
-    for stream in streams.into_iter().filter(|stream| stream.raw > 2) {
-        stream::destroy(stream.raw).unwrap();
-    }
+    config
 }
 
 #[test]
-fn random_operations_agree_with_the_model() {
-    config::set("TCUDA_BACKEND", "sim".into());
-    for seed in 1..=12 {
-        run(seed, 1500);
+fn the_cache_agrees_with_the_model() {
+    machine();
+    if let Err(failure) = shortest(configuration(), run) {
+        panic!("{failure}");
     }
+}
+
+/// A cache that forgets a free of the other thread, planted between the list and the model: the list is three operations then.
+#[test]
+fn a_list_that_fails_is_made_short() {
+    let failure = shortest(Config { cases: 500, rng_seed: RngSeed::Fixed(1), ..configuration() }, |steps| {
+        let allocates = |step: &Step| matches!(step.1, Malloc { size, .. } if size > 1 << 20);
+        let frees = |step: &Step| step.0 && matches!(step.1, Free { .. });
+        let first = steps.iter().position(allocates).unwrap_or(steps.len());
+        assert!(!steps[first..].iter().any(frees), "a large block is lost");
+    });
+    let text = failure.unwrap_err();
+    assert!(text.contains("a large block is lost") && text.matches("Index(").count() == 2, "{text}");
 }
