@@ -21,21 +21,55 @@ const DEVICES: i32 = 2;
 /// What is done to the cache. Streams and blocks are chosen among those that there are.
 #[derive(Clone, Debug)]
 enum Operation {
-    Malloc { stream: Index, size: usize, alignment_log2: u32 },
-    Batch { stream: Index, sizes: Vec<usize> },
-    Free { block: Index },
+    Malloc {
+        stream: Index,
+        size: usize,
+        alignment_log2: u32,
+    },
+    Batch {
+        stream: Index,
+        sizes: Vec<usize>,
+    },
+    Free {
+        block: Index,
+    },
     /// Twice: the second time is an error.
-    FreeAgain { block: Index },
-    FreeOn { block: Index, stream: Index },
-    Record { block: Index, stream: Index },
+    FreeAgain {
+        block: Index,
+    },
+    FreeOn {
+        block: Index,
+        stream: Index,
+    },
+    Record {
+        block: Index,
+        stream: Index,
+    },
     /// No block starts there.
-    FreeInside { block: Index, offset: usize },
-    Work { stream: Index, microseconds: u64 },
-    CreateStream { device: i32 },
-    DestroyStream { stream: Index },
-    EmptyCache { device: i32 },
-    Limit { device: i32, bytes: usize },
-    LiftLimit { device: i32 },
+    FreeInside {
+        block: Index,
+        offset: usize,
+    },
+    Work {
+        stream: Index,
+        microseconds: u64,
+    },
+    CreateStream {
+        device: i32,
+    },
+    DestroyStream {
+        stream: Index,
+    },
+    EmptyCache {
+        device: i32,
+    },
+    Limit {
+        device: i32,
+        bytes: usize,
+    },
+    LiftLimit {
+        device: i32,
+    },
     /// Waits until nothing is pending, and has the figures exact.
     Settle,
 }

@@ -3,11 +3,15 @@
 //! replay works. All calls of the whole recording take long, so TCUDA_FAULT_TRACE=all asks for them (`make test-long`); without it every few calls
 //! of its beginning, others for each code.
 
+mod trace;
+
+use std::collections::HashSet;
 use std::process::Command;
 use tcuda::base::{Status, config};
 use tcuda::memory::{self, stats::FAMILIES, stats::Family};
 use tcuda::runtime::{self, sim};
 use tcuda::stream::{self, Stream};
+use trace::Event;
 
 const KIB: usize = 1 << 10;
 /// CUDA's invalid value, out of memory, not supported.
@@ -18,51 +22,13 @@ const SMALLER: usize = 32;
 const MEMORY: usize = 8 << 30;
 const MODE: &str = "TCUDA_FAULT_TRACE_MODE";
 
-#[derive(Clone, Copy)]
-struct Event {
-    block: usize,
-    free: bool,
-    stream: usize,
-    size: usize,
-}
-
-/// What tools/pack_trace.py packed. The blocks that live at the end are freed behind it.
-fn recorded(name: &str, most: usize) -> Vec<Event> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples_c/data").join(name);
-    let data = std::fs::read(path).unwrap();
-    assert_eq!(&data[..8], b"tcudatr1");
-    let mut at = 8;
-    let mut number = || {
-        let (mut value, mut shift) = (0usize, 0);
-        loop {
-            let byte = data[at];
-            at += 1;
-            value |= usize::from(byte & 127) << shift;
-            shift += 7;
-            if byte < 128 {
-                return value;
-            }
-        }
-    };
-    let (count, _streams, different) = (number(), number(), number());
-    let sizes: Vec<usize> = (0..different).map(|_| number()).collect();
-    let (mut events, mut live, mut stream, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
-    while events.len() < count.min(most) {
-        match number() {
-            1 => stream = number(),
-            token if token % 2 == 1 => {
-                let event = Event { block: blocks, free: false, stream, size: sizes[(token - 3) / 2].div_ceil(SMALLER) };
-                blocks += 1;
-                live.push(event);
-                events.push(event);
-            }
-            token => {
-                let event = live.remove(live.len() - 1 - token / 2);
-                events.push(Event { free: true, ..event });
-            }
-        }
-    }
-    events.extend(live.into_iter().rev().map(|event| Event { free: true, ..event }));
+/// The beginning of a run, smaller. The blocks that live at its end are freed behind it, the youngest first.
+fn beginning(name: &str, most: usize) -> Vec<Event> {
+    let mut events = trace::recorded(name, most);
+    events.iter_mut().for_each(|event| event.size = event.size.div_ceil(SMALLER));
+    let freed: HashSet<usize> = events.iter().filter(|event| event.free).map(|event| event.block).collect();
+    let left: Vec<Event> = events.iter().copied().filter(|event| !freed.contains(&event.block)).collect();
+    events.extend(left.into_iter().rev().map(|event| Event { free: true, ..event }));
     events
 }
 
@@ -180,7 +146,7 @@ fn judge(failures: &[Failure], code: i32, when: &str) {
 
 fn sweep(name: &str) {
     let all = std::env::var("TCUDA_FAULT_TRACE").is_ok_and(|value| value == "all");
-    let events = recorded(name, if all { 10_000 } else { 3000 });
+    let events = beginning(name, if all { 10_000 } else { 3000 });
     let blocks = events.len();
     let machine = sim::machine().unwrap();
     // Room for what lives, and a third more: enough for any order, too little to keep everything.
@@ -239,15 +205,15 @@ fn in_mode(test: &str, trace: &str, options: &str) {
 
 #[test]
 fn two_streams() {
-    in_mode("two_streams", "prefetch_streams.trace", "");
+    in_mode("two_streams", "prefetch_streams", "");
 }
 
 #[test]
 fn two_streams_of_plain_segments() {
-    in_mode("two_streams_of_plain_segments", "prefetch_streams.trace", "expandable_segments:False");
+    in_mode("two_streams_of_plain_segments", "prefetch_streams", "expandable_segments:False");
 }
 
 #[test]
 fn one_stream() {
-    in_mode("one_stream", "resnet_varsize.trace", "");
+    in_mode("one_stream", "resnet_varsize", "");
 }

@@ -2,8 +2,9 @@
 //! there is plenty it holds little more than was ever in use and hardly calls the driver once it is warm; where memory is scarce the run
 //! completes with hardly more than that. No byte is ever two blocks', and everything comes back.
 
+mod trace;
+
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::config;
 use tcuda::memory::{self, stats::Family};
@@ -72,42 +73,9 @@ impl Trace {
         Trace { name, events, peak }
     }
 
-    /// A packed trace of the examples; tools/pack_trace.py says what is in it.
     fn recorded(name: &'static str) -> Trace {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples_c/data").join(format!("{name}.trace"));
-        let data = std::fs::read(path).unwrap();
-        assert_eq!(&data[..8], b"tcudatr1");
-        let mut at = 8;
-        let mut number = || {
-            let (mut value, mut shift) = (0usize, 0);
-            loop {
-                let byte = data[at];
-                at += 1;
-                value |= usize::from(byte & 127) << shift;
-                shift += 7;
-                if byte < 128 {
-                    return value;
-                }
-            }
-        };
-        let (count, _streams, kinds) = (number(), number(), number());
-        let sizes: Vec<usize> = (0..kinds).map(|_| number()).collect();
-        let (mut events, mut live, mut stream, mut blocks) = (Vec::new(), Vec::new(), 0, 0);
-        while events.len() < count {
-            match number() {
-                1 => stream = number(),
-                token if token % 2 == 0 => {
-                    let block = live.remove(live.len() - 1 - token / 2);
-                    events.push(Event { block, size: 0, stream });
-                }
-                token => {
-                    live.push(blocks);
-                    events.push(Event { block: blocks, size: sizes[(token - 3) / 2], stream });
-                    blocks += 1;
-                }
-            }
-        }
-        Trace::of(name, events)
+        let event = |event: trace::Event| Event { block: event.block, size: if event.free { 0 } else { event.size }, stream: event.stream };
+        Trace::of(name, trace::recorded(name, usize::MAX).into_iter().map(event).collect())
     }
 
     /// Requests that come in bursts on one stream after another: layers whose memory goes at once, and caches that live for some bursts.
