@@ -22,7 +22,7 @@ help:
 	@echo "make test-long each call of the driver fails once in whole recorded runs; about half an hour"
 	@echo "make lib       the shared and the static library in $(LIB), the header is include/tcuda.h"
 	@echo "make bench     times tcuda beside other allocators, of which torch's is fetched once (530 MB); QUICK=1: one short round"
-	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit"
+	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit; RMM=1: with RMM from PyPI for its bench"
 	@echo "make check-dlpack, make check-kernels"
 	@echo "               compares the tensor structs with the real dlpack.h; compiles the device code again and has ptxas take it"
 	@echo "make clean     removes $(BUILD) and $(TARGET)"
@@ -49,13 +49,15 @@ test: lib
 	$(PYTHON) tests/run.py $(SUITES)
 
 test-long:
+	TCUDA_MODEL_EFFORT=50 $(CARGO) test --locked --lib model::
+	TCUDA_CACHE_MODEL_CASES=20000 $(CARGO) test --locked --test cache_model
 	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
 
 bench: lib
 	$(PYTHON) benches/run.py $(if $(QUICK),--quick)
 
 gpu-kit: lib
-	$(PYTHON) tools/pack_gpu_kit.py
+	$(PYTHON) tools/pack_gpu_kit.py $(if $(RMM),--rmm)
 
 # Both fetch from PyPI, so they are no part of the tests.
 check-dlpack:

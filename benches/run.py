@@ -116,6 +116,14 @@ def package(name):
     return pathlib.Path(list(found.submodule_search_locations)[0]) if found and found.submodule_search_locations else None
 
 
+def rmm(name):
+    """The folder of one of RMM's packages: below TCUDA_BENCH_RMM, carried in the kit (`make gpu-kit RMM=1`), or installed."""
+    for place in (os.environ.get("TCUDA_BENCH_RMM"), ROOT / "rmm"):
+        if place and (pathlib.Path(place) / name / "lib64").is_dir():
+            return (pathlib.Path(place) / name).resolve()
+    return package(name)
+
+
 class Cuda:
     """Headers and libcudart: a toolkit's, or those of Python's packages."""
 
@@ -209,14 +217,16 @@ class Bench:
         return self.anchor("async", "anchor_async.c"), {}
 
     def a_rmm(self, *flags):
-        folder, logger = package("librmm"), package("rapids_logger")
+        folder, logger = rmm("librmm"), rmm("rapids_logger")
         if not self.gpu:
             raise Absent("it needs a GPU")
         if not folder or not logger:
-            raise Absent("librmm and rapids_logger are not installed")
+            raise Absent("librmm and rapids_logger are neither installed nor carried in the kit nor in TCUDA_BENCH_RMM")
         # librmm brings CUDA's C++ library in the version that it wants.
         includes = [folder / "include", folder / "include/rapids", logger / "include"]
         made = [f"-I{include}" for include in includes] + ["-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE"]
+        # The logger is needed by librmm only, which does not say where it is.
+        made.append("-Wl,--no-as-needed")
         for root, name in ((folder, "-lrmm"), (logger, "-lrapids_logger")):
             made += ["-L", root / "lib64", f"-Wl,-rpath,{root / 'lib64'}", name]
         return self.anchor("rmm_arena" if flags else "rmm_pool", "anchor_rmm.cpp", *flags, *made), {}

@@ -3,20 +3,25 @@
 
 The shared library as it ships, the conformance suite, the C and C++ tests (those named test_sim_* need the simulated device and stay
 here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table. The sources of `make bench`
-too, which are compiled there, against what that machine has.
+too, which are compiled there, against what that machine has. With --rmm (`make gpu-kit RMM=1`) RMM's headers and library from PyPI, for a
+machine without network.
 """
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/suites"))
 import kit  # noqa: E402
+import need  # noqa: E402
 
 KIT = kit.TARGET / "gpu-kit"
 MOST = 64 << 20
+RMM = ("librmm-cu13==26.10.0", "rapids-logger==0.3.0")
 
 
 def must(command):
@@ -39,6 +44,19 @@ def compile_into(folder, source, standard):
     program = KIT / folder / source.stem
     must([*kit.compiler(standard), "-O2", f"-I{kit.ROOT}/include", f"-I{kit.ROOT}/tests_c", source, "-x", "none", f"-L{kit.LIB}", "-ltcuda",
           "-Wl,-rpath,$ORIGIN/../lib", "-pthread", "-s", "-o", program])
+
+
+def carry_rmm():
+    """Headers and libraries, which benches/run.py finds."""
+    folder = KIT / "rmm"
+    must([*need.pip(), "download", "-q", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "-d", folder, *RMM])
+    for wheel in sorted(folder.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder, [name for name in archive.namelist() if re.fullmatch(r"\w+/(include/.*|lib64/\w+\.so)", name)])
+        wheel.unlink()
+    libraries = [folder / "rapids_logger/lib64/librapids_logger.so", folder / "librmm/lib64/librmm.so"]
+    load = "import ctypes, sys; [ctypes.CDLL(name, ctypes.RTLD_GLOBAL) for name in sys.argv[1:]]"
+    must([sys.executable, "-c", load, *libraries])
 
 
 def main():
@@ -67,6 +85,8 @@ def main():
     shutil.copy(kit.ROOT / "tools/planted_order.sh", KIT / "tests/planted_order")
     (KIT / "tests/planted_order").chmod(0o755)
     shutil.copy(kit.ROOT / "tests_c/torch_allocator.cpp", KIT / "planted")
+    if "--rmm" in sys.argv[1:]:
+        carry_rmm()
     size = sum(path.stat().st_size for path in KIT.rglob("*") if path.is_file())
     if size > MOST:
         sys.exit(f"{KIT} has {size} bytes; {MOST} is the most")

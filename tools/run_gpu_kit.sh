@@ -4,6 +4,7 @@
 #   sh run.sh               plain
 #   sh run.sh --sanitize    under NVIDIA's compute-sanitizer, which must be installed
 #   sh run.sh [--sanitize] NAME...   only these
+#   sh run.sh overlap [MINUTES [THREADS]]    threads whose live blocks must not overlap, for some minutes: 2 and 16 unless said otherwise
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2
@@ -14,6 +15,10 @@ mkdir -p "$logs" || exit 2
 if [ "$1" = bench ]; then
     shift
     exec python3 benches/run.py --out "${OUT:-.}/bench" --work work "$@"
+fi
+
+if [ "$1" = overlap ]; then
+    exec tests/test_overlap "${2:-2}m" "${3:-16}"
 fi
 
 sanitizer=

@@ -35,6 +35,10 @@ def run(suite):
     if suite.runs("run.py", [sys.executable, kit.ROOT / "benches/run.py", "--quick", "--only", "tcuda", "--out", out]) is None:
         return
     results = whole(suite, "here", out)
+    (out / "carried/librmm/lib64").mkdir(parents=True)
+    code, output = kit.run([sys.executable, "-B", "-c", "import run; print(run.rmm('librmm'))"],
+                           env=kit.environment(PYTHONPATH=kit.ROOT / "benches", TCUDA_BENCH_RMM=out / "carried"))
+    suite.check("RMM is found where it is carried", code == 0 and output.strip() == str(out / "carried/librmm"), output)
     # Nothing is there for torch to be made of, and no way to fetch it: the others go on.
     lost = kit.environment(BUILD=kit.BUILD, PIP_NO_INDEX=1)
     again = out / "no network"

@@ -28,6 +28,10 @@ def run(suite):
     suite.check("run.sh passes on the simulated device", answer.returncode == 0, answer.stdout + answer.stderr)
     for name in programs:
         suite.check(f"{name} is in the table", re.search(rf"^{name} +passed", answer.stdout, re.M), answer.stdout)
+    answer = subprocess.run(["sh", copy / "run.sh", "overlap", "0.03", "8"], env=kit.environment(), cwd="/", text=True, capture_output=True,
+                            timeout=60)
+    right = answer.returncode == 0 and "overlap: 0 live blocks overlap, 0 words" in answer.stdout and "by 8 threads" in answer.stdout
+    suite.check("run.sh runs the test of overlaps as long as it is told", right, answer.stdout + answer.stderr)
     (copy / "tests/test_smoke").write_text("#!/bin/sh\necho broken on purpose\nexit 3\n")
     answer = subprocess.run(["sh", copy / "run.sh", "test_smoke"], env=kit.environment(OUT=copy), text=True, capture_output=True, timeout=60)
     right = answer.returncode != 0 and "FAILED (3)" in answer.stdout and "broken on purpose" in answer.stdout

@@ -8,6 +8,8 @@ import kit
 
 PROGRAMS = {"test_order": ["2", "0"], "test_overlap": []}
 SEEDS = range(1, 6)
+# Sixteen threads of 300 rounds hand out memory of a live block every 30 rounds.
+PLANTED_OVERLAPS = 16 * 300 // 30
 
 
 def wrong_words(output):
@@ -33,3 +35,7 @@ def run(suite):
             env = kit.environment(TCUDA_SIM_SEED=seed, LD_LIBRARY_PATH=folder / "planted")
             code, output = kit.run([program, *arguments], env=env)
             suite.check(f"{name} finds the planted defect, seed {seed}", code != 0 and wrong_words(output) > 0, output)
+    for seed in SEEDS:
+        code, output = kit.run([folder / "test_overlap", "planted"], env=kit.environment(TCUDA_SIM_SEED=seed))
+        found = f"overlap: {PLANTED_OVERLAPS} live blocks overlap, 0 words" in output
+        suite.check(f"test_overlap finds every planted overlap, seed {seed}", code != 0 and found, output)
