@@ -15,6 +15,15 @@ use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::MutexGuard;
 
+/// Who asks for what.
+struct Climb<'a> {
+    runtime: &'a Runtime,
+    abilities: &'a Abilities,
+    slot: StreamSlot,
+    request: &'a Request,
+    stream: Stream,
+}
+
 impl Cache {
     /// Memory for the stream's work: from what is free, else from the driver.
     pub fn allocate(&self, request: &Request, stream: Stream) -> Result<Address> {
@@ -36,13 +45,14 @@ impl Cache {
     fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot) -> Result<Address> {
         device::check_lost(self.device)?;
         let runtime = runtime::runtime()?;
-        let abilities = self.abilities(runtime)?;
+        let abilities = &self.abilities(runtime)?;
+        let climb = &Climb { runtime, abilities, slot, request, stream };
         // 1. What other streams are done with, as far as is known, then as far as they say.
         let mut core = self.core.lock();
         if core.keeps_apart(slot) {
             let changes = core.changes();
             drop(core);
-            if let Ok(address) = self.search_or_grow(runtime, &abilities, slot, request, false, Some(changes))? {
+            if let Ok(address) = self.search_or_grow(climb, false, Some(changes))? {
                 return Ok(address);
             }
             core = self.core.lock();
@@ -55,11 +65,11 @@ impl Cache {
         self.settle(slot);
         // 2. What is free, mapped anew, and more from the driver.
         let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
-        let mut refused = self.search_or_grow(runtime, &abilities, slot, request, !at_budget, Some(changes))?;
+        let mut refused = self.search_or_grow(climb, !at_budget, Some(changes))?;
         if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
-            refused = match self.take_waiting(runtime, &abilities, slot, request, stream) {
+            refused = match self.take_waiting(climb) {
                 Some(address) => Ok(address),
-                None => self.search_or_grow(runtime, &abilities, slot, request, true, None)?,
+                None => self.search_or_grow(climb, true, None)?,
             };
         }
         let refusal = match refused {
@@ -69,22 +79,20 @@ impl Cache {
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         if capturing || rejects || request.search > abilities.total {
-            return Err(self.out_of_memory(runtime, &abilities, request, refusal, capturing));
+            return Err(self.out_of_memory(climb, refusal, capturing));
         }
-        let press = (Stage::Wait, request, stream);
-        if let Some(found) = self.press(runtime, &abilities, press, || self.search_or_grow(runtime, &abilities, slot, request, true, None))
-        {
+        if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, true, None)) {
             return found;
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
         let mut climbing = self.climbing.lock();
         /// Rounds, as long as other threads change what is free.
         const ROUNDS: usize = 8;
-        let mut last = self.make_room(runtime, &abilities, slot, request, stream, &mut climbing)?;
+        let mut last = self.make_room(climb, &mut climbing)?;
         for _ in 1..ROUNDS {
             match last {
                 Err((_, changes)) if self.core.lock().changes() != changes => {
-                    last = self.make_room(runtime, &abilities, slot, request, stream, &mut climbing)?;
+                    last = self.make_room(climb, &mut climbing)?;
                 }
                 _ => break,
             }
@@ -94,25 +102,16 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
-        let room = || self.make_room(runtime, &abilities, slot, request, stream, &mut self.climbing.lock());
-        self.press(runtime, &abilities, (Stage::Fail, request, stream), room)
-            .unwrap_or_else(|| Err(self.out_of_memory(runtime, &abilities, request, refusal, false)))
+        let room = || self.make_room(climb, &mut self.climbing.lock());
+        self.press(climb, Stage::Fail, room).unwrap_or_else(|| Err(self.out_of_memory(climb, refusal, false)))
     }
 
     /// The rungs that make room. The inner error is the refusal, and how much had changed when it came. `climbing` is let go while the
     /// program's functions run.
-    fn make_room(
-        &self,
-        runtime: &Runtime,
-        abilities: &Abilities,
-        slot: StreamSlot,
-        request: &Request,
-        stream: Stream,
-        climbing: &mut MutexGuard<()>,
-    ) -> Result<Result<Address, (Refusal, u64)>> {
+    fn make_room(&self, climb: &Climb, climbing: &mut MutexGuard<()>) -> Result<Result<Address, (Refusal, u64)>> {
         // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
-        if abilities.options.stream_wait != StreamWait::Never
-            && let Some(address) = self.take_waiting(runtime, abilities, slot, request, stream)
+        if climb.abilities.options.stream_wait != StreamWait::Never
+            && let Some(address) = self.take_waiting(climb)
         {
             return Ok(Ok(address));
         }
@@ -120,22 +119,21 @@ impl Cache {
         self.stats.count(Event::SyncAllStreams);
         let mut found = None;
         let waited = self.wait(|core| {
-            found = search(core, slot, request);
+            found = search(core, climb.slot, climb.request);
             found.is_some()
         });
         if let Some(address) = found {
             return Ok(Ok(address));
         }
-        let press = (Stage::GiveBack, request, stream);
-        let retry = || self.search_or_grow(runtime, abilities, slot, request, true, None);
-        if let Some(found) = MutexGuard::unlocked(climbing, || self.press(runtime, abilities, press, retry)) {
+        let retry = || self.search_or_grow(climb, true, None);
+        if let Some(found) = MutexGuard::unlocked(climbing, || self.press(climb, Stage::GiveBack, retry)) {
             return found.map(Ok);
         }
         // 5. Everything free goes back to the driver, which can make whole memory of it.
-        let released = self.release_free(runtime);
+        let released = self.release_free(climb.runtime);
         self.stats.count(Event::AllocRetry);
         let changes = self.core.lock().changes();
-        match self.search_or_grow(runtime, abilities, slot, request, true, None)? {
+        match self.search_or_grow(climb, true, None)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
                 // A failure that kept memory back is the better answer.
@@ -146,15 +144,8 @@ impl Cache {
     }
 
     /// The outer error is a failure that no other rung can mend. `searched`: nothing was found when so much had changed.
-    fn search_or_grow(
-        &self,
-        runtime: &Runtime,
-        abilities: &Abilities,
-        slot: StreamSlot,
-        request: &Request,
-        exceed: bool,
-        searched: Option<u64>,
-    ) -> Result<Result<Address, Refusal>> {
+    fn search_or_grow(&self, climb: &Climb, exceed: bool, searched: Option<u64>) -> Result<Result<Address, Refusal>> {
+        let Climb { runtime, abilities, slot, request, .. } = *climb;
         if request.search > LARGEST {
             let text = "No device has that much memory.";
             return Ok(Err(Refusal::Driver(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text))));
@@ -175,14 +166,8 @@ impl Cache {
     }
 
     /// Free memory of other streams whose use is not past: taken at once, ordered by events.
-    fn take_waiting(
-        &self,
-        runtime: &Runtime,
-        abilities: &Abilities,
-        slot: StreamSlot,
-        request: &Request,
-        stream: Stream,
-    ) -> Option<Address> {
+    fn take_waiting(&self, climb: &Climb) -> Option<Address> {
+        let Climb { runtime, abilities, slot, request, stream } = *climb;
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
@@ -205,33 +190,28 @@ impl Cache {
     }
 
     /// Asks the program's functions for memory, and `retry` after each that gave some. None: that was not enough.
-    fn press<T>(
-        &self,
-        runtime: &Runtime,
-        abilities: &Abilities,
-        (stage, request, stream): (Stage, &Request, Stream),
-        mut retry: impl FnMut() -> Result<Result<Address, T>>,
-    ) -> Option<Result<Address>> {
+    fn press<T>(&self, climb: &Climb, stage: Stage, mut retry: impl FnMut() -> Result<Result<Address, T>>) -> Option<Result<Address>> {
         let pressure = || {
-            let memory = self.facts(runtime, abilities, request).memory;
-            Pressure { stage, stream, wanted: request.requested, memory }
+            let memory = self.facts(climb).memory;
+            Pressure { stage, stream: climb.stream, wanted: climb.request.requested, memory }
         };
         hooks::PRESSURE.ask(pressure, || retry().map(Result::ok).transpose())
     }
 
-    fn facts(&self, runtime: &Runtime, abilities: &Abilities, request: &Request) -> Facts {
-        let driver = device::Guard::new(self.device).and_then(|_guard| runtime.mem_get_info());
-        self.core.lock().facts(request.requested, abilities, driver.ok())
+    fn facts(&self, climb: &Climb) -> Facts {
+        let driver = device::Guard::new(self.device).and_then(|_guard| climb.runtime.mem_get_info());
+        self.core.lock().facts(climb.request.requested, climb.abilities, driver.ok())
     }
 
     /// The error, when the observers know of it. No lock may be held.
     #[cold]
-    fn out_of_memory(&self, runtime: &Runtime, abilities: &Abilities, request: &Request, refusal: Refusal, capturing: bool) -> Error {
+    fn out_of_memory(&self, climb: &Climb, refusal: Refusal, capturing: bool) -> Error {
+        let Climb { abilities, request, .. } = *climb;
         let (at_limit, native) = match &refusal {
             Refusal::Driver(error) => (false, error.native),
             Refusal::Limit | Refusal::Budget => (true, 0),
         };
-        let facts = self.facts(runtime, abilities, request);
+        let facts = self.facts(climb);
         // What the options keep the device from.
         let virtual_memory = facts.virtual_memory.or_else(|| (!abilities.options.expandable_segments).then_some(false));
         let facts = Facts { at_limit, capturing, virtual_memory, ..facts };
