@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tcuda::base::{Error, Status};
-use tcuda::runtime::api::Place;
+use tcuda::runtime::api::{MemPoolAttribute, Place};
 use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation, Table};
 use tcuda::runtime::{Runtime, cuda};
 
@@ -228,6 +228,20 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!(unsafe { (t.cudaMemset)(TO, -7, SIZE) }, 0);
     r.memset_async(TO, -7, SIZE, STREAM).unwrap();
 
+    assert!(r.has_async_allocations());
+    assert_eq!(r.malloc_async(SIZE, STREAM).unwrap(), TO);
+    r.free_async(TO, STREAM).unwrap();
+    let pool = r.default_mem_pool(1).unwrap();
+    assert_eq!(pool, OTHER);
+    r.set_mem_pool_attribute(pool, MemPoolAttribute::ReleaseThreshold, SIZE as u64).unwrap();
+    use MemPoolAttribute::*;
+    for (number, attribute) in (4..).zip([ReleaseThreshold, ReservedCurrent, ReservedHigh, UsedCurrent, UsedHigh]) {
+        assert_eq!(r.mem_pool_attribute(pool, attribute).unwrap(), SIZE as u64 + number);
+    }
+    let access = |id, flags| MemAccess { location: MemLocation { kind: 1, id }, flags };
+    r.mem_pool_set_access(pool, &[access(0, 3), access(1, 1)]).unwrap();
+    r.mem_pool_trim(pool, SIZE).unwrap();
+
     assert_eq!(r.stream_create(1, -3).unwrap(), STREAM);
     r.stream_synchronize(STREAM).unwrap();
     assert!(r.stream_query(STREAM).unwrap() && !r.stream_query(OTHER).unwrap());
@@ -262,11 +276,11 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!(r.address_reserve(SIZE, 0x200000).unwrap(), TO);
     assert_eq!(r.mem_create(SIZE, &properties()).unwrap(), HANDLE);
     r.mem_map(TO, SIZE, HANDLE).unwrap();
-    let access = |id, flags| MemAccess { location: MemLocation { kind: 1, id }, flags };
     r.mem_set_access(TO, SIZE, &[access(0, 3), access(1, 1)]).unwrap();
     r.mem_unmap(TO, SIZE).unwrap();
     r.mem_release(HANDLE).unwrap();
     r.address_free(TO, SIZE).unwrap();
+    assert_eq!(r.address_range(FROM).unwrap(), (TO, SIZE));
 
     let mut context = 0;
     assert_eq!((unsafe { t.cuStreamGetCtx.unwrap()(STREAM, &mut context) }, context), (0, OTHER));
@@ -288,7 +302,12 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_says(&error.message, &["out of memory", "cudaErrorMemoryAllocation", "cudaMalloc"]);
     assert_eq!(unsafe { (t.cudaPeekAtLastError)() }, 0, "a failing call left its error behind");
 
-    let optional = Table::OPTIONAL.iter().filter(|name| r.version >= 12080 || **name == "cudaStreamGetId" && r.version >= 12000);
+    let since = |name: &str| match name {
+        "cudaStreamGetId" => 12000,
+        "cudaStreamGetDevice" => 12080,
+        _ => 11020,
+    };
+    let optional = Table::OPTIONAL.iter().filter(|name| r.version >= since(name));
     for name in Table::RUNTIME.iter().chain(optional) {
         assert!(calls(soname, "fake_runtime_calls", name) > 0, "{name} was never called: add it to tests/fake/cudart.c and here");
     }
@@ -361,6 +380,7 @@ fn a_driver_call_finds_the_current_devices_context() {
         // A thread that never called the runtime has no context yet.
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(r.module_load(c"ptx").unwrap(), 0x7f0000006000));
+            scope.spawn(|| assert_eq!(r.address_range(FROM).unwrap(), (TO, SIZE)));
         });
     }
     let name = "a_driver_call_finds_the_current_devices_context";
@@ -529,6 +549,45 @@ fn a_driver_without_virtual_memory() {
             }
         },
     );
+}
+
+#[test]
+fn a_runtime_without_stream_ordered_memory() {
+    let name = "a_runtime_without_stream_ordered_memory";
+    let slots = Table::OPTIONAL.iter().copied().filter(|slot| !slot.starts_with("cudaStream"));
+    for lacks in slots.map(|slot| vec![slot]).chain([vec!["cudaMallocAsync", "cudaMemPoolTrimTo"]]) {
+        case(
+            name,
+            |m| {
+                let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=13000"], &["cuMemGetAddressRange_v2"]);
+                m.with("loader/libcuda.so.1", &old)
+                    .with("loader/libcudart.so.11.0", &runtime_without(11080, &lacks))
+                    .set("LACKS", &lacks.join(","))
+            },
+            || {
+                let r = opened();
+                assert!(!r.has_async_allocations() && r.has_virtual_memory());
+                let (threshold, missing) = (MemPoolAttribute::ReleaseThreshold, std::env::var("LACKS").unwrap());
+                for (slot, outcome) in [
+                    ("cudaMallocAsync", r.malloc_async(SIZE, STREAM).map(|_| ())),
+                    ("cudaFreeAsync", r.free_async(TO, STREAM)),
+                    ("cudaDeviceGetDefaultMemPool", r.default_mem_pool(1).map(|_| ())),
+                    ("cudaMemPoolSetAttribute", r.set_mem_pool_attribute(OTHER, threshold, SIZE as u64)),
+                    ("cudaMemPoolGetAttribute", r.mem_pool_attribute(OTHER, threshold).map(|_| ())),
+                    ("cudaMemPoolSetAccess", r.mem_pool_set_access(OTHER, &[]).map(|_| ())),
+                    ("cudaMemPoolTrimTo", r.mem_pool_trim(OTHER, SIZE)),
+                    ("cuMemGetAddressRange_v2", r.address_range(FROM).map(|_| ())),
+                ] {
+                    let absent = slot.starts_with("cuMem") || missing.split(',').any(|name| name == slot);
+                    let status = outcome.as_ref().err().map(|error| error.status);
+                    assert_eq!(status == Some(Status::TCUDA_ERROR_NOT_SUPPORTED), absent, "{slot}: {outcome:?}");
+                    if absent {
+                        assert_says(&outcome.unwrap_err().message, &[slot, "is not available", "libcudart.so.11.0"]);
+                    }
+                }
+            },
+        );
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard, Once};
 use tcuda::base::Status::{self, *};
 use tcuda::capi::{device::*, error::*, event::*, init::*, sim::*, stream::*};
+use tcuda::runtime::table::Table;
 
 static TURN: Mutex<()> = Mutex::new(());
 static START: Once = Once::new();
@@ -134,6 +135,69 @@ fn calls_are_counted_and_streams_kept_busy() {
         assert_eq!(tcuda_sim_set_memory(device, 0), TCUDA_ERROR_INVALID_DEVICE);
         assert_eq!(tcuda_sim_lose_device(device, 719), TCUDA_ERROR_INVALID_DEVICE);
     }
+}
+
+#[test]
+fn stream_ordered_memory_goes_by_the_table() {
+    use tcuda::runtime::api::MemPoolAttribute::*;
+    use tcuda::runtime::table::{MemAccess, MemLocation};
+    let _turn = machine();
+    let r = tcuda::runtime::runtime().unwrap();
+    assert!(r.has_async_allocations());
+    assert_eq!((r.device_attribute(115, 1).unwrap(), r.set_device(1)), (1, Ok(())));
+    let pool = r.default_mem_pool(1).unwrap();
+    assert_ne!(pool, r.default_mem_pool(0).unwrap());
+    let (before, stream) = (live(1).unwrap(), r.stream_create(1, 0).unwrap());
+    r.set_mem_pool_attribute(pool, ReleaseThreshold, u64::MAX).unwrap();
+    let address = r.malloc_async(5 << 20, stream).unwrap();
+    r.memset_async(address, 7, 5 << 20, stream).unwrap();
+    assert_eq!(r.address_range(address + 12345).unwrap(), (address, 5 << 20));
+    let values = || [UsedCurrent, UsedHigh, ReservedCurrent, ReservedHigh].map(|one| r.mem_pool_attribute(pool, one).unwrap());
+    assert_eq!(values(), [6 << 20; 4]);
+    assert_eq!(live(1).unwrap().blocks, before.blocks + 1);
+    r.free_async(address, stream).unwrap();
+    r.stream_synchronize(stream).unwrap();
+    assert_eq!((values(), live(1).unwrap().blocks), ([0, 6 << 20, 6 << 20, 6 << 20], before.blocks));
+    assert_eq!(r.mem_get_info().unwrap().0, 58 << 20);
+    r.mem_pool_trim(pool, 0).unwrap();
+    r.set_mem_pool_attribute(pool, UsedHigh, 0).unwrap();
+    r.set_mem_pool_attribute(pool, ReservedHigh, 0).unwrap();
+    assert_eq!((values(), r.mem_get_info().unwrap().0), ([0; 4], 64 << 20));
+    let access = |id, flags| MemAccess { location: MemLocation { kind: 1, id }, flags };
+    assert_eq!(r.mem_pool_set_access(pool, &[access(0, 3)]), Ok(()));
+    assert_eq!(r.mem_pool_set_access(pool, &[access(2, 3)]).unwrap_err().status, TCUDA_ERROR_INVALID_DEVICE);
+
+    // Every call can fail on demand, says its name and changes nothing.
+    let address = r.malloc_async(1, stream).unwrap();
+    let (at_first, live_at_first) = (values(), live(1).unwrap().blocks);
+    for call in Table::OPTIONAL.iter().filter(|name| !name.starts_with("cudaStream")).chain(&["cuMemGetAddressRange_v2"]) {
+        let name = CString::new(*call).unwrap();
+        assert_eq!(unsafe { tcuda_sim_fail_at(name.as_ptr(), 1, 2) }, TCUDA_SUCCESS);
+        let outcome = match *call {
+            "cudaMallocAsync" => r.malloc_async(1, stream).map(|_| ()),
+            "cudaFreeAsync" => r.free_async(address, stream),
+            "cudaDeviceGetDefaultMemPool" => r.default_mem_pool(1).map(|_| ()),
+            "cudaMemPoolSetAttribute" => r.set_mem_pool_attribute(pool, ReleaseThreshold, 0),
+            "cudaMemPoolGetAttribute" => r.mem_pool_attribute(pool, UsedHigh).map(|_| ()),
+            "cudaMemPoolSetAccess" => r.mem_pool_set_access(pool, &[]),
+            "cudaMemPoolTrimTo" => r.mem_pool_trim(pool, 0),
+            _ => r.address_range(address).map(|_| ()),
+        };
+        let error = outcome.expect_err(call);
+        assert!(error.status == TCUDA_ERROR_OUT_OF_MEMORY && error.message.contains(call), "{call}: {error}");
+        assert_eq!(
+            (values(), live(1).unwrap().blocks, r.mem_pool_attribute(pool, ReleaseThreshold).unwrap()),
+            (at_first, live_at_first, u64::MAX)
+        );
+    }
+    r.free_async(address, stream).unwrap();
+    r.stream_synchronize(stream).unwrap();
+    r.set_mem_pool_attribute(pool, ReleaseThreshold, 0).unwrap();
+    r.stream_synchronize(stream).unwrap();
+    assert_eq!((values()[2], r.mem_get_info().unwrap().0), (0, 64 << 20));
+    r.mem_pool_set_access(pool, &[access(0, 0)]).unwrap();
+    r.stream_destroy(stream).unwrap();
+    r.set_device(0).unwrap();
 }
 
 #[test]

@@ -44,6 +44,19 @@ pub struct Properties {
     pub minor: i32,
 }
 
+/// cudaMemPoolAttr: those whose value is a u64, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemPoolAttribute {
+    /// More than this is given back at the next synchronisation of a stream, an event or the device.
+    ReleaseThreshold = 4,
+    /// Held from the device.
+    ReservedCurrent = 5,
+    ReservedHigh = 6,
+    /// Allocated and not freed.
+    UsedCurrent = 7,
+    UsedHigh = 8,
+}
+
 /// cudaMemcpyKind: the runtime infers the direction from the addresses.
 pub const COPY_DEFAULT: i32 = 4;
 
@@ -115,6 +128,18 @@ impl Runtime {
             && t.cuMemMap.is_some()
             && t.cuMemUnmap.is_some()
             && t.cuMemSetAccess.is_some()
+    }
+
+    /// Stream-ordered memory: all of it or nothing. Whether a device has a pool is its attribute 115.
+    pub fn has_async_allocations(&self) -> bool {
+        let t = &self.table;
+        t.cudaMallocAsync.is_some()
+            && t.cudaFreeAsync.is_some()
+            && t.cudaDeviceGetDefaultMemPool.is_some()
+            && t.cudaMemPoolSetAttribute.is_some()
+            && t.cudaMemPoolGetAttribute.is_some()
+            && t.cudaMemPoolSetAccess.is_some()
+            && t.cudaMemPoolTrimTo.is_some()
     }
 
     // ---- devices
@@ -304,6 +329,48 @@ impl Runtime {
         call!(self.cudaMemsetAsync(address, value, size, stream))
     }
 
+    // ---- stream-ordered memory
+
+    /// From the pool of the stream's device, for work that is ordered behind this on the stream.
+    pub fn malloc_async(&self, size: usize, stream: RawStream) -> Result<Address> {
+        let mut address = 0;
+        call_if_there!(self.cudaMallocAsync(&mut address, size, stream))?;
+        Ok(address)
+    }
+
+    /// Every use must be ordered before this, and none may be enqueued from now on. `free` takes such memory too.
+    pub fn free_async(&self, address: Address, stream: RawStream) -> Result<()> {
+        call_if_there!(self.cudaFreeAsync(address, stream))
+    }
+
+    /// The pool that the device's stream-ordered memory comes from.
+    pub fn default_mem_pool(&self, device: i32) -> Result<RawMemPool> {
+        let mut pool = 0;
+        call_if_there!(self.cudaDeviceGetDefaultMemPool(&mut pool, device))?;
+        Ok(pool)
+    }
+
+    pub fn mem_pool_attribute(&self, pool: RawMemPool, attribute: MemPoolAttribute) -> Result<u64> {
+        let mut value = 0u64;
+        call_if_there!(self.cudaMemPoolGetAttribute(pool, attribute as i32, (&raw mut value).cast()))?;
+        Ok(value)
+    }
+
+    /// The threshold; or 0 to a high mark, which becomes what is current.
+    pub fn set_mem_pool_attribute(&self, pool: RawMemPool, attribute: MemPoolAttribute, mut value: u64) -> Result<()> {
+        call_if_there!(self.cudaMemPoolSetAttribute(pool, attribute as i32, (&raw mut value).cast()))
+    }
+
+    /// Which other devices reach the pool's memory, all that it has and will have: enabling peer access does not say so.
+    pub fn mem_pool_set_access(&self, pool: RawMemPool, access: &[MemAccess]) -> Result<()> {
+        call_if_there!(self.cudaMemPoolSetAccess(pool, access.as_ptr(), access.len()))
+    }
+
+    /// Gives unused memory back until no more than `keep` bytes are reserved. What is freed but not past stays.
+    pub fn mem_pool_trim(&self, pool: RawMemPool, keep: usize) -> Result<()> {
+        call_if_there!(self.cudaMemPoolTrimTo(pool, keep))
+    }
+
     // ---- virtual memory (driver)
 
     /// The multiple of which sizes and addresses must be: 2 MiB on the devices of today.
@@ -344,6 +411,13 @@ impl Runtime {
 
     pub fn mem_set_access(&self, address: Address, size: usize, access: &[MemAccess]) -> Result<()> {
         call_if_there!(self.cuMemSetAccess(address, size, access.as_ptr(), access.len()))
+    }
+
+    /// Where the allocation or mapping around an address begins, and how large it is.
+    pub fn address_range(&self, address: Address) -> Result<(Address, usize)> {
+        let (mut base, mut size) = (0, 0);
+        call_if_there!(self.cuMemGetAddressRange_v2(&mut base, &mut size, address))?;
+        Ok((base, size))
     }
 
     // ---- streams

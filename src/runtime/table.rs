@@ -14,6 +14,8 @@ pub type RawStream = usize;
 pub type RawEvent = usize;
 /// A device address, or a host address where the function takes either.
 pub type Address = usize;
+/// cudaMemPool_t.
+pub type RawMemPool = usize;
 /// CUmemGenericAllocationHandle.
 pub type MemHandle = u64;
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
@@ -42,7 +44,7 @@ pub struct MemLocation {
     pub id: i32,
 }
 
-/// CUmemAccessDesc: flags 3 is read and write.
+/// CUmemAccessDesc and cudaMemAccessDesc: flags 3 is read and write.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 pub struct MemAccess {
@@ -109,6 +111,14 @@ macro_rules! slots {
             optional {
                 cudaStreamGetId(stream: RawStream, id: *mut u64);
                 cudaStreamGetDevice(stream: RawStream, device: *mut i32);
+                // Stream-ordered memory, since CUDA 11.2. The value of an attribute is a u64 from ReleaseThreshold (4) on.
+                cudaMallocAsync(address: *mut Address, size: usize, stream: RawStream);
+                cudaFreeAsync(address: Address, stream: RawStream);
+                cudaDeviceGetDefaultMemPool(pool: *mut RawMemPool, device: i32);
+                cudaMemPoolSetAttribute(pool: RawMemPool, attribute: i32, value: *mut c_void);
+                cudaMemPoolGetAttribute(pool: RawMemPool, attribute: i32, value: *mut c_void);
+                cudaMemPoolSetAccess(pool: RawMemPool, access: *const MemAccess, count: usize);
+                cudaMemPoolTrimTo(pool: RawMemPool, keep: usize);
             }
             driver {
                 cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const MemAllocationProp, option: i32);
@@ -119,6 +129,7 @@ macro_rules! slots {
                 cuMemMap(address: Address, size: usize, offset: usize, handle: MemHandle, flags: u64);
                 cuMemUnmap(address: Address, size: usize);
                 cuMemSetAccess(address: Address, size: usize, access: *const MemAccess, count: usize);
+                cuMemGetAddressRange_v2(base: *mut Address, size: *mut usize, address: Address);
                 cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
                 cuDevicePrimaryCtxRetain(context: *mut usize, device: i32);
                 cuStreamGetCtx(stream: RawStream, context: *mut usize);

@@ -9,9 +9,6 @@ typedef struct {
     unsigned short usage;
     unsigned char reserved[4];
 } prop_t;
-typedef struct {
-    int location_type, location_id, flags;
-} access_t;
 
 static __thread int bound = -1;
 
@@ -55,6 +52,10 @@ int cuMemUnmap(void *address, size_t size) { CHECK(address == TO && size == SIZE
 int cuMemSetAccess(void *address, size_t size, const access_t *access, size_t count) {
     CHECK(address == TO && size == SIZE && count == 2 && access[0].location_type == 1 && access[0].location_id == 0 &&
           access[0].flags == 3 && access[1].location_id == 1 && access[1].flags == 1);
+}
+int cuMemGetAddressRange_v2(void **base, size_t *size, void *address) {
+    NEEDS_CONTEXT;
+    GIVE(address == FROM, (*base = TO, *size = SIZE));
 }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { GIVE(device == 1, (*flags = 4, *active = 1)); }
 int cuDevicePrimaryCtxRetain(void **context, int device) { GIVE(device == 1, *context = OTHER); }

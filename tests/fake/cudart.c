@@ -167,6 +167,18 @@ int cudaEventElapsedTime(float *milliseconds, event_t start_event, event_t end) 
 }
 int cudaStreamGetId(stream_t stream, unsigned long long *id) { GIVE(stream == STREAM, *id = 0x123456789abcdefULL); }
 int cudaStreamGetDevice(stream_t stream, int *out) { GIVE(stream == STREAM, *out = 1); }
+int cudaMallocAsync(void **address, size_t size, stream_t stream) { GIVE(size == SIZE && stream == STREAM, *address = TO); }
+int cudaFreeAsync(void *address, stream_t stream) { CHECK(address == TO && stream == STREAM); }
+int cudaDeviceGetDefaultMemPool(void **pool, int of) { GIVE(of == 1, *pool = OTHER); }
+int cudaMemPoolSetAttribute(void *pool, int attribute, void *value) { CHECK(pool == OTHER && attribute == 4 && *(uint64_t *)value == SIZE); }
+int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
+    GIVE(pool == OTHER && attribute >= 4 && attribute <= 8, *(uint64_t *)value = SIZE + attribute);
+}
+int cudaMemPoolSetAccess(void *pool, const access_t *access, size_t count) {
+    CHECK(pool == OTHER && count == 2 && access[0].location_type == 1 && access[0].location_id == 0 && access[0].flags == 3 &&
+          access[1].location_id == 1 && access[1].flags == 1);
+}
+int cudaMemPoolTrimTo(void *pool, size_t keep) { CHECK(pool == OTHER && keep == SIZE); }
 
 const char *cudaGetErrorName(int code) {
     note(__func__);

@@ -9,6 +9,9 @@
 
 typedef void *stream_t;
 typedef void *event_t;
+typedef struct {
+    int location_type, location_id, flags;
+} access_t;
 
 #define TO ((void *)0x7f0000001000)
 #define FROM ((void *)0x7f0000002000)

@@ -2,7 +2,10 @@
 //! file: `cargo check --features signatures`. Nothing here is ever called, and no CUDA is needed.
 //!
 //! The list of slots is read with other meanings of its type names: an address, a stream and an event are types of their own here, so
-//! that swapped arguments do not pass. A slot that the crate (CUDA 10.2) does not know gets its prototype in a module `newer`.
+//! that swapped arguments do not pass.
+//!
+//! The crate is of CUDA 10.2 and of the runtime alone: the optional slots (stream-ordered memory is of 11.2) are younger, the others the
+//! driver's. Theirs are the prototypes in tests/fake, which `tests/fake_cuda.rs` holds against the table value by value.
 
 use crate::runtime::table::{HostFn, slots};
 use cuda_runtime_sys as s;

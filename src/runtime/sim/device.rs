@@ -118,13 +118,13 @@ const ATTRIBUTES: &[(&[i32], i32)] = &[
     (&[47, 48], 8192), (&[69], 268_435_456), (&[71], 65_000), (&[72], 2_097_120),
     // capability 9.0, copy engines, synchronisation domains
     (&[75], 9), (&[76], 0), (&[40], 3), (&[87], 2), (&[126], 4),
-    // abilities: concurrent copies and kernels, mapped and unified memory, ECC, priorities, L1 caches, preemption, registered
+    // abilities: concurrent copies and kernels, memory pools, mapped and unified memory, ECC, priorities, L1 caches, preemption, registered
     // memory, cooperative and cluster launch, virtual memory with file descriptors and with RDMA, IPC events
-    (&[15, 19, 31, 32, 41, 78, 79, 80, 83, 89, 90, 91, 95, 99, 102, 103, 110, 112, 114, 116, 117, 120, 121, 125], 1),
+    (&[15, 19, 31, 32, 41, 78, 79, 80, 83, 89, 90, 91, 95, 99, 102, 103, 110, 112, 114, 115, 116, 117, 120, 121, 125], 1),
     (&[118], 100),
-    // not, or not here: display limits, integrated, exclusive, TCC, boards, host atomics, pageable access, memory pools, fabric,
+    // not, or not here: display limits, integrated, exclusive, TCC, boards, host atomics, pageable access, pools to share, fabric,
     // multicast, NUMA, MPS, graphics
-    (&[17, 18, 20, 35, 84, 86, 88, 92, 93, 94, 96, 98, 100, 101, 104, 105, 107, 113, 115, 119, 122, 123, 124, 127, 128, 129], 0),
+    (&[17, 18, 20, 35, 84, 86, 88, 92, 93, 94, 96, 98, 100, 101, 104, 105, 107, 113, 119, 122, 123, 124, 127, 128, 129], 0),
     (&[130, 132, 133, 134, 135, 138, 141, 142, 143, 144, 145, 147, 148, 151], 0), (&[131], -1),
     (&[139], 0x2330_10de), (&[140], 0x16c1_10de),
 ];

@@ -5,6 +5,7 @@ use super::super::table::*;
 use super::copy::Rows;
 use super::device::PRIORITIES;
 use super::fault::Slot;
+use super::mem_pool;
 use super::stream::{self, Work};
 use super::{Sim, VERSION, errors, global, thread};
 use std::ffi::{c_char, c_void};
@@ -391,7 +392,61 @@ pub unsafe extern "C" fn cudaEventElapsedTime(milliseconds: *mut f32, start: Raw
     })
 }
 
+// ---- stream-ordered memory
+
+pub unsafe extern "C" fn cudaMallocAsync(address: *mut Address, size: usize, stream: RawStream) -> Code {
+    call(Slot::cudaMallocAsync, |sim| {
+        check(address)?;
+        put(address, sim.malloc_async(size, stream)?)
+    })
+}
+
+pub unsafe extern "C" fn cudaFreeAsync(address: Address, stream: RawStream) -> Code {
+    call(Slot::cudaFreeAsync, |sim| sim.free_async(address, stream))
+}
+
+pub unsafe extern "C" fn cudaDeviceGetDefaultMemPool(pool: *mut RawMemPool, device: i32) -> Code {
+    call(Slot::cudaDeviceGetDefaultMemPool, |sim| {
+        check(pool)?;
+        sim.device(device)?.activate()?;
+        put(pool, mem_pool::pool_of(device as usize))
+    })
+}
+
+pub unsafe extern "C" fn cudaMemPoolSetAttribute(pool: RawMemPool, attribute: i32, value: *mut c_void) -> Code {
+    call(Slot::cudaMemPoolSetAttribute, |sim| {
+        check(value)?;
+        // The first three are an i32, and refused.
+        let value = if attribute < 4 { 0 } else { unsafe { *value.cast() } };
+        sim.set_pool_attribute(pool, attribute, value)
+    })
+}
+
+pub unsafe extern "C" fn cudaMemPoolGetAttribute(pool: RawMemPool, attribute: i32, value: *mut c_void) -> Code {
+    call(Slot::cudaMemPoolGetAttribute, |sim| {
+        check(value)?;
+        put(value.cast(), sim.pool_attribute(pool, attribute)?)
+    })
+}
+
+pub unsafe extern "C" fn cudaMemPoolSetAccess(pool: RawMemPool, access: *const MemAccess, count: usize) -> Code {
+    call(Slot::cudaMemPoolSetAccess, |sim| sim.set_pool_access(pool, accesses(sim, access, count)?))
+}
+
+pub unsafe extern "C" fn cudaMemPoolTrimTo(pool: RawMemPool, keep: usize) -> Code {
+    call(Slot::cudaMemPoolTrimTo, |sim| sim.trim_pool(pool, keep))
+}
+
 // ---- virtual memory
+
+/// One entry for each device is the most that makes sense.
+fn accesses<'a>(sim: &Sim, access: *const MemAccess, count: usize) -> Result<&'a [MemAccess], Code> {
+    check(access.cast_mut())?;
+    if count > sim.devices.len() {
+        return Err(code::INVALID_VALUE);
+    }
+    Ok(unsafe { std::slice::from_raw_parts(access, count) })
+}
 
 fn properties_at(properties: *const MemAllocationProp) -> Result<MemAllocationProp, Code> {
     check(properties.cast_mut())?;
@@ -440,13 +495,19 @@ pub unsafe extern "C" fn cuMemUnmap(address: Address, size: usize) -> Code {
 }
 
 pub unsafe extern "C" fn cuMemSetAccess(address: Address, size: usize, access: *const MemAccess, count: usize) -> Code {
-    call(Slot::cuMemSetAccess, |sim| {
-        check(access.cast_mut())?;
-        // One entry for each device is the most that makes sense.
-        if count > sim.devices.len() {
-            return Err(code::INVALID_VALUE);
+    call(Slot::cuMemSetAccess, |sim| sim.memory.set_access(address, size, accesses(sim, access, count)?))
+}
+
+/// Either output may be NULL.
+pub unsafe extern "C" fn cuMemGetAddressRange_v2(base: *mut Address, size: *mut usize, address: Address) -> Code {
+    call(Slot::cuMemGetAddressRange_v2, |sim| {
+        let range = sim.memory.range_of(address).ok_or(code::NOT_FOUND)?;
+        for (place, value) in [(base, range.0), (size, range.1)] {
+            if !place.is_null() {
+                put(place, value)?;
+            }
         }
-        sim.memory.set_access(address, size, unsafe { std::slice::from_raw_parts(access, count) })
+        Ok(())
     })
 }
 

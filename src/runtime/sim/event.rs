@@ -69,6 +69,7 @@ impl Sim {
         let pending = point.filter(|point| !line.state.has_reached(*point));
         if let Some(point) = pending {
             line.state.push(stream, Work::Nothing, vec![point], Instant::now()).ok_or(code::INVALID_HANDLE)?;
+            line.state.follow(stream, point);
         }
         Ok(())
     }
@@ -90,8 +91,11 @@ impl Sim {
     }
 
     pub fn synchronize_event(&'static self, event: RawEvent) -> Result<(), Code> {
-        let (device, Some(point)) = self.pending(event)? else { return Ok(()) };
-        self.wait_for(&[point]);
+        let (device, point) = self.pending(event)?;
+        if let Some(point) = point {
+            self.wait_for(&[point]);
+        }
+        self.memory.trim_to_threshold(device);
         self.devices[device].check()
     }
 

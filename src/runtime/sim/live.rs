@@ -4,7 +4,7 @@ use super::Sim;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Live {
-    /// Blocks of cudaMalloc and their bytes.
+    /// Blocks of cudaMalloc and cudaMallocAsync, and their bytes.
     pub blocks: usize,
     pub block_bytes: usize,
     /// Handles of cuMemCreate that hold memory, and their bytes.

@@ -2,6 +2,7 @@
 
 use super::super::table::{Address, Code, MemHandle, code};
 use super::host::HostBlock;
+use super::mem_pool::MemPool;
 use super::os::{self, PAGE};
 use super::peer::Peers;
 use super::small::{self, Small};
@@ -18,7 +19,7 @@ pub struct Memory {
 
 pub(super) struct Books {
     regions: BTreeMap<Address, Region>,
-    blocks: BTreeMap<Address, Block>,
+    pub blocks: BTreeMap<Address, Block>,
     pub host: BTreeMap<Address, HostBlock>,
     pub mappings: BTreeMap<Address, Mapping>,
     pub handles: HashMap<MemHandle, Handle>,
@@ -38,18 +39,37 @@ struct Region {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RegionKind {
-    /// Holds blocks of cudaMalloc.
+    /// Holds blocks of cudaMalloc and cudaMallocAsync.
     Window(usize),
     /// From cuMemAddressReserve.
     Reservation,
 }
 
-struct Block {
-    device: usize,
+pub(super) struct Block {
+    pub device: usize,
     /// As asked for: beyond it is out of range.
-    size: usize,
+    pub size: usize,
     /// As taken.
-    room: usize,
+    pub room: usize,
+    /// What work may touch of it at this moment. Less than `size` while its stream has yet to come to its allocation.
+    pub now: usize,
+    /// Allocations and frees that their streams have yet to come to.
+    pub pending: u32,
+    /// By cudaFreeAsync: nobody may ask for it any more.
+    pub freed: bool,
+    /// It belongs to the device's pool of stream-ordered memory.
+    pub ordered: bool,
+}
+
+impl Block {
+    /// Bytes that may be asked for, or that may be touched now.
+    fn extent(&self, now: bool) -> usize {
+        match (now, self.freed) {
+            (true, _) => self.now,
+            (false, true) => 0,
+            (false, false) => self.size,
+        }
+    }
 }
 
 /// One device's memory.
@@ -63,6 +83,7 @@ pub(super) struct Pool {
     /// The newest last. Only the newest is carved.
     windows: VecDeque<Window>,
     pub space: Space,
+    pub ordered: MemPool,
 }
 
 struct Window {
@@ -124,8 +145,15 @@ pub enum By {
 
 impl Memory {
     pub fn new(devices: usize, size: usize, peers: Peers) -> Memory {
-        let pool =
-            || Pool { total: size, limit: size, used: 0, small: Small::default(), windows: VecDeque::new(), space: Space::default() };
+        let pool = || Pool {
+            total: size,
+            limit: size,
+            used: 0,
+            small: Small::default(),
+            windows: VecDeque::new(),
+            space: Space::default(),
+            ordered: MemPool::default(),
+        };
         let books = Books {
             regions: BTreeMap::new(),
             blocks: BTreeMap::new(),
@@ -162,23 +190,15 @@ impl Memory {
             return Ok(0);
         }
         let mut books = self.books();
-        if size > books.pools[device].limit {
-            return Err(code::OUT_OF_MEMORY);
-        }
-        let (address, room) = if size <= small::MOST {
-            let room = size.next_multiple_of(small::GRAIN);
-            (books.take_small(device, room)?, room)
-        } else {
-            let room = size.next_multiple_of(PAGE);
-            (books.take_pages(device, room)?, room)
-        };
-        books.blocks.insert(address, Block { device, size, room });
+        let room = books.room(device, size)?;
+        let address = books.take(device, room, false)?;
+        books.blocks.insert(address, Block { device, size, room, now: size, pending: 0, freed: false, ordered: false });
         Ok(address)
     }
 
-    /// The device of a block that starts there.
+    /// The device of a block that starts there and was not freed.
     pub fn block_device(&self, address: Address) -> Option<usize> {
-        self.books().blocks.get(&address).map(|block| block.device)
+        self.books().blocks.get(&address).filter(|block| !block.freed).map(|block| block.device)
     }
 
     pub fn free(&self, address: Address) -> Result<(), Code> {
@@ -186,18 +206,16 @@ impl Memory {
         let room = books.blocks.get(&address).ok_or(code::INVALID_VALUE)?.room;
         self.settle(&mut books, address, room);
         // Another thread may have freed it while this one waited.
-        let block = books.blocks.remove(&address).ok_or(code::INVALID_VALUE)?;
-        if block.size > small::MOST {
-            books.give_pages(block.device, address, block.room);
-        } else if let Some(page) = books.pools[block.device].small.give(address, block.room) {
-            books.give_pages(block.device, page, PAGE);
+        match books.blocks.get(&address).filter(|block| !block.freed).ok_or(code::INVALID_VALUE)?.ordered {
+            true => books.free_now(address),
+            false => books.give(address),
         }
         Ok(())
     }
 
     /// Waits until no work is in the middle of touching the range. The books are unlocked meanwhile.
     pub(super) fn settle(&self, books: &mut MutexGuard<'_, Books>, address: Address, size: usize) {
-        while books.held.iter().any(|(_, held, bytes)| *held < address + size && address < held + bytes) {
+        while books.is_held(address, size) {
             books.settling += 1;
             self.let_go.wait(books);
             books.settling -= 1;
@@ -238,10 +256,23 @@ impl Memory {
         self.books().regions.values().filter(|region| region.kind == RegionKind::Reservation).count()
     }
 
+    /// The block, mapping or pinned memory around an address.
+    pub fn range_of(&self, address: Address) -> Option<(Address, usize)> {
+        let books = self.books();
+        let (start, size) = match books.region(address).map(|region| region.kind) {
+            Some(RegionKind::Window(_)) => {
+                books.blocks.range(..=address).next_back().map(|(start, block)| (*start, block.extent(false)))?
+            }
+            Some(RegionKind::Reservation) => books.mapping_before(address)?,
+            None => books.host.range(..=address).next_back().map(|(start, block)| (*start, block.size))?,
+        };
+        (address - start < size).then_some((start, size))
+    }
+
     /// Bytes and number of blocks of a device.
     pub fn blocks_of(&self, device: usize) -> (usize, usize) {
         let books = self.books();
-        let blocks = books.blocks.values().filter(|block| block.device == device);
+        let blocks = books.blocks.values().filter(|block| block.device == device && !block.freed);
         blocks.fold((0, 0), |(bytes, count), block| (bytes + block.size, count + 1))
     }
 }
@@ -263,14 +294,58 @@ impl Drop for Hold<'_> {
 }
 
 impl Books {
-    fn take_small(&mut self, device: usize, room: usize) -> Result<Address, Code> {
-        if let Some(address) = self.pools[device].small.take(room) {
+    /// What a block of that size takes.
+    pub fn room(&self, device: usize, size: usize) -> Result<usize, Code> {
+        if size > self.pools[device].limit {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        Ok(size.next_multiple_of(if size <= small::MOST { small::GRAIN } else { PAGE }))
+    }
+
+    /// `ordered`: for the device's pool of stream-ordered memory, which has pages of its own.
+    pub fn take(&mut self, device: usize, room: usize, ordered: bool) -> Result<Address, Code> {
+        if room > small::MOST {
+            return self.take_pages_for(device, room, ordered);
+        }
+        if let Some(address) = self.small(device, ordered).take(room) {
             return Ok(address);
         }
-        let page = self.take_pages(device, PAGE)?;
-        let small = &mut self.pools[device].small;
-        small.add_page(page);
-        small.take(room).ok_or(code::OUT_OF_MEMORY)
+        let page = self.take_pages_for(device, PAGE, ordered)?;
+        self.small(device, ordered).add_page(page);
+        self.small(device, ordered).take(room).ok_or(code::OUT_OF_MEMORY)
+    }
+
+    /// Ends a block.
+    pub fn give(&mut self, address: Address) {
+        let Some(Block { device, room, ordered, .. }) = self.blocks.remove(&address) else { return };
+        let pages = match room > small::MOST {
+            true => Some((address, room)),
+            false => self.small(device, ordered).give(address, room).map(|page| (page, PAGE)),
+        };
+        if let Some((address, size)) = pages {
+            self.give_pages(device, address, size);
+            if ordered {
+                self.pools[device].ordered.reserved -= size;
+            }
+        }
+    }
+
+    fn small(&mut self, device: usize, ordered: bool) -> &mut Small {
+        let pool = &mut self.pools[device];
+        if ordered { &mut pool.ordered.small } else { &mut pool.small }
+    }
+
+    fn take_pages_for(&mut self, device: usize, size: usize, ordered: bool) -> Result<Address, Code> {
+        let address = self.take_pages(device, size)?;
+        if ordered {
+            self.pools[device].ordered.reserve(size);
+        }
+        Ok(address)
+    }
+
+    /// Whether work is in the middle of touching a range.
+    pub fn is_held(&self, address: Address, size: usize) -> bool {
+        self.held.iter().any(|(_, held, bytes)| *held < address + size && address < held + bytes)
     }
 
     fn take_pages(&mut self, device: usize, size: usize) -> Result<Address, Code> {
@@ -350,14 +425,24 @@ impl Books {
 
     /// Where a range lies. Err: in no one thing that lives.
     pub fn find(&self, span: Span, by: usize, peers: &Peers) -> Result<Found, Code> {
+        self.look(span, by, peers, false)
+    }
+
+    /// `now`: as work sees it at this moment; else as the program may ask for it.
+    fn look(&self, span: Span, by: usize, peers: &Peers, now: bool) -> Result<Found, Code> {
         let end = span.address.checked_add(span.size).ok_or(code::INVALID_VALUE)?;
         match self.region(span.address).map(|region| region.kind) {
             Some(RegionKind::Window(_)) => {
                 let (start, block) = self.blocks.range(..=span.address).next_back().ok_or(code::INVALID_VALUE)?;
-                if end > start + block.size {
+                if end > start + block.extent(now) {
                     return Err(code::INVALID_VALUE);
                 }
-                Ok(Found { place: Place::Device(block.device), ours: peers.reaches(by, block.device), owners: true })
+                // Peer access does not open the pool of stream-ordered memory, which has a list of its own.
+                let ours = match block.ordered {
+                    true => by == block.device || self.pools[block.device].ordered.reach & 1 << by != 0,
+                    false => peers.reaches(by, block.device),
+                };
+                Ok(Found { place: Place::Device(block.device), ours, owners: true })
             }
             Some(RegionKind::Reservation) => self.find_mapped(span, by),
             None => {
@@ -376,7 +461,7 @@ impl Books {
     /// At the moment of touching. Everything that is wrong by then is an illegal address.
     fn check(&self, span: Span, by: By, peers: &Peers) -> Result<(), Code> {
         let (By::Copy(device) | By::Kernel(device)) = by;
-        let found = self.find(span, device, peers).map_err(|_| code::ILLEGAL_ADDRESS)?;
+        let found = self.look(span, device, peers, true).map_err(|_| code::ILLEGAL_ADDRESS)?;
         let may = found.place != Place::Pageable && (found.ours || (found.owners && by == By::Copy(device)));
         if may { Ok(()) } else { Err(code::ILLEGAL_ADDRESS) }
     }

@@ -9,7 +9,7 @@
 //! entry       the table's functions           launch      twins of tcuda's kernels
 //! copy  event  scheduler                      fault       faults and counts
 //! stream      queues of work                  thread      what each thread has
-//! memory vmm host small peer                  device      what it looks like
+//! memory vmm host small peer mem_pool         device      what it looks like
 //! os          pages                           shuffle     the seeded order
 //! ```
 //!
@@ -25,6 +25,7 @@ mod event;
 mod fault;
 mod host;
 mod live;
+mod mem_pool;
 mod memory;
 mod options;
 mod os;
@@ -183,6 +184,7 @@ impl Sim {
         Ok(device)
     }
 
+    /// Waits for stream-ordered memory too, which CUDA does not promise: a program must not count on it.
     fn free(&'static self, address: Address) -> Result<(), Code> {
         if address != 0 {
             let device = self.memory.block_device(address).ok_or(code::INVALID_VALUE)?;
@@ -208,7 +210,10 @@ impl Sim {
         if device != current {
             return Err(code::INVALID_HANDLE);
         }
-        let point = self.submit(stream, device, move |sim| sim.memory.touch(&spans, By::Kernel(device), false, work))?;
+        let stale = self.memory.was_freed(&spans);
+        let point = self.submit(stream, device, move |sim| {
+            if stale { Err(code::ILLEGAL_ADDRESS) } else { sim.memory.touch(&spans, By::Kernel(device), false, work) }
+        })?;
         if self.options.launch_blocking {
             self.wait_for(&[point]);
             self.devices[device].check()?;

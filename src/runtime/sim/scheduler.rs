@@ -232,9 +232,14 @@ impl Sim {
     }
 
     pub fn synchronize_stream(&'static self, id: u64) {
-        let points = self.scheduler.line().state.end_of(id);
+        let line = self.scheduler.line();
+        let (points, device) = (line.state.end_of(id), line.state.streams.get(&id).map(|stream| stream.device));
+        drop(line);
         if !points.is_empty() {
             self.wait_for(&points);
+        }
+        if let Some(device) = device {
+            self.memory.trim_to_threshold(device);
         }
     }
 
@@ -243,6 +248,7 @@ impl Sim {
         if !points.is_empty() {
             self.wait_for(&points);
         }
+        self.memory.trim_to_threshold(device);
     }
 }
 

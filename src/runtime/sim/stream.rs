@@ -53,6 +53,8 @@ pub struct Stream {
     waiters: Vec<u64>,
     /// Goes when its work is done.
     destroyed: bool,
+    /// The furthest points of other streams whose events it waited for.
+    follows: HashMap<u64, u64>,
 }
 
 const NON_BLOCKING: u32 = 1;
@@ -157,6 +159,7 @@ impl State {
             until: None,
             waiters: Vec::new(),
             destroyed: false,
+            follows: HashMap::new(),
         };
         self.streams.insert(id, stream);
         id
@@ -188,6 +191,22 @@ impl State {
         let legacy = self.legacy[stream.device];
         let waits_for = |other: &u64| *other != id && (id == legacy || *other == legacy) && self.streams[other].is_blocking();
         self.busy[stream.device].iter().filter(|other| waits_for(other)).map(|other| (*other, self.streams[other].submitted)).collect()
+    }
+
+    /// What the stream does next comes after a point that was not reached yet.
+    pub fn follow(&mut self, id: u64, (other, count): Point) {
+        let mut follows = self.follows(id);
+        follows.retain(|other, count| !self.has_reached((*other, *count)));
+        let furthest = follows.entry(other).or_default();
+        *furthest = count.max(*furthest);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.follows = follows;
+        }
+    }
+
+    /// Up to where a stream is ordered behind others, beyond what they have done.
+    pub fn follows(&self, id: u64) -> HashMap<u64, u64> {
+        self.streams.get(&id).map(|stream| stream.follows.clone()).unwrap_or_default()
     }
 
     /// Where a stream stands when all that it has now is done.

@@ -9,6 +9,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+mod ordered;
+
 /// A machine with the table's functions that tests need, as values.
 #[derive(Clone, Copy)]
 struct Machine(&'static Sim);
@@ -822,7 +824,7 @@ fn the_table_answers_null_with_a_code() {
     let runtime = open("a test asks for it").unwrap();
     assert_eq!(runtime.name, "sim");
     assert!(runtime.reason.ends_with("a test asks for it"));
-    assert!(runtime.has_virtual_memory());
+    assert!(runtime.has_virtual_memory() && runtime.has_async_allocations());
     let table = &runtime.table;
     let null = std::ptr::null_mut;
     unsafe {
@@ -845,6 +847,22 @@ fn the_table_answers_null_with_a_code() {
         assert_eq!((table.cuCtxGetDevice.unwrap())(&mut device), 0);
         assert_eq!((table.cuCtxPopCurrent_v2.unwrap())(&mut context), 0);
         assert_eq!((table.cuCtxPushCurrent_v2.unwrap())(context + 1), 201);
+        assert_eq!((table.cudaMallocAsync.unwrap()(null(), 8, 0), table.cudaFreeAsync.unwrap()(0, 0)), (1, 1));
+        let mut pool = 0;
+        let get_pool = table.cudaDeviceGetDefaultMemPool.unwrap();
+        assert_eq!((get_pool(null(), 0), get_pool(&mut pool, -1), get_pool(&mut pool, 0)), (1, 101, 0));
+        let (get, set) = (table.cudaMemPoolGetAttribute.unwrap(), table.cudaMemPoolSetAttribute.unwrap());
+        // An attribute that is an i32 is not read as a u64.
+        assert_eq!((get(pool, 4, null().cast()), set(pool, 4, null().cast()), set(pool, 1, (&raw mut device).cast())), (1, 1, 801));
+        let set_access = table.cudaMemPoolSetAccess.unwrap();
+        assert_eq!((set_access(pool, std::ptr::null(), 1), set_access(pool, &access(0, 3), usize::MAX)), (1, 1));
+        assert_eq!((table.cudaGetLastError)(), 1);
+        let range = table.cuMemGetAddressRange_v2.unwrap();
+        let (mut address, mut base, mut size) = (0, 0, 0);
+        assert_eq!((table.cudaMalloc)(&mut address, 100), 0);
+        assert_eq!((range(&mut base, null(), address + 5), range(null(), &mut size, address + 5)), (0, 0));
+        assert_eq!((base, size, range(null(), null(), address), range(&mut base, &mut size, 8)), (address, 100, 0, 500));
+        assert_eq!(((table.cudaFree)(address), (table.cudaGetLastError)()), (0, 0));
         let mut mode = 2;
         assert_eq!((table.cudaThreadExchangeStreamCaptureMode)(&mut mode), 0);
         assert_eq!(mode, 0);

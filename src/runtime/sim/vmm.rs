@@ -269,6 +269,11 @@ impl Books {
         if next == end { Ok(starts) } else { Err(code::INVALID_VALUE) }
     }
 
+    /// The last mapping that starts at an address or before.
+    pub fn mapping_before(&self, address: Address) -> Option<(Address, usize)> {
+        self.mappings.range(..=address).next_back().map(|(start, mapping)| (*start, mapping.size))
+    }
+
     fn end_if_unused(&mut self, handle: MemHandle) {
         if self.handles.get(&handle).is_some_and(|known| known.released && known.mappings == 0)
             && let Some(known) = self.handles.remove(&handle)
