@@ -30,6 +30,9 @@ void bench_reset_peak(void);
 /* Calls of the driver so far, as far as they can be counted there (docs/BENCHMARKS.md); UINT64_MAX: they cannot. */
 uint64_t bench_driver_calls(void);
 
+/* Optional: keeps so many entries of what happens from now on, 0 ends that. 0: it cannot. */
+int bench_history(size_t entries);
+
 #ifdef __cplusplus
 }
 #endif

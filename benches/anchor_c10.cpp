@@ -60,6 +60,17 @@ void bench_reset_peak(void)
     allocator::resetPeakStats(0);
 }
 
+// Without a stack for each entry, which is torch's own and would cost far more.
+int bench_history(size_t entries)
+{
+    try {
+        allocator::recordHistory(entries != 0, nullptr, entries, allocator::RecordContext::NEVER, true, {});
+    } catch (const std::exception &) {
+        return 0;
+    }
+    return 1;
+}
+
 // Every call on the fake runtime; on the real one those for memory, which the statistics count.
 uint64_t bench_driver_calls(void)
 {

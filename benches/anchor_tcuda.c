@@ -64,6 +64,11 @@ void bench_reset_peak(void)
     tcuda_reset_peak_memory_stats(0);
 }
 
+int bench_history(size_t entries)
+{
+    return tcuda_memory_record_history(entries != 0 ? TCUDA_HISTORY_ALL : TCUDA_HISTORY_OFF, entries, true, 0) == TCUDA_SUCCESS;
+}
+
 /* Every call on the simulated device; on a real one those for memory, which the statistics count. */
 uint64_t bench_driver_calls(void)
 {

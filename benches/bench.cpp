@@ -5,6 +5,7 @@
 //     set BLOCKS MOST_BYTES           so many live blocks of random sizes from 512 bytes up; one is freed and another one allocated
 //     threads COUNT own|same|mixed    pairs of 4 KiB, a stream each or one for all; mixed: sets of 64 blocks up to 32 MiB, a stream each
 //     remote BYTES                    one thread allocates, another one frees
+//     history BYTES                   pairs of one size while the history is recorded, and what that adds for each of its three entries
 //     replay FILE                     a packed trace (tools/pack_trace.py), three times from an empty cache, then warm
 //
 // The answer is `name value` in turn, times in nanoseconds, or `error` and why. Every measure starts from an empty cache.
@@ -44,6 +45,7 @@ decltype(&bench_free) free_block;
 decltype(&bench_reserved_peak) reserved_peak;
 decltype(&bench_reset_peak) reset_peak;
 decltype(&bench_driver_calls) driver_calls;
+decltype(&bench_history) record_history; // NULL: it has none
 
 double nanoseconds(Clock::time_point from, Clock::time_point to)
 {
@@ -161,6 +163,27 @@ void measure_pair(std::istream &in, std::ostream &out)
     out << "ns " << taken;
     if (calls != UINT64_MAX)
         out << " calls " << static_cast<double>(driver_calls() - calls) / static_cast<double>(count);
+}
+
+void measure_history(std::istream &in, std::ostream &out)
+{
+    constexpr double ENTRIES = 3;
+    constexpr size_t KEPT = 100'000;
+    size_t size;
+    in >> size;
+    if (record_history == nullptr)
+        throw std::runtime_error("no history is measured for it");
+    void *stream = streams_for(1)[0];
+    pairs(size, stream, 200);
+    size_t count = enough(time_of_pairs(size, stream, 500), 1000, 5'000'000);
+    double without = time_of_pairs(size, stream, count);
+    if (record_history(KEPT) == 0)
+        throw std::runtime_error("the history cannot be recorded");
+    // Until the oldest entries are lost.
+    pairs(size, stream, KEPT);
+    double with = time_of_pairs(size, stream, count);
+    record_history(0);
+    out << "ns " << with << " event " << std::max(with - without, 0.0) / ENTRIES;
 }
 
 void measure_set(std::istream &in, std::ostream &out)
@@ -407,10 +430,12 @@ void load(const char *path)
     find(library, reserved_peak, "bench_reserved_peak");
     find(library, reset_peak, "bench_reset_peak");
     find(library, driver_calls, "bench_driver_calls");
+    record_history = reinterpret_cast<decltype(&bench_history)>(dlsym(library, "bench_history"));
 }
 
 const std::pair<const char *, void (*)(std::istream &, std::ostream &)> MEASURES[] = {
-    {"pair", measure_pair}, {"set", measure_set}, {"threads", measure_threads}, {"remote", measure_remote}, {"replay", measure_replay}};
+    {"pair", measure_pair}, {"set", measure_set}, {"threads", measure_threads}, {"remote", measure_remote}, {"history", measure_history},
+    {"replay", measure_replay}};
 
 void answer(const std::string &line)
 {

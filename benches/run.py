@@ -63,6 +63,8 @@ def rows():
         for count in THREADS:
             yield f"threads: {label}", str(count), f"threads {count} {kind}", reach if count == 16 else ""
     yield "freed by another thread", "512 B", "remote 512", "a tenth of torch's"
+    for label, size in (("512 B", 512), ("20 MiB", 20 * MIB)):
+        yield "pair while the history is recorded", label, f"history {size}", ""
 
 
 # (name, how it follows from an answer, digits, what tcuda is to reach)
@@ -165,7 +167,7 @@ class FakeCuda:
                       *(f"--platform={platform}" for platform in platforms), "-d", wheels, f"{name}=={version}"])
         except (OSError, ValueError) as error:
             raise Absent(f"it could not be fetched: {error}") from error
-        wanted = re.compile(r"torch/lib/libc10(_cuda)?\.so|torch/include/(c10|torch/headeronly)/.*|nvidia/cu13/include/.*")
+        wanted = re.compile(r"torch/lib/libc10(_cuda)?\.so|torch/cuda/_memory_viz.py|torch/include/(c10|torch/headeronly)/.*|nvidia/cu13/include/.*")
         for wheel in wheels.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(self.folder, [name for name in archive.namelist() if wanted.fullmatch(name)])
@@ -415,6 +417,11 @@ def main():
             ns = {name: value["ns"] if isinstance(value, dict) else value for name, value in values.items()}
             shown.append([row, *(figure(ns[name]) for name in names), of_torch(ns), reach])
         say(table([section, *names, "of torch", "reach"], shown))
+    said_events = [(row, values) for section, lines in sections.items() if section.startswith("pair while") for row, values, _ in lines]
+    say()
+    say(table(["an entry of the history, ns", *names, "reach"],
+              [[f"of a pair of {row}", *(figure(values[name]["event"] if isinstance(values[name], dict) else None) for name in names), "40 or less"]
+               for row, values in said_events]))
     calls = {name: value.get("calls") for name, value in results["rows"][0]["values"].items() if isinstance(value, dict)}
     say()
     say(table(["driver calls", *names, "reach"], [["a pair of 512 B", *(figure(calls.get(name), 2) for name in names), "0"]]))

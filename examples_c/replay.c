@@ -4,6 +4,9 @@
  *     replay NAME        one of examples_c/data: gpt_varlen, resnet_varsize, prefetch_streams
  *     replay FILE        any file that tools/pack_trace.py made
  *
+ * Files named behind it get a snapshot of memory as it is late in the run, when it is full, with all that happened up to there: NAME.html for a
+ * browser, NAME.json, or any other name for python -m torch.cuda._memory_viz. docs/SNAPSHOTS.md says more.
+ *
  * The first pass touches the memory. The device holds a table with a number for each block of the run. A new block gets its number at
  * both ends, on its stream; right before it is freed both ends are copied to a second table, which is read back in the end. Two blocks
  * that overlap, memory handed out too early or a wrong pointer leave a wrong number there. The later passes only measure. */
@@ -22,6 +25,7 @@
 #define MIB (1024.0 * 1024.0)
 #define MOST_STREAMS 256
 #define ROUNDS 5
+#define MOST_ENTRIES 1000000
 #define BAR 40
 
 /* tcuda says what went wrong, and what to do. */
@@ -37,6 +41,7 @@ struct run {
     uint64_t count, recorded; /* the blocks that the run never freed are freed behind it */
     uint32_t blocks, streams;
     uint64_t peak; /* bytes asked for at once, at most */
+    uint64_t full; /* the last event behind which it is nearly that */
 };
 
 struct seen {
@@ -82,7 +87,7 @@ static int load(struct run *run, const char *path)
 {
     struct trace trace;
     struct trace_event event;
-    uint64_t live = 0;
+    uint64_t live = 0, i;
 
     if (access(path, R_OK) != 0)
         return 0;
@@ -94,6 +99,10 @@ static int load(struct run *run, const char *path)
             run->events[run->count++] = event;
             live = event.free ? live - event.size : live + event.size;
             run->peak = live > run->peak ? live : run->peak;
+        }
+        for (i = 0, live = 0; i < run->count; i++) {
+            live = run->events[i].free ? live - run->events[i].size : live + run->events[i].size;
+            run->full = live >= run->peak / 10 * 9 ? i : run->full;
         }
     }
     run->recorded = run->count;
@@ -228,8 +237,27 @@ static uint32_t touch_end(struct touch *touch, const struct run *run)
     return wrong;
 }
 
+/* With the figures of the same moment. */
+static void write_snapshots(char **paths, int count)
+{
+    static const char *const keys[] = {"reserved_bytes.all.current", "allocated_bytes.all.current", "active_bytes.all.current",
+                                       "requested_bytes.all.current"};
+    tcuda_snapshot_t snapshot;
+    size_t i;
+
+    if (count == 0)
+        return;
+    TRY(tcuda_memory_snapshot(&snapshot, TCUDA_DEVICE_ALL));
+    for (i = 0; i < COUNT(keys); i++)
+        printf("  snapshot %s %lld\n", keys[i], (long long)figure(keys[i]));
+    for (; count > 0; count--, paths++)
+        TRY(tcuda_snapshot_write(snapshot, *paths));
+    TRY(tcuda_snapshot_destroy(snapshot));
+}
+
 /* Nanoseconds inside the allocator, the touching left out. */
-static double replay_touching(const struct run *run, void **ptrs, const tcuda_stream_t *streams, const struct touch *touch)
+static double replay_touching(const struct run *run, void **ptrs, const tcuda_stream_t *streams, const struct touch *touch, char **paths,
+                              int path_count)
 {
     double clock = cost_of_clock(), spent = 0, start;
     uint64_t i;
@@ -239,6 +267,8 @@ static double replay_touching(const struct run *run, void **ptrs, const tcuda_st
         tcuda_stream_t stream = streams[event->stream];
         void **ptr = ptrs + event->block;
         show_progress(i, run->count);
+        if (i == run->full)
+            write_snapshots(paths, path_count);
         if (event->free)
             look(touch, event->block, *ptr, event->size, stream);
         start = now();
@@ -322,9 +352,12 @@ int main(int argc, char **argv)
     ptrs = (void **)room(run.blocks, sizeof *ptrs);
     events = run.count != 0 ? (double)run.count : 1;
 
+    if (argc > 2)
+        TRY(tcuda_memory_record_history(TCUDA_HISTORY_ALL, MOST_ENTRIES, true, TCUDA_DEVICE_CURRENT));
     touch_start(&touch, &run);
-    first = replay_touching(&run, ptrs, streams, &touch);
+    first = replay_touching(&run, ptrs, streams, &touch, argv + 2, argc > 2 ? argc - 2 : 0);
     wrong = touch_end(&touch, &run);
+    TRY(tcuda_memory_record_history(TCUDA_HISTORY_OFF, 0, true, TCUDA_DEVICE_CURRENT)); /* the later passes are measured */
     TRY(tcuda_empty_cache(TCUDA_DEVICE_CURRENT));
     print_summary();
     reserved = (double)figure("reserved_bytes.all.peak");

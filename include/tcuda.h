@@ -54,6 +54,21 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_PRESSURE_GIVE_BACK (2)
 #define TCUDA_PRESSURE_FAIL (3)
 
+/* What tcuda_memory_record_history records. */
+#define TCUDA_HISTORY_OFF (0)
+#define TCUDA_HISTORY_STATE (1)
+#define TCUDA_HISTORY_ALL (2)
+
+/* States of tcuda_snapshot_block_t. */
+#define TCUDA_BLOCK_INACTIVE (0)
+#define TCUDA_BLOCK_ALLOCATED (1)
+#define TCUDA_BLOCK_PENDING_FREE (2)
+
+/* Formats of tcuda_snapshot_data. */
+#define TCUDA_SNAPSHOT_PICKLE (1)
+#define TCUDA_SNAPSHOT_JSON (2)
+#define TCUDA_SNAPSHOT_HTML (3)
+
 /* Levels of tcuda_log_fn_t. */
 #define TCUDA_LOG_ERROR (1)
 #define TCUDA_LOG_WARNING (2)
@@ -66,6 +81,10 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
 #define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_SNAPSHOT_INFO_INIT {sizeof(tcuda_snapshot_info_t), 0, 0, 0, 0, 0}
+#define TCUDA_SNAPSHOT_SEGMENT_INIT {sizeof(tcuda_snapshot_segment_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0}
+#define TCUDA_SNAPSHOT_BLOCK_INIT {sizeof(tcuda_snapshot_block_t), 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -198,6 +217,11 @@ typedef enum tcuda_tensor_origin_t tcuda_tensor_origin_t;
 typedef int32_t tcuda_tensor_origin_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_snapshot tcuda_snapshot;
 
 /**
  * The last failure of a thread. Set `struct_size` before the call (TCUDA_ERROR_INFO_INIT).
@@ -491,6 +515,131 @@ typedef struct tcuda_oom_t {
  * Told of an allocation that fails, before the failing call returns.
  */
 typedef void (*tcuda_oom_observer_fn_t)(const struct tcuda_oom_t *oom, void *user_data);
+
+/**
+ * A snapshot: an opaque handle.
+ */
+typedef struct tcuda_snapshot *tcuda_snapshot_t;
+
+/**
+ * What is in a snapshot.
+ */
+typedef struct tcuda_snapshot_info_t {
+    size_t struct_size;
+    /**
+     * All segments, and all blocks; those of a segment are in a row.
+     */
+    uint64_t segments;
+    uint64_t blocks;
+    /**
+     * Devices that there are; each has its own entries.
+     */
+    uint64_t devices;
+    /**
+     * Entries of all devices.
+     */
+    uint64_t entries;
+    /**
+     * Older entries that were not kept.
+     */
+    uint64_t lost_entries;
+} tcuda_snapshot_info_t;
+
+/**
+ * Memory in one stretch that the cache holds from the driver. Of virtual memory it is what lies side by side, of any stream; bytes that
+ * are mapped at several addresses are at the one where they are used.
+ */
+typedef struct tcuda_snapshot_segment_t {
+    size_t struct_size;
+    int32_t device;
+    /**
+     * 1: for blocks up to 1 MiB.
+     */
+    int32_t is_small;
+    /**
+     * 1: virtual memory; 0: one cudaMalloc.
+     */
+    int32_t is_expandable;
+    int32_t unused;
+    uint64_t address;
+    /**
+     * Bytes: of the segment; of blocks in use; of those and the ones that wait for streams; of them as asked for.
+     */
+    uint64_t total_size;
+    uint64_t allocated_size;
+    uint64_t active_size;
+    uint64_t requested_size;
+    /**
+     * As the driver has it; 0 for virtual memory, whose blocks have each their own.
+     */
+    uint64_t stream;
+    /**
+     * Which pool it belongs to; 0 and 0: the cache itself.
+     */
+    uint64_t pool_id[2];
+    /**
+     * The index of its first block, and how many it has.
+     */
+    uint64_t first_block;
+    uint64_t block_count;
+} tcuda_snapshot_segment_t;
+
+/**
+ * A stretch of a segment. The blocks of a segment cover it, by address.
+ */
+typedef struct tcuda_snapshot_block_t {
+    size_t struct_size;
+    uint64_t address;
+    uint64_t size;
+    /**
+     * As asked for; 0: inactive.
+     */
+    uint64_t requested_size;
+    /**
+     * The stream that it follows, as the driver has it.
+     */
+    uint64_t stream;
+    /**
+     * TCUDA_BLOCK_INACTIVE, TCUDA_BLOCK_ALLOCATED or TCUDA_BLOCK_PENDING_FREE (freed, but other streams may use it).
+     */
+    int32_t state;
+    int32_t unused;
+    /**
+     * What its thread said when it allocated it, if that was recorded; else empty. Never freed.
+     */
+    const char *annotation;
+} tcuda_snapshot_block_t;
+
+/**
+ * What happened.
+ */
+typedef struct tcuda_snapshot_entry_t {
+    size_t struct_size;
+    /**
+     * Microseconds since 1970.
+     */
+    int64_t time_us;
+    /**
+     * torch's word: alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, snapshot, oom or
+     * user_defined. Never freed.
+     */
+    const char *action;
+    /**
+     * Of oom: what the device had free, in bytes.
+     */
+    uint64_t address;
+    /**
+     * Bytes; of blocks as asked for.
+     */
+    uint64_t size;
+    uint64_t stream;
+    int32_t device;
+    int32_t unused;
+    /**
+     * What the thread had said. Never freed.
+     */
+    const char *annotation;
+} tcuda_snapshot_entry_t;
 
 /**
  * DLPack's version: structs of another major version have another layout.
@@ -1294,6 +1443,114 @@ tcuda_status_t tcuda_register_oom_observer(uint64_t *id, tcuda_oom_observer_fn_t
  * @return TCUDA_ERROR_INVALID_HANDLE: no observer has this number.
  */
 tcuda_status_t tcuda_unregister_oom_observer(uint64_t id);
+
+/* ==== History of device memory ================================================================================================
+ * What happens in the caches of device memory can be recorded: each allocation and free, when memory came from the driver and went back,
+ * and each failure, with its time, stream and the calling thread's annotation (torch.cuda.memory._record_memory_history). The newest
+ * entries are kept, as many as asked for. tcuda_memory_snapshot reads them. An entry costs some nanoseconds while they are recorded, and
+ * nothing else.
+ */
+
+/**
+ * Says what is recorded from now on (torch.cuda.memory._record_memory_history). What was allocated before is in a snapshot, with no
+ * entry of its own. It stops all threads that use the device for a moment. tcuda_shutdown ends it.
+ *
+ * @param enabled     TCUDA_HISTORY_OFF: nothing, and what was recorded is forgotten. TCUDA_HISTORY_STATE: what each block in use was
+ *                    annotated with. TCUDA_HISTORY_ALL: also what happens, and when.
+ * @param max_entries how many entries are kept for a device, the newest; UINT64_MAX: all (torch's default, which takes ever more memory of
+ *                    the host). An entry takes 40 bytes. 0 is an error with TCUDA_HISTORY_ALL.
+ * @param clear       forgets what was recorded before.
+ * @param device      -1: the current one; TCUDA_DEVICE_ALL: all.
+ */
+tcuda_status_t tcuda_memory_record_history(int32_t enabled, uint64_t max_entries, bool clear, int32_t device);
+
+/**
+ * What the calling thread does from now on is for this: a text that its blocks and entries carry, until it says otherwise
+ * (torch.cuda.memory._set_memory_metadata). Where the history is recorded the change is an entry of its own, `user_defined`, and in
+ * torch's `external_annotations` the end of one and the start of another. Needs no device.
+ *
+ * @param annotation UTF-8, any length; NULL or empty: nothing in particular. Different texts are kept for as long as the process, a million
+ *                   at most: leave out counters.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: no UTF-8. TCUDA_ERROR_INVALID_STATE: there are too many. The annotation is the one before then.
+ */
+tcuda_status_t tcuda_memory_annotate(const char *annotation);
+
+/* ==== Snapshots of device memory ==============================================================================================
+ * A snapshot holds what the caches hold, block by block, and what happened there as far as the history was recorded
+ * (torch.cuda.memory._snapshot). It is taken of each device at one moment, while threads allocate, and does not change afterwards. A
+ * program reads it by index, or writes it: as pickle for `python -m torch.cuda._memory_viz` and pytorch.org/memory_viz, as JSON, or as a
+ * page that any browser opens with no network. docs/SNAPSHOTS.md says more.
+ * An observer of failures (tcuda_register_oom_observer) and a pressure callback may take and write snapshots; the entry of the failure is
+ * in it then. A host function of a stream may not.
+ */
+
+/**
+ * Takes a snapshot (torch.cuda.memory._snapshot). All threads that use the device stop for a moment; nothing waits for the device.
+ *
+ * @param snapshot gets the handle; tcuda_snapshot_destroy ends it.
+ * @param device   -1: the current one; TCUDA_DEVICE_ALL: all.
+ */
+tcuda_status_t tcuda_memory_snapshot(tcuda_snapshot_t *snapshot, int32_t device);
+
+/**
+ * Ends a snapshot. It works after tcuda_shutdown too.
+ */
+tcuda_status_t tcuda_snapshot_destroy(tcuda_snapshot_t snapshot);
+
+/**
+ * How much is in a snapshot.
+ *
+ * @param info struct_size has to be set.
+ */
+tcuda_status_t tcuda_snapshot_info(tcuda_snapshot_t snapshot, tcuda_snapshot_info_t *info);
+
+/**
+ * A segment, by device and address.
+ *
+ * @param segment struct_size has to be set.
+ * @param index   0 to the number of segments less 1.
+ */
+tcuda_status_t tcuda_snapshot_segment(tcuda_snapshot_t snapshot, tcuda_snapshot_segment_t *segment, uint64_t index);
+
+/**
+ * A block, by segment and address.
+ *
+ * @param block struct_size has to be set.
+ * @param index 0 to the number of blocks less 1.
+ */
+tcuda_status_t tcuda_snapshot_block(tcuda_snapshot_t snapshot, tcuda_snapshot_block_t *block, uint64_t index);
+
+/**
+ * An entry of a device's history, the oldest first.
+ *
+ * @param entry  struct_size has to be set.
+ * @param device a device, as it was when the snapshot was taken; -1: the current one.
+ * @param index  0 up; TCUDA_ERROR_INVALID_ARGUMENT where there is none of it.
+ */
+tcuda_status_t tcuda_snapshot_entry(tcuda_snapshot_t snapshot, tcuda_snapshot_entry_t *entry, int32_t device, uint64_t index);
+
+/**
+ * A snapshot as bytes, made at the first call.
+ *
+ * @param data   gets the bytes, which stay until the snapshot is destroyed. JSON and HTML are UTF-8 with no zero byte behind them.
+ * @param size   gets how many there are.
+ * @param format TCUDA_SNAPSHOT_PICKLE (protocol 2), TCUDA_SNAPSHOT_JSON or TCUDA_SNAPSHOT_HTML.
+ */
+tcuda_status_t tcuda_snapshot_data(tcuda_snapshot_t snapshot, const void **data, size_t *size, int32_t format);
+
+/**
+ * Writes a snapshot to a file, which is replaced when the new one is complete.
+ *
+ * @param path UTF-8. Ends in .json: JSON; in .html: a page; else pickle, protocol 2.
+ * @return TCUDA_ERROR_SYSTEM: the file cannot be written; tcuda_last_error_native has errno.
+ */
+tcuda_status_t tcuda_snapshot_write(tcuda_snapshot_t snapshot, const char *path);
+
+/**
+ * Takes a snapshot of all devices and writes it to a file (torch.cuda.memory._dump_snapshot): tcuda_memory_snapshot and
+ * tcuda_snapshot_write.
+ */
+tcuda_status_t tcuda_memory_dump_snapshot(const char *path);
 
 /* ==== Copies ==================================================================================================================
  * Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success

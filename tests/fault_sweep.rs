@@ -4,10 +4,12 @@
 use std::ffi::{CStr, c_void};
 use std::process::Command;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::base::{Status, config};
 use tcuda::capi::copy::*;
 use tcuda::capi::error::*;
 use tcuda::capi::event::*;
+use tcuda::capi::history::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::sim::*;
@@ -58,6 +60,33 @@ fn plain_segments() {
 #[test]
 fn virtual_memory_from_the_start() {
     in_mode("virtual_memory_from_the_start", sweep_the_start);
+}
+
+/// With the history of both devices, whose entries have to lead to what is there after each fault.
+static RECORDS: AtomicBool = AtomicBool::new(false);
+
+fn record() {
+    const ALL: i32 = 2;
+    if RECORDS.load(Ordering::Relaxed) {
+        ok(tcuda_memory_record_history(ALL, u64::MAX, true, -3));
+    }
+}
+
+#[test]
+fn virtual_memory_recorded() {
+    in_mode("virtual_memory_recorded", || {
+        RECORDS.store(true, Ordering::Relaxed);
+        sweep_all();
+    });
+}
+
+#[test]
+fn plain_segments_recorded() {
+    in_mode("plain_segments_recorded", || {
+        config::set("TCUDA_ALLOC_CONF", "expandable_segments:False".into());
+        RECORDS.store(true, Ordering::Relaxed);
+        sweep_all();
+    });
 }
 
 #[test]
@@ -177,6 +206,13 @@ fn calls() -> u64 {
 
 /// Everything was freed: the caches are in order, and empty they hold nothing.
 fn nothing_is_left(when: &str) {
+    if RECORDS.load(Ordering::Relaxed) {
+        let snapshot = tcuda::memory::snapshot(None).unwrap();
+        (0..2).for_each(|device| {
+            snapshot.check(device);
+            snapshot.check_history(device);
+        });
+    }
     for device in 0..2 {
         tcuda::memory::check(device);
         let stats = tcuda::memory::stats(device);
@@ -192,6 +228,7 @@ fn nothing_is_left(when: &str) {
     }
     let live = live();
     assert_eq!((live.blocks, live.handles, live.mappings, live.reservations), (0, 0, 0, 0), "{when}");
+    record();
 }
 
 fn live() -> tcuda_sim_live_t {
@@ -237,6 +274,7 @@ fn finish() {
 }
 
 fn sweep_all() {
+    record();
     works("before all faults");
     for code in CODES {
         let (mut nth, mut struck) = (1, 0);

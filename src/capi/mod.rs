@@ -27,6 +27,10 @@ pub mod memory;
 
 pub mod pressure;
 
+pub mod history;
+
+pub mod snapshot;
+
 pub mod copy;
 
 pub mod tensor;

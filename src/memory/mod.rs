@@ -1,19 +1,22 @@
 //! # memory
-//! Owns:   the device caches: what is allocated, free and reserved on every device, and in which order streams may have it again.
+//! Owns:   the device caches: what is allocated, free and reserved on every device, and in which order streams may have it again; the
+//!         history of that, and snapshots.
 //! Uses:   stream, event, device, runtime, base.
 //! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order; a thread's fronts have none (`cache/front.rs`). Peer hooks run under device's
-//!         locks and take `growing` and `core`.
+//!         locks and take `growing` and `core`. `history` has one that is taken last, also by threads in their regions, for a moment.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
-//!         statistics, pressure, poison),
+//!         statistics, pressure, poison, snapshot),
 //!         tests/{cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
 
 mod cache;
+pub mod history;
 pub mod hooks;
 mod lookup;
 pub mod options;
 pub mod poison;
+pub mod snapshot;
 pub mod stats;
 mod summary;
 mod sync;
@@ -27,7 +30,9 @@ use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::{Request, StreamKey};
 use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
+use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
+use snapshot::Snapshot;
 use stats::{Family, Stats};
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
@@ -434,6 +439,34 @@ pub fn configure() -> Result<()> {
     Ok(())
 }
 
+/// What is recorded of a device (or all) from now on, and how many entries are kept (torch.cuda.memory._record_memory_history).
+pub fn record_history(mode: Mode, most: usize, clear: bool, device: Option<i32>) -> Result<()> {
+    match device {
+        Some(device) => cache_of(device)?.record_history(mode, most, clear),
+        None => caches()?.iter().for_each(|cache| cache.record_history(mode, most, clear)),
+    }
+    Ok(())
+}
+
+/// What the calling thread allocates from now on is for this (torch.cuda.memory._set_memory_metadata). Empty: for nothing in particular.
+pub fn annotate(text: &str) -> Result<()> {
+    let number = texts::number_of(text)?;
+    let before = texts::set_current(number);
+    if number != before {
+        // An entry of no memory; what ends there stands where others have an address.
+        let caches = CACHES.get().into_iter().flatten();
+        caches.for_each(|cache| cache.history.note(Action::UserDefined, before as usize, 0, 0));
+    }
+    Ok(())
+}
+
+/// What a device (or all) holds and what happened there.
+pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
+    let caches = caches()?;
+    let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
+    Ok(Snapshot::new(caches.len(), asked.map(|cache| (cache.device as usize, cache.picture()))))
+}
+
 /// Gives everything back, also what is handed out. Nothing may use it any more.
 pub fn shutdown() {
     let Ok(runtime) = runtime::runtime() else { return };
@@ -443,6 +476,7 @@ pub fn shutdown() {
             let _ = cache.check_poison();
         }
         cache.tear_down(runtime);
+        cache.record_history(Mode::Off, 0, true);
     }
     poison::forget_all();
     poison::tell();

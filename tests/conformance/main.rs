@@ -19,6 +19,7 @@ mod order;
 mod poison;
 mod pressure;
 mod reference;
+mod snapshot;
 mod statistics;
 mod stream;
 mod tensor;
@@ -37,6 +38,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("order", order::TESTS),
     ("statistics", statistics::TESTS),
     ("pressure", pressure::TESTS),
+    ("snapshot", snapshot::TESTS),
     ("poison", poison::TESTS),
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),

@@ -18,8 +18,11 @@ TOLERANT = {
 OPTIONAL = ("text", "needed", "replaced", "origin")
 # What a new handle takes to be of use.
 PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
-# Texts that mean something to a function, where any other is an error.
-TEXTS = {"tcuda_memory_stat_get": "num_ooms"}
+# Handles that are not made by tcuda_NOUN_create, and how.
+MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n    every_block(0);\n    every_block(0);\n"
+                              "    tcuda_memory_snapshot(&handle, 0);"}
+# Texts that mean something to a function, where any other is an error (or, as a file's name, leaves a file).
+TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null"}
 # Functions whose text may be NULL, and why.
 NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list"}
 # Functions that cannot succeed with the arguments made here, and why.
@@ -189,12 +192,14 @@ class Generator:
             self.makers[handle] = f"every_{handle}"
             noun = re.sub(r"^tcuda_|_t$", "", handle)
             create, destroy = self.by_name.get(f"tcuda_{noun}_create"), self.by_name.get(f"tcuda_{noun}_destroy")
-            if not create or not destroy:
+            if not (create or handle in MAKERS) or not destroy:
                 raise ValueError(f"the handle {handle} has no tcuda_{noun}_create and tcuda_{noun}_destroy; teach tests/suites/every.py")
-            lines = [self.argument(create, index)[0] for index in range(1, len(create.parameters))]
-            arguments = ", ".join(["&handle"] + [f"a{index}" for index in range(1, len(create.parameters))])
+            lines, made = [], MAKERS.get(handle)
+            if made is None:
+                lines = [self.argument(create, index)[0] for index in range(1, len(create.parameters))]
+                made = f"{create.name}({', '.join(['&handle'] + [f'a{index}' for index in range(1, len(create.parameters))])});"
             self.extra.append(f"static {handle} every_{handle}(int dead)\n{{\n    {handle} handle = NULL;\n    " + "\n    ".join(lines) +
-                              f"\n    if (every_mode == FIRST)\n        return NULL;\n    {create.name}({arguments});\n"
+                              f"\n    if (every_mode == FIRST)\n        return NULL;\n    {made}\n"
                               f"    {PREPARE.get(handle, '')}\n"
                               f"    if (dead)\n        {destroy.name}(handle);\n    return handle;\n}}")
         return self.makers[handle]

@@ -91,7 +91,7 @@ pub struct Record {
     prev: AtomicU32,
     next: AtomicU32,
     units: AtomicU32,
-    /// Free: others may have it when the stream is past this epoch.
+    /// Free: others may have it when the stream is past this epoch. Handed out: what it was annotated with, if the history says so.
     ticket: AtomicU32,
 }
 
@@ -191,6 +191,16 @@ impl Record {
     #[inline(always)]
     pub fn set_ticket(&self, ticket: u32) {
         self.ticket.store(ticket, Relaxed);
+    }
+
+    /// Of a handed-out block, while the history of its device is recorded.
+    pub fn annotation(&self) -> u32 {
+        self.ticket()
+    }
+
+    #[inline(always)]
+    pub fn set_annotation(&self, annotation: u32) {
+        self.set_ticket(annotation);
     }
 
     #[inline(always)]

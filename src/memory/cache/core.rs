@@ -12,6 +12,7 @@ use super::policy::{Policy, is_new};
 use super::segment::Area;
 use super::tls;
 use crate::base::{Error, Result, Status};
+use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
 use crate::memory::stats::Family;
 use crate::memory::sync::{Mutex, MutexGuard};
@@ -147,6 +148,7 @@ pub struct Core {
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
     pub pending: VecDeque<Pending>,
     pub stats: &'static Totals,
+    pub history: &'static History,
     /// Counts what was handed out or became free under the lock.
     changes: u64,
     /// Most bytes that may be held from the driver.
@@ -177,7 +179,7 @@ impl Lock {
 }
 
 impl Core {
-    pub fn new(device: i32, limit: Option<usize>, stats: &'static Totals) -> Core {
+    pub fn new(device: i32, limit: Option<usize>, stats: &'static Totals, history: &'static History) -> Core {
         let (home, front) = Home::new(COMMON, stats)
             .and_then(|home| Some((home, front::make(device, COMMON, home)?)))
             .expect("the table of blocks and the list of fronts have room for a device");
@@ -201,6 +203,7 @@ impl Core {
             uses: HashMap::new(),
             pending: VecDeque::new(),
             stats,
+            history,
             changes: 0,
             limit,
         }
@@ -258,8 +261,13 @@ impl Core {
             others.iter().filter_map(|front| front.owner()).filter(|other| !std::ptr::eq(*other, thread)).for_each(Thread::wait_idle);
         }
         self.armed.push(front);
-        front.arm(thread, shard);
+        front.arm(thread, shard, self.history, self.slots[slot as usize].key.raw as u64);
         Some(front)
+    }
+
+    /// Those of threads that ended too.
+    pub fn all_fronts(&self) -> impl Iterator<Item = &'static Front> {
+        self.fronts.values().chain(self.orphans.values().flatten()).copied()
     }
 
     /// The thread's front of a stream, if it has one.
@@ -507,6 +515,10 @@ impl Core {
         record.set(State::Allocated, front.id);
         record.set_rounding(size - request.requested);
         self.uses.remove(&id);
+        if self.history.is_on() {
+            record.set_annotation(texts::current());
+            self.tell(Action::Alloc, record.address(), request.requested, slot);
+        }
         lookup::insert(record.address(), small, self.device, id);
         let shard = self.shard();
         self.stats.allocates(shard, || ());
@@ -557,7 +569,8 @@ impl Core {
     pub fn free(&mut self, id: BlockId, owner: Option<StreamSlot>) -> bool {
         let record = block::at(id);
         let head = record.head.load(Relaxed);
-        let owner = owner.unwrap_or_else(|| self.slot_of_block(id));
+        let stream = self.slot_of_block(id);
+        let owner = owner.unwrap_or(stream);
         if record.state() != State::Allocated {
             return false;
         }
@@ -578,6 +591,7 @@ impl Core {
             }
         }
         self.changes += 1;
+        self.tell(Action::FreeRequested, record.address(), requested, stream);
         let mut uses: Vec<(StreamSlot, u32)> = Vec::new();
         if used {
             for slot in self.uses.remove(&id).unwrap_or_default() {
@@ -589,6 +603,7 @@ impl Core {
         let home = self.slots[owner as usize].home;
         record.set_ticket(home.note_free());
         if uses.is_empty() {
+            self.tell(Action::FreeCompleted, record.address(), requested, stream);
             self.shard().freed(small, size, requested);
             if self.stopped { self.make_free(id) } else { home.bring(id) }
         } else {
@@ -604,6 +619,7 @@ impl Core {
         for pending in waiting.drain(..) {
             if pending.uses.iter().all(|(slot, epoch)| self.slots[*slot as usize].past >= *epoch) {
                 let record = block::at(pending.block);
+                self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
                 self.stats.done(record.small(), record.size(), pending.requested);
                 self.make_free(pending.block);
             } else {

@@ -11,6 +11,9 @@
 //! A region never waits for the driver or for a lock of the device; for other threads only where a home is shared, and for a moment where
 //! the tables of blocks and addresses grow.
 //!
+//! Where the device's history is recorded, its fronts are never what a thread finds unasked (`recorded` stands for `key`): the first
+//! comparison of both calls fails, and the way that goes on from there also writes down what happened.
+//!
 //! A block is freed with a plain store by the thread that handed it out, and with a compare-and-swap by any other. If both do it at the
 //! same instant (a defect of the program) the store wins: what other threads freed is looked at again, behind a barrier, before it is used.
 
@@ -18,10 +21,11 @@ use super::block::{self, BlockId, FLIP, NIL, Record, SMALL, State, UNIT, UNIT_SH
 use super::core::{LARGEST, SMALL_LIMIT};
 use super::home::{Held, Home};
 use super::{StreamSlot, tls};
+use crate::memory::history::{History, Writer};
 use crate::memory::lookup;
 use crate::memory::sync::{self, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::memory::totals::Shard;
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::compiler_fence;
@@ -41,6 +45,8 @@ pub struct Thread {
     /// What a small block that its front handed out has in its head, beside the address.
     mark: AtomicU64,
     front: AtomicPtr<Front>,
+    /// What `key` would be if its front recorded nothing.
+    recorded: AtomicU64,
     /// Other streams that it used lately. From here on the thread's own.
     ways: [Cell<*const Front>; WAYS],
     /// The front that took a block of another thread last.
@@ -62,6 +68,7 @@ impl Thread {
             key: AtomicU64::new(NEVER),
             mark: AtomicU64::new(block::NO_MARK),
             front: AtomicPtr::new(null_mut()),
+            recorded: AtomicU64::new(NEVER),
             ways: [const { Cell::new(null()) }; WAYS],
             taker: Cell::new(null()),
             number,
@@ -92,6 +99,12 @@ impl Thread {
 
     fn select(&self, key: u64, front: &Front) {
         self.front.store(std::ptr::from_ref(front).cast_mut(), Relaxed);
+        if front.records() {
+            self.forget();
+            self.recorded.store(key, Relaxed);
+            return;
+        }
+        self.recorded.store(NEVER, Relaxed);
         self.mark.store(block::mark_of(front.id, SMALL), Relaxed);
         self.key.store(key, Relaxed);
     }
@@ -99,11 +112,14 @@ impl Thread {
     fn forget(&self) {
         self.key.store(NEVER, Relaxed);
         self.mark.store(block::NO_MARK, Relaxed);
+        self.recorded.store(NEVER, Relaxed);
     }
 
     /// Whether a front is what its next call would use unasked.
     fn selects(&self, front: &Front) -> bool {
-        std::ptr::eq(self.front.load(Relaxed), front) && (self.key.load(Relaxed) != NEVER || self.mark.load(Relaxed) != block::NO_MARK)
+        let unasked =
+            || self.key.load(Relaxed) != NEVER || self.mark.load(Relaxed) != block::NO_MARK || self.recorded.load(Relaxed) != NEVER;
+        std::ptr::eq(self.front.load(Relaxed), front) && unasked()
     }
 
     fn way(&self, handle: usize) -> &Cell<*const Front> {
@@ -119,7 +135,7 @@ impl Thread {
 
     /// The front that its next calls for the handle use. By the thread itself, under the device's lock. False: they did already.
     pub fn choose(&self, front: &'static Front, handle: usize, key: usize) -> bool {
-        let known = self.selects(front) && self.key.load(Relaxed) == key as u64;
+        let known = self.selects(front) && [&self.key, &self.recorded].iter().any(|known| known.load(Relaxed) == key as u64);
         front.handle.store(handle, Relaxed);
         front.is_chosen.store(true, Relaxed);
         self.way(handle).set(front);
@@ -166,6 +182,8 @@ pub struct Front {
     /// The canonical handle of its stream, while `is_chosen`: a stream that is gone has none, though its blocks may still be freed.
     handle: AtomicUsize,
     is_chosen: AtomicBool,
+    /// While the device's history is recorded.
+    log: UnsafeCell<Option<Writer>>,
     room: Cell<i64>,
     misses: Cell<u32>,
     loose_count: Cell<u32>,
@@ -202,6 +220,7 @@ pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'stat
         thread: AtomicPtr::new(null_mut()),
         handle: AtomicUsize::new(0),
         is_chosen: AtomicBool::new(false),
+        log: UnsafeCell::new(None),
         room: Cell::new(ROOM),
         misses: Cell::new(0),
         loose_count: Cell::new(0),
@@ -229,11 +248,12 @@ pub unsafe fn malloc(out: *mut usize, size: usize, handle: usize) -> bool {
         return malloc_other(thread, out, size, handle);
     }
     let front = unsafe { &*thread.front.load(Relaxed) };
-    unsafe { malloc_in(thread, front, out, size) }
+    unsafe { malloc_in::<false>(thread, front, out, size) }
 }
 
+/// `RECORDS`: the front does.
 #[inline(always)]
-unsafe fn malloc_in(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
+unsafe fn malloc_in<const RECORDS: bool>(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
     if size.wrapping_sub(1) >= SMALL_LIMIT {
         return malloc_large(thread, front, out, size);
     }
@@ -251,20 +271,31 @@ unsafe fn malloc_in(thread: &Thread, front: &Front, out: *mut usize, size: usize
     record.set_rounding(bytes - size);
     front.room.set(front.room.get() + bytes as i64);
     front.shard().allocated_small(bytes as i64, size as i64);
+    if RECORDS {
+        front.tell_allocated(record, size, false);
+    }
     unsafe { *out = block::address_in(head) };
     thread.leave();
     true
 }
 
-/// The stream is not the one that was used last.
+/// The stream is not the one that was used last, or the front records.
 #[inline(never)]
 fn malloc_other(thread: &Thread, out: *mut usize, size: usize, handle: usize) -> bool {
-    if let Some(front) = thread.armed_way(handle) {
-        thread.select(handle as u64, front);
-        return unsafe { malloc_in(thread, front, out, size) };
+    if thread.recorded.load(Relaxed) == handle as u64 && handle as u64 != NEVER {
+        let front = unsafe { &*thread.front.load(Relaxed) };
+        return unsafe { malloc_in::<true>(thread, front, out, size) };
     }
-    thread.leave();
-    false
+    let Some(front) = thread.armed_way(handle) else {
+        thread.leave();
+        return false;
+    };
+    thread.select(handle as u64, front);
+    unsafe { malloc_selected(thread, front, out, size) }
+}
+
+unsafe fn malloc_selected(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
+    unsafe { if front.records() { malloc_in::<true>(thread, front, out, size) } else { malloc_in::<false>(thread, front, out, size) } }
 }
 
 /// The same for a stream by its canonical handle; `key` is how the caller names it, and finds it by next time.
@@ -277,7 +308,7 @@ pub fn take(size: usize, handle: usize, key: usize) -> Option<usize> {
         return None;
     };
     thread.select(key as u64, front);
-    unsafe { malloc_in(thread, front, &mut address, size) }.then_some(address)
+    unsafe { malloc_selected(thread, front, &mut address, size) }.then_some(address)
 }
 
 /// Nothing of that size at hand: from the home.
@@ -343,6 +374,9 @@ fn give(front: &Front, home: Held<'_>, id: BlockId, bytes: usize, size: usize, s
     drop(home);
     record.set_rounding(bytes - size);
     lookup::insert(address, small, front.device, id);
+    if front.records() {
+        front.tell_allocated(record, size, true);
+    }
     address
 }
 
@@ -427,7 +461,7 @@ fn free_other(thread: &Thread, address: usize, small: BlockId) -> bool {
     free_elsewhere(thread, address, id)
 }
 
-/// A block of another stream, or of another thread.
+/// A block of another stream, of another thread, or of a front that records.
 #[inline(never)]
 fn free_elsewhere(thread: &Thread, address: usize, id: BlockId) -> bool {
     match free_found(thread, address, id) {
@@ -464,6 +498,9 @@ fn free_found(thread: &Thread, address: usize, id: BlockId) -> Option<Option<&'s
     if !front.is_armed() {
         return None;
     }
+    if front.records() {
+        front.tell_freed(record);
+    }
     let units = record.units() as usize;
     if head & SMALL == 0 {
         send_home(thread, front, id, false);
@@ -489,6 +526,9 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
     let bytes = record.size();
     if !fits || !record.change(head, State::Loose, front.id) {
         return None;
+    }
+    if front.records() {
+        front.log(|log| log.freed(record.address(), requested));
     }
     let count = front.loose_count.get();
     front.loose[count as usize % LOOSE].set(Loose { id, from: owner.id, bytes, requested });
@@ -516,6 +556,29 @@ impl Front {
     #[inline(always)]
     fn is_armed(&self) -> bool {
         self.armed.load(Relaxed)
+    }
+
+    /// In the region of its thread, or under the device's lock with all fronts stopped.
+    #[inline(always)]
+    pub fn records(&self) -> bool {
+        unsafe { (*self.log.get()).is_some() }
+    }
+
+    #[inline(always)]
+    fn log<T>(&self, tell: impl FnOnce(&mut Writer) -> T) -> Option<T> {
+        unsafe { (*self.log.get()).as_mut() }.map(tell)
+    }
+
+    #[inline(always)]
+    fn tell_allocated(&self, record: &Record, requested: usize, from_others: bool) {
+        if let Some(annotation) = self.log(|log| log.allocated(record.address(), requested, from_others)) {
+            record.set_annotation(annotation);
+        }
+    }
+
+    #[inline(always)]
+    fn tell_freed(&self, record: &Record) {
+        self.log(|log| log.freed(record.address(), record.requested()));
     }
 
     #[inline(always)]
@@ -604,11 +667,24 @@ impl Front {
 
     // ---- under the device's lock
 
-    /// It becomes the thread's, and may be used in its regions.
-    pub fn arm(&self, thread: &'static Thread, shard: &'static Shard) {
+    /// It becomes the thread's, and may be used in its regions. What happens there goes to the history, if that is recorded.
+    pub fn arm(&self, thread: &'static Thread, shard: &'static Shard, history: &'static History, stream: u64) {
+        match self.log(|log| log.set_stream(stream)) {
+            Some(()) => {}
+            None => unsafe { *self.log.get() = history.writer(stream) },
+        }
         self.thread.store(std::ptr::from_ref(thread).cast_mut(), Relaxed);
         self.shard.store(std::ptr::from_ref(shard).cast_mut(), Relaxed);
         self.armed.store(true, Release);
+    }
+
+    /// What it wrote for the history, which it does no more until it is armed again. Stopped, as for `writer`.
+    pub fn take_writer(&self) -> Option<Writer> {
+        unsafe { (*self.log.get()).take() }
+    }
+
+    pub fn writer(&self) -> Option<&Writer> {
+        unsafe { (*self.log.get()).as_ref() }
     }
 
     /// Its stream is gone: no handle means it any more.

@@ -8,6 +8,7 @@ use super::stitch::Reach;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
+use crate::memory::history::Action;
 use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
 use crate::memory::options::StreamWait;
 use crate::memory::totals::Event;
@@ -206,7 +207,7 @@ impl Cache {
     /// The error, when the observers know of it. No lock may be held.
     #[cold]
     fn out_of_memory(&self, climb: &Climb, refusal: Refusal, capturing: bool) -> Error {
-        let Climb { abilities, request, .. } = *climb;
+        let Climb { abilities, request, stream, .. } = *climb;
         let (at_limit, native) = match &refusal {
             Refusal::Driver(error) => (false, error.native),
             Refusal::Limit | Refusal::Budget => (true, 0),
@@ -216,6 +217,7 @@ impl Cache {
         let virtual_memory = facts.virtual_memory.or_else(|| (!abilities.options.expandable_segments).then_some(false));
         let facts = Facts { at_limit, capturing, virtual_memory, ..facts };
         self.stats.count(Event::Ooms);
+        self.history.note(Action::Oom, facts.memory.free.unwrap_or(0), request.size, stream.raw as u64);
         let text = facts.text();
         hooks::OBSERVERS.tell(|| OutOfMemory {
             device: self.device,

@@ -7,6 +7,7 @@
 //! - `policy`    how much to take from the driver, and in handles of which size
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory
 //! - `segment`   memory from the driver and back
+//! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `ladder`    what happens when nothing fits: from a second look to the out-of-memory error
 //! - `message`   what that error says
@@ -22,6 +23,7 @@ mod message;
 mod model;
 mod order;
 mod physical;
+pub mod picture;
 mod policy;
 mod segment;
 mod stitch;
@@ -34,6 +36,7 @@ pub use core::{Core, Lock};
 
 use crate::base::Result;
 use crate::device;
+use crate::memory::history::History;
 use crate::memory::options::Options;
 use crate::memory::poison;
 use crate::memory::stats::Stats;
@@ -63,6 +66,7 @@ pub struct Cache {
     pub device: i32,
     pub core: Lock,
     pub stats: &'static Totals,
+    pub history: &'static History,
     driving: Mutex<()>,
     climbing: Mutex<()>,
     growing: Mutex<()>,
@@ -73,10 +77,12 @@ impl Cache {
     /// `memory`: bytes of the device.
     pub fn new(device: i32, memory: u64, limit: Option<usize>) -> Cache {
         let stats: &'static Totals = Box::leak(Box::new(Totals::new(memory)));
+        let history: &'static History = Box::leak(Box::new(History::idle()));
         Cache {
             device,
-            core: Lock::new(Core::new(device, limit, stats)),
+            core: Lock::new(Core::new(device, limit, stats, history)),
             stats,
+            history,
             driving: Mutex::new(()),
             climbing: Mutex::new(()),
             growing: Mutex::new(()),

@@ -6,6 +6,7 @@ use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, Lock, Request, SMALL_LIMIT, StreamKey};
 use super::front::{self, Thread};
 use super::{StreamSlot, tls};
+use crate::memory::history::History;
 use crate::memory::lookup;
 use crate::memory::stats::Family;
 use crate::memory::sync::Mutex;
@@ -50,7 +51,7 @@ impl World {
         static BASE: AtomicUsize = AtomicUsize::new(0x5c00_0000_0000);
         assert!(block::reserve());
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
-        let mut core = Core::new(1000, None, totals);
+        let mut core = Core::new(1000, None, totals, Box::leak(Box::new(History::idle())));
         let mut areas = Vec::new();
         let slots = std::array::from_fn(|raw| {
             let slot = core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap();

@@ -355,6 +355,7 @@ impl Cache {
         let handle = core.count_handle(None, size, request.small);
         core.physical.map(handle, base);
         core.unmapped.remove(&base);
+        core.tell_memory(first, true);
         core.make_free(first);
         core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
     }
@@ -438,6 +439,7 @@ impl Cache {
             // Owned nowhere for a moment, so that all places are alike.
             let spans: Vec<_> = idle.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
             for block in core.cut_out_all(&spans) {
+                core.tell_memory(block, false);
                 core.make_hole(block, State::Moved);
             }
             let mut taken = Vec::new();
@@ -475,6 +477,7 @@ impl Cache {
             let mut core = self.core.lock();
             match given {
                 Ok(()) => {
+                    core.tell_given(&mapping, block);
                     core.physical.unmap(mapping.start);
                     if raw.is_some() { core.make_hole(block, State::Unmapped) } else { core.forget_area(block) }
                 }
@@ -496,6 +499,7 @@ impl Cache {
                 let mut core = self.core.lock();
                 block::at(owner).set_owner(COMMON);
                 block::at(owner).set_ticket(0);
+                core.tell_kept(owner);
                 core.make_free(owner);
                 kept.for_each(|block| core.make_hole(block, State::Moved));
             }

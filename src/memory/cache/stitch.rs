@@ -537,6 +537,7 @@ impl Core {
                 if block::at(*id).owner() == slot {
                     ticket = ticket.max(block::at(*id).ticket());
                 }
+                self.tell_memory(*id, false);
                 self.make_hole(*id, State::Moved);
             }
         }
@@ -556,6 +557,7 @@ impl Core {
             self.make_hole(space, State::Moved);
             space = right;
         }
+        self.tell_memory(space, true);
         if plan.front != NIL {
             self.hand_to(plan.front, slot, ticket);
             self.make_free(plan.front);
@@ -608,8 +610,10 @@ impl Core {
             }
         }
         for id in cut.drain(stay..spans.len()) {
+            self.tell_memory(id, false);
             self.make_hole(id, State::Moved);
         }
+        cut[stay..].iter().for_each(|id| self.tell_memory(*id, true));
         let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
         while block::at(first).end() < to {
             self.pool.join(block::table(), first);

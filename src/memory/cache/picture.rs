@@ -1,0 +1,191 @@
+//! A device's memory as a snapshot shows it, and what the history is told under the lock.
+
+use super::block::{self, BlockId, State};
+use super::core::COMMON;
+use super::physical::Mapping;
+use super::{Cache, Core, StreamSlot};
+use crate::memory::history::{Action, Draft, Mode, texts};
+use crate::memory::stats::Stats;
+use crate::runtime::Address;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What a block is for its program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Use {
+    Inactive = 0,
+    Allocated = 1,
+    /// Freed, but other streams may still use it.
+    PendingFree = 2,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    pub address: Address,
+    pub size: usize,
+    /// 0: inactive.
+    pub requested: usize,
+    pub state: Use,
+    /// As the driver has it; 0 for memory of none.
+    pub stream: u64,
+    pub annotation: u32,
+}
+
+/// Memory in one stretch. Of virtual memory: mapped, and owned there; it serves all streams.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    pub device: i32,
+    pub address: Address,
+    pub size: usize,
+    pub stream: u64,
+    pub small: bool,
+    pub expandable: bool,
+    pub allocated: usize,
+    /// And pending.
+    pub active: usize,
+    pub requested: usize,
+    /// The pool that it belongs to; torch's default one.
+    pub pool: (u64, u64),
+    /// In the snapshot's list.
+    pub blocks: Range<usize>,
+}
+
+/// One device, as it was at one moment.
+pub struct Picture {
+    pub segments: Vec<Segment>,
+    pub blocks: Vec<Block>,
+    pub stats: Stats,
+    pub history: Draft,
+}
+
+impl Core {
+    fn raw_of(&self, slot: StreamSlot) -> u64 {
+        if slot == COMMON { 0 } else { self.slots[slot as usize].key.raw as u64 }
+    }
+
+    #[inline]
+    pub fn tell(&self, action: Action, address: Address, size: usize, slot: StreamSlot) {
+        if self.history.traces() {
+            self.history.note(action, address, size, self.raw_of(slot));
+        }
+    }
+
+    /// Memory comes to a block, or leaves it. A plain segment goes as a whole: `tell_given`.
+    pub fn tell_memory(&self, id: BlockId, comes: bool) {
+        let block = block::at(id);
+        match (block.mapped(), comes) {
+            // Of no stream, as the segments: what is beside it joins it whosever it is.
+            (true, true) => self.tell(Action::SegmentMap, block.address(), block.size(), COMMON),
+            (true, false) => self.tell(Action::SegmentUnmap, block.address(), block.size(), COMMON),
+            (false, true) => self.tell(Action::SegmentAlloc, block.address(), block.size(), block.owner()),
+            (false, false) => {}
+        }
+    }
+
+    pub fn tell_given(&self, mapping: &Mapping, id: BlockId) {
+        if !block::at(id).mapped() {
+            self.tell(Action::SegmentFree, mapping.start, mapping.size, block::at(id).owner());
+        }
+    }
+
+    /// What was to go stays.
+    pub fn tell_kept(&self, id: BlockId) {
+        if block::at(id).mapped() {
+            self.tell_memory(id, true);
+        }
+    }
+
+    /// All fronts are stopped.
+    fn record_history(&mut self, mode: Mode, most: usize, clear: bool) {
+        let was_on = self.history.is_on();
+        self.all_fronts().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
+        self.history.set(mode, most, clear);
+        if !was_on || clear {
+            let blocks = self.areas.iter().flatten().flat_map(|area| block::chain(area.first)).map(block::at);
+            blocks.filter(|block| block.state() == State::Allocated).for_each(|block| block.set_annotation(texts::NONE));
+        }
+    }
+
+    /// All fronts are stopped, and nothing is in the driver's hands.
+    fn picture(&self) -> Picture {
+        let pending: HashMap<BlockId, usize> = self.pending.iter().map(|pending| (pending.block, pending.requested)).collect();
+        let (mut segments, mut blocks) = (Vec::new(), Vec::new());
+        for area in self.areas.iter().flatten() {
+            let mut open = None;
+            for id in block::chain(area.first) {
+                let record = block::at(id);
+                if matches!(record.state(), State::Unmapped | State::Moved | State::Busy | State::Unused) {
+                    segments.extend(open.take());
+                    continue;
+                }
+                let segment = open.get_or_insert_with(|| Segment {
+                    device: self.device,
+                    address: record.address(),
+                    size: 0,
+                    stream: 0,
+                    small: area.small,
+                    expandable: !area.plain,
+                    allocated: 0,
+                    active: 0,
+                    requested: 0,
+                    pool: (0, 0),
+                    blocks: blocks.len()..blocks.len(),
+                });
+                self.draw(segment, &mut blocks, id, pending.get(&id).copied());
+            }
+            segments.extend(open);
+        }
+        segments.sort_by_key(|segment| segment.address);
+        let history = self.history.draft(self.all_fronts().filter_map(|front| front.writer()));
+        Picture { segments, blocks, stats: self.stats.stats(), history }
+    }
+
+    fn draw(&self, segment: &mut Segment, blocks: &mut Vec<Block>, id: BlockId, pending: Option<usize>) {
+        let record = block::at(id);
+        let (address, size) = (record.address(), record.size());
+        let stream = self.raw_of(self.slot_of_block(id));
+        let (state, requested) = match (record.state(), pending) {
+            (State::Allocated, _) => (Use::Allocated, record.requested()),
+            (_, Some(requested)) => (Use::PendingFree, requested),
+            _ => (Use::Inactive, 0),
+        };
+        let annotated = state == Use::Allocated && self.history.is_on();
+        segment.size += size;
+        segment.requested += requested;
+        match state {
+            Use::Allocated => (segment.allocated, segment.active) = (segment.allocated + size, segment.active + size),
+            Use::PendingFree => segment.active += size,
+            Use::Inactive => {}
+        }
+        if !segment.expandable && stream != 0 {
+            segment.stream = stream;
+        }
+        // What threads keep free is cut as they ask for it.
+        if let Some(last) = blocks[segment.blocks.start..].last_mut()
+            && (last.state, state) == (Use::Inactive, Use::Inactive)
+            && last.stream == stream
+        {
+            last.size += size;
+            return;
+        }
+        let annotation = if annotated { record.annotation() } else { texts::NONE };
+        blocks.push(Block { address, size, requested, state, stream, annotation });
+        segment.blocks.end = blocks.len();
+    }
+}
+
+impl Cache {
+    pub fn record_history(&self, mode: Mode, most: usize, clear: bool) {
+        self.core.lock().record_history(mode, most, clear);
+    }
+
+    /// Nothing is being mapped meanwhile, so that all that is reserved is seen; but nobody waits for the device.
+    pub fn picture(&self) -> Picture {
+        let _growing = self.growing.lock();
+        let core = self.core.lock();
+        let active = core.stats.active().bytes;
+        self.history.note(Action::Snapshot, 0, active, 0);
+        core.picture()
+    }
+}

@@ -1,0 +1,337 @@
+//! The history of a device's memory: what was allocated, freed, mapped and asked for, by whom and when.
+//!
+//! Threads write into chunks of their own, with no lock and no line that others read; a full chunk is handed in and another one taken. The
+//! oldest chunks are written again when there are more entries than asked for. While nothing is recorded none of it is touched: a front
+//! has a writer only if its device records (`cache/front.rs`).
+
+mod clock;
+mod record;
+pub mod texts;
+
+pub use record::{Action, Record, Writer};
+
+use parking_lot::Mutex;
+use record::Chunk;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// What is recorded (torch's `enabled`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mode {
+    Off = 0,
+    /// What blocks in use were annotated with.
+    State = 1,
+    /// And what happens.
+    All = 2,
+}
+
+/// Of one device. Never freed.
+pub struct History {
+    mode: AtomicU8,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    /// Entries that a snapshot has at most.
+    most: usize,
+    /// Who writes, the common chunk counted; and how many there ever were at once.
+    writers: usize,
+    most_writers: usize,
+    /// Handed in, the oldest first.
+    full: VecDeque<Arc<Vec<Record>>>,
+    held: usize,
+    lost: u64,
+    /// What is no younger than this has gaps.
+    lost_until: u64,
+    /// What is told under a lock or rarely, by any thread.
+    common: Chunk,
+    began: clock::Point,
+}
+
+/// An entry as a snapshot has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub record: Record,
+    /// Microseconds since 1970.
+    pub time: i64,
+}
+
+impl Entry {
+    /// Of an entry that has none 0; of a failure what the device had free.
+    pub fn address(&self) -> u64 {
+        if self.record.action == Action::UserDefined { 0 } else { self.record.address }
+    }
+}
+
+/// Everything that was recorded and kept, without gaps, the oldest first.
+#[derive(Default)]
+pub struct Trace {
+    pub entries: Vec<Entry>,
+    /// Older entries that were not kept.
+    pub lost: u64,
+}
+
+/// Taken quickly; `finish` makes a trace of it.
+pub struct Draft {
+    full: Vec<Arc<Vec<Record>>>,
+    open: Vec<Record>,
+    most: usize,
+    lost: u64,
+    lost_until: u64,
+    began: clock::Point,
+}
+
+impl History {
+    /// That records nothing.
+    pub fn idle() -> History {
+        History { mode: AtomicU8::new(Mode::Off as u8), kept: Mutex::new(Kept::new()) }
+    }
+
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.mode.load(Relaxed) != Mode::Off as u8
+    }
+
+    #[inline]
+    pub fn traces(&self) -> bool {
+        self.mode.load(Relaxed) == Mode::All as u8
+    }
+
+    /// No writer may be left that was made before. What is not recorded any more is forgotten.
+    pub fn set(&self, mode: Mode, most: usize, clear: bool) {
+        let mut kept = self.kept.lock();
+        if clear || mode != Mode::All || !self.traces() {
+            *kept = Kept::new();
+        }
+        kept.most = most;
+        kept.shrink();
+        self.mode.store(mode as u8, Relaxed);
+    }
+
+    /// For a front whose device records. None: it does not.
+    pub fn writer(&'static self, stream: u64) -> Option<Writer> {
+        self.is_on().then(|| {
+            let mut kept = self.kept.lock();
+            kept.writers += 1;
+            kept.most_writers = kept.most_writers.max(kept.writers);
+            Writer::new(self, stream, self.traces())
+        })
+    }
+
+    /// What a writer has is everybody's. Nobody uses it any more.
+    pub fn gather(&self, mut writer: Writer) {
+        let mut kept = self.kept.lock();
+        kept.writers -= 1;
+        kept.keep(writer.take());
+    }
+
+    /// An event with no writer of its own.
+    pub fn note(&self, action: Action, address: usize, size: usize, stream: u64) {
+        if !self.traces() {
+            return;
+        }
+        let annotation = texts::current();
+        let mut kept = self.kept.lock();
+        // Under the lock: what follows has a later time.
+        let time = clock::ticks_after();
+        let record = Record { time, address: address as u64, size: size as u64, stream, annotation, action };
+        if !kept.common.push(record) {
+            let full = std::mem::take(&mut kept.common);
+            kept.common = kept.turn(full);
+            if !kept.common.push(record) {
+                kept.lose(time);
+            }
+        }
+    }
+
+    /// A full chunk, for an empty one.
+    fn hand_in(&self, chunk: Chunk) -> Chunk {
+        self.kept.lock().turn(chunk)
+    }
+
+    fn lose(&self, time: u64) {
+        self.kept.lock().lose(time);
+    }
+
+    /// All that is recorded so far. `open`: what the writers have; all of them stand still.
+    pub fn draft<'a>(&self, open: impl Iterator<Item = &'a Writer>) -> Draft {
+        let kept = self.kept.lock();
+        let mut all: Vec<Record> = open.flat_map(Writer::records).copied().collect();
+        all.extend_from_slice(kept.common.records());
+        let Kept { most, lost, lost_until, began, .. } = *kept;
+        Draft { full: kept.full.iter().cloned().collect(), open: all, most, lost, lost_until, began }
+    }
+}
+
+impl Kept {
+    fn new() -> Kept {
+        Kept {
+            most: 0,
+            writers: 1,
+            most_writers: 1,
+            full: VecDeque::new(),
+            held: 0,
+            lost: 0,
+            lost_until: 0,
+            common: Chunk::default(),
+            began: clock::Point::now(),
+        }
+    }
+
+    fn keep(&mut self, chunk: Chunk) -> Option<Vec<Record>> {
+        let records = chunk.into_records();
+        if !records.is_empty() {
+            self.held += records.len();
+            self.full.push_back(Arc::new(records));
+        }
+        self.shrink()
+    }
+
+    /// The oldest chunks go while the others hold enough; one of them may be written again. Of each writer one chunk at most reaches back
+    /// behind the last that goes, so what is left without gaps is enough too.
+    fn shrink(&mut self) -> Option<Vec<Record>> {
+        let mut spare = None;
+        let enough = self.most.saturating_add(self.most_writers * Chunk::SIZE);
+        while let Some(oldest) = self.full.front()
+            && self.held - oldest.len() >= enough
+        {
+            let last = oldest.last().map_or(0, |record| record.time);
+            self.held -= oldest.len();
+            self.lost += oldest.len() as u64;
+            self.lost_until = self.lost_until.max(last);
+            spare = self.full.pop_front().and_then(|oldest| Arc::try_unwrap(oldest).ok());
+        }
+        spare
+    }
+
+    fn turn(&mut self, full: Chunk) -> Chunk {
+        let spare = self.keep(full).unwrap_or_default();
+        Chunk::make(spare)
+    }
+
+    fn lose(&mut self, time: u64) {
+        self.lost += 1;
+        self.lost_until = self.lost_until.max(time);
+    }
+}
+
+impl Draft {
+    pub fn finish(self) -> Trace {
+        let scale = clock::Scale::since(self.began);
+        let mut records: Vec<Record> = Vec::with_capacity(self.full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.open.len());
+        self.full.iter().for_each(|chunk| records.extend_from_slice(chunk));
+        records.extend_from_slice(&self.open);
+        let all = records.len();
+        if self.lost > 0 {
+            records.retain(|record| record.time > self.lost_until);
+        }
+        // Stable: what a thread did at once stays in its order.
+        records.sort_by_key(|record| record.time);
+        records.drain(..records.len().saturating_sub(self.most));
+        let lost = self.lost + (all - records.len()) as u64;
+        let entries = records.into_iter().map(|record| Entry { record, time: scale.microseconds(record.time) }).collect();
+        Trace { entries, lost }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(most: usize) -> &'static History {
+        let history: &'static History = Box::leak(Box::new(History::idle()));
+        history.set(Mode::All, most, false);
+        history
+    }
+
+    fn trace(history: &History, writers: &[Writer]) -> Trace {
+        history.draft(writers.iter()).finish()
+    }
+
+    #[test]
+    fn the_newest_are_kept_and_the_others_counted() {
+        for (most, count) in [(1, 10_000), (100, 10_000), (1000, 999), (3000, 3000), (3000, 3001), (usize::MAX, 5000)] {
+            let history = history(most);
+            let mut writer = history.writer(7).unwrap();
+            (0..count).for_each(|at| _ = writer.allocated(at, 1, false));
+            let trace = trace(history, &[writer]);
+            assert_eq!(trace.entries.len(), count.min(most));
+            assert_eq!(trace.lost as usize + trace.entries.len(), count);
+            let addresses: Vec<_> = trace.entries.iter().map(|entry| entry.record.address as usize).collect();
+            assert_eq!(addresses, (count - addresses.len()..count).collect::<Vec<_>>());
+            assert!(trace.entries.iter().all(|entry| entry.record.stream == 7));
+            let held = history.kept.lock().held;
+            assert!(held <= most.saturating_add(3 * Chunk::SIZE), "{held} entries are held for {most}");
+        }
+    }
+
+    /// One thread's chunk spans much time: what lies beside a gap is lost too.
+    #[test]
+    fn what_is_kept_has_no_gaps() {
+        let history = history(1000);
+        let mut slow = history.writer(1).unwrap();
+        let mut quick = history.writer(2).unwrap();
+        let mut count = 0;
+        for round in 0..3000 {
+            quick.freed(round, 1);
+            count += 2;
+            if round % 100 == 0 {
+                slow.allocated(round, 1, true);
+                count += 1;
+            }
+        }
+        let trace = trace(history, &[slow, quick]);
+        assert_eq!(trace.lost + trace.entries.len() as u64, count);
+        assert_eq!(trace.entries.len(), 1000);
+        assert!(trace.entries.windows(2).all(|pair| pair[0].record.time <= pair[1].record.time && pair[0].time <= pair[1].time));
+        let frees: Vec<_> = trace.entries.iter().filter(|entry| entry.record.action == Action::FreeRequested).collect();
+        assert!(frees.windows(2).all(|pair| pair[0].record.address + 1 == pair[1].record.address));
+    }
+
+    #[test]
+    fn what_is_off_is_forgotten_and_what_goes_on_is_kept() {
+        let history = history(100);
+        history.note(Action::Oom, 1, 2, 3);
+        history.set(Mode::All, 200, false);
+        assert_eq!(trace(history, &[]).entries.len(), 1);
+        history.set(Mode::All, 200, true);
+        assert_eq!(trace(history, &[]).entries.len(), 0);
+        history.note(Action::Oom, 1, 2, 3);
+        history.set(Mode::State, 200, false);
+        history.note(Action::Oom, 1, 2, 3);
+        let mut writer = history.writer(0).unwrap();
+        assert_eq!(writer.allocated(1, 1, false), texts::NONE);
+        writer.freed(1, 1);
+        assert_eq!(trace(history, &[writer]).entries.len(), 0);
+        history.set(Mode::Off, 0, false);
+        assert!(history.writer(0).is_none() && !history.is_on());
+    }
+
+    #[test]
+    fn a_writer_that_ends_leaves_its_records() {
+        let history = history(10);
+        let mut writer = history.writer(0).unwrap();
+        (0..4).for_each(|at| writer.freed(at, 1));
+        history.gather(writer);
+        history.note(Action::Snapshot, 0, 0, 0);
+        let found = trace(history, &[]);
+        assert_eq!((found.entries.len(), found.lost), (9, 0));
+        assert_eq!(found.entries[8].record.action, Action::Snapshot);
+    }
+
+    #[test]
+    fn chunks_are_written_again_unless_somebody_reads_them() {
+        let history = history(Chunk::SIZE);
+        let all = |history: &History, writer: &Writer| history.draft(std::iter::once(writer)).finish();
+        let mut writer = history.writer(0).unwrap();
+        (0..10 * Chunk::SIZE).for_each(|at| _ = writer.allocated(at, 1, false));
+        let draft = history.draft(std::iter::once(&writer));
+        (0..10 * Chunk::SIZE).for_each(|at| _ = writer.allocated(at, 2, false));
+        let before = draft.finish();
+        assert!(before.entries.len() == Chunk::SIZE && before.entries.iter().all(|entry| entry.record.size == 1));
+        let now = all(history, &writer);
+        assert!(now.entries.len() == Chunk::SIZE && now.entries.iter().all(|entry| entry.record.size == 2));
+    }
+}

@@ -1,0 +1,124 @@
+//! What the caches hold, and what happened there as far as it was recorded (torch.cuda.memory._snapshot): taken of each device at one
+//! moment, then anybody's to read, and to write as pickle, JSON or a page.
+
+mod check;
+mod form;
+mod json;
+mod page;
+mod pickle;
+
+use super::cache::picture::Picture;
+pub use super::cache::picture::{Block, Segment, Use};
+pub use super::history::{Action, Entry, Trace};
+use super::options::{self, Options};
+use super::stats::Stats;
+use crate::base::{Error, Result, Status};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// So that two threads may write the same file.
+static PARTS: AtomicU64 = AtomicU64::new(0);
+
+pub struct Snapshot {
+    /// By device, then by address.
+    pub segments: Vec<Segment>,
+    /// By segment, then by address.
+    pub blocks: Vec<Block>,
+    /// One for each device, also for those that were not asked for.
+    pub traces: Vec<Trace>,
+    pub stats: Vec<Stats>,
+    pub options: Options,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Format {
+    /// Protocol 2, as torch's viewers read it.
+    Pickle = 1,
+    Json = 2,
+    /// A page that shows it in any browser.
+    Html = 3,
+}
+
+impl Format {
+    pub fn of(number: i32) -> Result<Format> {
+        let known = [Format::Pickle, Format::Json, Format::Html].into_iter().find(|format| *format as i32 == number);
+        known.ok_or_else(|| {
+            Error::invalid_argument(format!("There is no format {number}: it can be pickle (1), JSON (2) or a page of HTML (3)."))
+        })
+    }
+
+    /// By how a file's name ends.
+    fn of_file(path: &str) -> Format {
+        match Path::new(path).extension().and_then(|ending| ending.to_str()) {
+            Some("json") => Format::Json,
+            Some("html" | "htm") => Format::Html,
+            _ => Format::Pickle,
+        }
+    }
+}
+
+impl Snapshot {
+    /// `pictures`: of the devices asked for, one after the other.
+    pub(super) fn new(devices: usize, pictures: impl Iterator<Item = (usize, Picture)>) -> Snapshot {
+        let mut snapshot = Snapshot {
+            segments: Vec::new(),
+            blocks: Vec::new(),
+            traces: (0..devices).map(|_| Trace::default()).collect(),
+            stats: vec![Stats::default(); devices],
+            options: options::get(),
+        };
+        for (device, picture) in pictures {
+            let before = snapshot.blocks.len();
+            let moved = |segment: Segment| Segment { blocks: segment.blocks.start + before..segment.blocks.end + before, ..segment };
+            snapshot.segments.extend(picture.segments.into_iter().map(moved));
+            snapshot.blocks.extend(picture.blocks);
+            snapshot.stats[device] = picture.stats;
+            snapshot.traces[device] = picture.history.finish();
+        }
+        snapshot
+    }
+
+    fn blocks_of(&self, segment: &Segment) -> &[Block] {
+        &self.blocks[segment.blocks.clone()]
+    }
+
+    pub fn write(&self, format: Format, out: &mut dyn Write) -> io::Result<()> {
+        match format {
+            Format::Pickle => {
+                let mut pickle = pickle::Pickle::new(out)?;
+                form::write(self, &mut pickle)?;
+                pickle.finish()
+            }
+            Format::Json => form::write(self, &mut json::Json::new(out)),
+            Format::Html => page::write(self, out),
+        }
+    }
+
+    /// The whole file, or none: it gets its name when it is complete. What is no file, such as a pipe, is written to as it is.
+    pub fn save(&self, path: &str) -> Result<()> {
+        let format = Format::of_file(path);
+        let write = |file: File| {
+            let mut out = BufWriter::with_capacity(1 << 20, file);
+            self.write(format, &mut out)?;
+            out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
+        };
+        let written = match fs::metadata(path) {
+            Ok(there) if !there.is_file() => File::options().write(true).open(path).and_then(write),
+            _ => {
+                // Where a link leads to.
+                let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+                let mut part = place.clone().into_os_string();
+                part.push(format!(".{}-{}.part", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed)));
+                let moved = File::create(&part).and_then(write).and_then(|()| fs::rename(&part, place));
+                moved.inspect_err(|_| drop(fs::remove_file(&part)))
+            }
+        };
+        written.map_err(|error| {
+            let text = format!("The snapshot could not be written to '{path}': {error}.");
+            Error::new(Status::TCUDA_ERROR_SYSTEM, text).with_native(error.raw_os_error().unwrap_or(0))
+        })
+    }
+}
