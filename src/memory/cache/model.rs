@@ -6,7 +6,7 @@ use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, Lock, Request, SMALL_LIMIT, StreamKey};
 use super::front::{self, Thread};
 use super::{StreamSlot, tls};
-use crate::memory::history::History;
+use crate::memory::history::{Action, History, Mode};
 use crate::memory::lookup;
 use crate::memory::stats::Family;
 use crate::memory::sync::Mutex;
@@ -161,6 +161,31 @@ impl World {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     }
 
+    /// The entries since the last time, one after the other, lead to what is in use; then they are forgotten.
+    fn check_history(&self) {
+        let mut core = self.core.lock();
+        let trace = core.history.draft(core.all_fronts().filter_map(|front| front.writer())).finish();
+        let mut blocks: BTreeMap<usize, usize> = BTreeMap::new();
+        for entry in &trace.entries {
+            let (address, size) = (entry.record.address as usize, (entry.record.size as usize).next_multiple_of(512));
+            match entry.record.action {
+                Action::Alloc => {
+                    let before = blocks.range(..address + size).next_back().map_or(0, |(start, size)| start + size);
+                    assert!(before <= address, "entries of two blocks in one place");
+                    blocks.insert(address, size);
+                }
+                Action::FreeRequested => assert_eq!(blocks.get(&address), Some(&size), "an entry of a free of no block"),
+                Action::FreeCompleted => assert_eq!(blocks.remove(&address), Some(size), "an entry of the end of no block"),
+                other => panic!("an entry of {other:?}"),
+            }
+        }
+        assert_eq!(trace.lost, 0);
+        // What other streams use is freed, and has no end yet.
+        core.pending.iter().for_each(|pending| _ = blocks.remove(&block::at(pending.block).address()));
+        assert_eq!(blocks, *self.live.lock().unwrap(), "entries of what is in use");
+        core.record_history(Mode::All, usize::MAX, true);
+    }
+
     /// Everything is freed, every thread ends: then each area is one free block again, and nothing is counted.
     fn end(&self) {
         let left: Vec<usize> = self.live.lock().unwrap().keys().copied().collect();
@@ -221,6 +246,17 @@ fn all_threads_at_once(rounds: usize, defect: Defect) -> Result<(), String> {
     let world = Arc::new(World::new());
     explore(rounds, 1, defect, move || {
         world.run::<3>(churn);
+        world.end();
+    })
+}
+
+/// The same while the history is recorded.
+fn all_threads_record(rounds: usize, defect: Defect) -> Result<(), String> {
+    let world = Arc::new(World::new());
+    explore(rounds, 4, defect, move || {
+        world.core.lock().record_history(Mode::All, usize::MAX, true);
+        world.run::<3>(churn);
+        world.check_history();
         world.end();
     })
 }
@@ -289,6 +325,11 @@ fn read_meanwhile(rounds: usize, defect: Defect) -> Result<(), String> {
 #[test]
 fn no_order_of_steps_gives_a_block_to_two() {
     all_threads_at_once(3000 * effort(), Defect::None).unwrap();
+}
+
+#[test]
+fn no_order_of_steps_loses_an_entry_of_the_history() {
+    all_threads_record(2000 * effort(), Defect::None).unwrap();
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Core {
     }
 
     /// All fronts are stopped.
-    fn record_history(&mut self, mode: Mode, most: usize, clear: bool) {
+    pub fn record_history(&mut self, mode: Mode, most: usize, clear: bool) {
         let was_on = self.history.is_on();
         self.all_fronts().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
         self.history.set(mode, most, clear);
