@@ -49,6 +49,10 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_EVENT_DISABLE_TIMING (2u)
 #define TCUDA_EVENT_INTERPROCESS (4u)
 
+/* Flags of tcuda_host_register: CUDA's bits. The memory is a device's registers; devices only read it. */
+#define TCUDA_HOST_REGISTER_IO_MEMORY (4u)
+#define TCUDA_HOST_REGISTER_READ_ONLY (8u)
+
 /* Stages of tcuda_pressure_t: what comes next. */
 #define TCUDA_PRESSURE_WAIT (1)
 #define TCUDA_PRESSURE_GIVE_BACK (2)
@@ -79,6 +83,7 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
 #define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
 #define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
+#define TCUDA_HOST_MEMORY_STATS_INIT {sizeof(tcuda_host_memory_stats_t), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}}
 #define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SNAPSHOT_INFO_INIT {sizeof(tcuda_snapshot_info_t), 0, 0, 0, 0, 0}
@@ -422,6 +427,41 @@ typedef struct tcuda_memory_stats_t {
      */
     int64_t max_split_size;
 } tcuda_memory_stats_t;
+
+/**
+ * Times of calls of the driver, in microseconds.
+ */
+typedef struct tcuda_host_time_t {
+    int64_t total;
+    int64_t max;
+    int64_t min;
+    int64_t count;
+    int64_t avg;
+} tcuda_host_time_t;
+
+/**
+ * torch.cuda.host_memory_stats. Sizes are bytes.
+ */
+typedef struct tcuda_host_memory_stats_t {
+    size_t struct_size;
+    /**
+     * Segments held from the driver.
+     */
+    struct tcuda_stat_t allocations;
+    /**
+     * Held from the driver.
+     */
+    struct tcuda_stat_t allocated_bytes;
+    /**
+     * Blocks between allocation and the end of all their uses.
+     */
+    struct tcuda_stat_t active_requests;
+    struct tcuda_stat_t active_bytes;
+    int64_t num_host_alloc;
+    int64_t num_host_free;
+    struct tcuda_host_time_t host_alloc_time;
+    struct tcuda_host_time_t host_free_time;
+} tcuda_host_memory_stats_t;
 
 /**
  * What a pressure callback is told. Sizes are bytes.
@@ -1399,6 +1439,122 @@ tcuda_status_t tcuda_memory_check_poison(uint64_t *count, int32_t device);
  */
 const char *tcuda_get_allocator_backend(void);
 
+/* ==== Pinned host memory ======================================================================================================
+ * A cache of pinned host memory (torch's caching host allocator, `pin_memory`): memory of the host that every device reaches by itself, so
+ * that copies run beside the host. Sizes are rounded up to whole pages of 4 KiB, below that to 512 bytes; segments of the driver are cut
+ * and joined again. It belongs to no device and no stream, and any thread may free any block.
+ * The host writes this memory as soon as it has it. So a block that streams use is given out again only when each of them is past what it
+ * had got until the free, and that holds for the stream that used it last too (device memory can go back to its own stream at once).
+ * tcuda's copies and tensors note their use by themselves; everything else is made known with tcuda_host_record_stream. A use by a stream
+ * that is being captured lasts until the capture ends; what a graph is to use again has to stay allocated.
+ * Options of TCUDA_ALLOC_CONF begin with `pinned_`; docs/PINNED.md has them.
+ */
+
+/**
+ * Allocates pinned host memory from the cache (torch.empty(..., pin_memory=True), cudaHostAlloc). What it holds is not defined.
+ *
+ * @param ptr  gets the address: a multiple of 4096, below a page of 512; NULL for size 0.
+ * @param size bytes.
+ * @return TCUDA_ERROR_OUT_OF_HOST_MEMORY when the limit or the machine has no room, after the streams that use freed blocks were waited
+ *         for and all free memory was given back. Other errors are the driver's.
+ */
+tcuda_status_t tcuda_host_malloc_cached(void **ptr, size_t size);
+
+/**
+ * Gives a block of tcuda_host_malloc_cached back. From any thread, also while a host function runs: nothing is asked of the driver.
+ * After tcuda_shutdown it does nothing.
+ *
+ * @param ptr start of a block; NULL does nothing.
+ * @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
+ */
+tcuda_status_t tcuda_host_free_cached(void *ptr);
+
+/**
+ * Notes that a stream uses a block (torch's CachingHostAllocator_recordEvent). When the block is freed, it is given out again only after
+ * the work that the stream had been given until then. Costs no call of the driver, neither now nor at the free.
+ *
+ * @param ptr    an address in a block; NULL does nothing. Memory of somebody else is TCUDA_ERROR_INVALID_POINTER.
+ * @param stream of any device; NULL: the default stream of the current device.
+ */
+tcuda_status_t tcuda_host_record_stream(void *ptr, tcuda_stream_t stream);
+
+/**
+ * Gives all free pinned memory back to the driver (torch's CachingHostAllocator_emptyCache). Waits for the streams that use freed blocks;
+ * what a capturing stream uses stays. The driver waits for all devices when it takes pinned memory back.
+ */
+tcuda_status_t tcuda_host_empty_cache(void);
+
+/**
+ * All statistics of pinned memory (torch.cuda.host_memory_stats). All zero before the first allocation. Figures are exact while no thread
+ * allocates or frees; the peaks of what is active are exact while one thread does.
+ *
+ * @param stats struct_size has to be set; gets the figures.
+ */
+tcuda_status_t tcuda_host_memory_stats(tcuda_host_memory_stats_t *stats);
+
+/**
+ * One figure by torch's key, such as `active_bytes.current` or `host_alloc_time.avg`. tcuda_host_memory_stat_key lists the keys; `segment.*`,
+ * `reserved_bytes.*` and `allocation.*`, as torch 2.7 had them, are `allocations.*`, `allocated_bytes.*` and `active_requests.*`.
+ *
+ * @param value gets the figure; bytes, a count or microseconds.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key.
+ */
+tcuda_status_t tcuda_host_memory_stat_get(int64_t *value,
+                                          const char *key);
+
+/**
+ * The keys of tcuda_host_memory_stat_get, sorted: index 0, 1, ... until NULL. Never freed, never fails.
+ */
+const char *tcuda_host_memory_stat_key(int32_t index);
+
+/**
+ * Every peak becomes the current figure (torch.cuda.reset_peak_host_memory_stats).
+ */
+tcuda_status_t tcuda_reset_peak_host_memory_stats(void);
+
+/**
+ * Every sum over time, counter and time becomes 0 (torch.cuda.reset_accumulated_host_memory_stats).
+ */
+tcuda_status_t tcuda_reset_accumulated_host_memory_stats(void);
+
+/**
+ * Limits what the cache of pinned memory holds; also `pinned_limit_mb` of TCUDA_ALLOC_CONF, the later counts. Less than is held: nothing
+ * is taken from the driver until enough went back.
+ *
+ * @param bytes UINT64_MAX: no limit.
+ */
+tcuda_status_t tcuda_host_set_memory_limit(uint64_t bytes);
+
+/**
+ * The limit in bytes, however it was set; UINT64_MAX without one.
+ */
+tcuda_status_t tcuda_host_get_memory_limit(uint64_t *bytes);
+
+/**
+ * Pins memory of the program where it lies, for every device (cudaHostRegister). It has to stay until tcuda_host_unregister.
+ *
+ * @param ptr   where it begins; need not be the start of a page.
+ * @param size  bytes, at least 1.
+ * @param flags 0, or TCUDA_HOST_REGISTER_*.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also where some of it is registered already, or is tcuda's own or a device's; the message says
+ *         what it meets. TCUDA_ERROR_INVALID_POINTER: there is no memory. Else the driver's.
+ */
+tcuda_status_t tcuda_host_register(void *ptr, size_t size, uint32_t flags);
+
+/**
+ * Ends what tcuda_host_register began (cudaHostUnregister). The driver waits for all devices. tcuda_shutdown does it for what is left, and
+ * afterwards this does nothing.
+ *
+ * @param ptr as it was registered; NULL does nothing.
+ * @return TCUDA_ERROR_INVALID_POINTER for anything else.
+ */
+tcuda_status_t tcuda_host_unregister(void *ptr);
+
+/**
+ * Whether an address is in pinned host memory, whoever pinned it (Tensor.is_pinned): false for device memory, plain host memory and NULL.
+ */
+tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
+
 /* ==== Memory pressure =========================================================================================================
  * When the cache of a device can satisfy a request neither from what is free nor from the driver, it climbs a ladder: it waits for other
  * streams, then gives all free memory back to the driver, then fails. Before each of these steps the pressure callbacks are asked, one
@@ -1699,8 +1855,9 @@ tcuda_status_t tcuda_tensor_to(tcuda_managed_tensor_t **out,
                                tcuda_stream_t stream);
 
 /**
- * A copy of a CPU tensor in pinned host memory (torch's Tensor.pin_memory, cudaHostAlloc), from and to which a device copies while the
- * host goes on. The work that uses it has to be done before it is destroyed.
+ * A copy of a CPU tensor in pinned host memory (torch's Tensor.pin_memory), a block of tcuda_host_malloc_cached, from and to which a device
+ * copies while the host goes on. It may be destroyed before tcuda's copies of it are done; other work that uses it is made known with
+ * tcuda_host_record_stream, or has to be done before.
  *
  * @param out       gets the tensor; to be destroyed in any case.
  * @param origin    may be NULL; as in tcuda_tensor_to: TCUDA_TENSOR_INPUT where the tensor is pinned already.

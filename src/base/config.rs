@@ -13,7 +13,7 @@ pub struct Variable {
 pub const VARIABLES: &[Variable] = &[
     Variable { name: "TCUDA_BACKEND", default: "cuda", meaning: "cuda, sim, or auto (cuda where there is a device, else sim)" },
     Variable { name: "TCUDA_CUDART_PATH", default: "", meaning: "the CUDA runtime library to load before any other" },
-    Variable { name: "TCUDA_ALLOC_CONF", default: "", meaning: "options of the device cache, as key:value,key:value" },
+    Variable { name: "TCUDA_ALLOC_CONF", default: "", meaning: "options of the caches of memory, as key:value,key:value" },
     Variable {
         name: "TCUDA_MEMORY_POISON",
         default: "0",

@@ -80,7 +80,7 @@ pub struct tcuda_memory_stats_t {
 }
 unsafe impl Growing for tcuda_memory_stats_t {}
 
-fn stat_out(stat: &Stat) -> tcuda_stat_t {
+pub(super) fn stat_out(stat: &Stat) -> tcuda_stat_t {
     tcuda_stat_t { current: stat.current, peak: stat.peak, allocated: stat.allocated, freed: stat.freed }
 }
 

@@ -25,6 +25,8 @@ pub mod event;
 
 pub mod memory;
 
+pub mod pinned;
+
 pub mod pressure;
 
 pub mod history;

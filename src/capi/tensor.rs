@@ -252,8 +252,9 @@ pub unsafe extern "C" fn tcuda_tensor_to(
     })
 }
 
-/// A copy of a CPU tensor in pinned host memory (torch's Tensor.pin_memory, cudaHostAlloc), from and to which a device copies while the
-/// host goes on. The work that uses it has to be done before it is destroyed.
+/// A copy of a CPU tensor in pinned host memory (torch's Tensor.pin_memory), a block of tcuda_host_malloc_cached, from and to which a device
+/// copies while the host goes on. It may be destroyed before tcuda's copies of it are done; other work that uses it is made known with
+/// tcuda_host_record_stream, or has to be done before.
 ///
 /// @param out       gets the tensor; to be destroyed in any case.
 /// @param origin    may be NULL; as in tcuda_tensor_to: TCUDA_TENSOR_INPUT where the tensor is pinned already.

@@ -67,6 +67,7 @@ impl End {
 pub fn find(address: Address) -> Result<api::Place> {
     match memory::device_of(address) {
         Some(device) => Ok(api::Place::Device { device }),
+        None if memory::pinned::holds(address) => Ok(api::Place::Pinned { device: device::CPU }),
         None => runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address)),
     }
 }
@@ -132,10 +133,22 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
         }
         Some(_) if from.stream.is_some() => enqueue(to, from, size, stream),
         _ => {
-            enqueue(to, from, size, stream)?;
             // Where the device reads pageable memory by itself, CUDA's copy may return before it is done.
-            if non_blocking && to.place != Place::Pageable { Ok(()) } else { stream.synchronize() }
+            let waits = !non_blocking || to.place == Place::Pageable;
+            if !waits {
+                record_pinned(&[to, from], stream);
+            }
+            enqueue(to, from, size, stream)?;
+            // Who waited leaves no use behind.
+            if waits { stream.synchronize().inspect_err(|_| record_pinned(&[to, from], stream)) } else { Ok(()) }
         }
+    }
+}
+
+/// Blocks of the pinned cache are not given out again before the stream is past the copy.
+fn record_pinned(ends: &[End], stream: Stream) {
+    for end in ends.iter().filter(|end| end.place == Place::Pinned) {
+        memory::pinned::record_stream_of(end.address, stream);
     }
 }
 
@@ -172,8 +185,10 @@ pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Res
     let stream = stream_near(handle, from_place.device().or(to_place.device()))?;
     let end = |address, place| End { address, place, stream: Some(stream) };
     for (address, place) in [(to, to_place), (from, from_place)] {
-        if place.device().is_some() {
-            memory::record_stream_of(address, stream)?;
+        match place {
+            Place::Pageable => {}
+            Place::Pinned => drop(memory::pinned::record_stream_of(address, stream)),
+            Place::Device(_) => memory::record_stream_of(address, stream)?,
         }
     }
     enqueue(end(to, to_place), end(from, from_place), size, stream)

@@ -80,6 +80,14 @@ fn out_of_range(device: i32, count: i32) -> Error {
         .on_device(device)
 }
 
+/// A device to do what belongs to none: the current one, unless that would make it a context or it is lost and another one does better.
+pub fn with_context() -> Result<i32> {
+    let runtime = runtime::runtime()?;
+    let current = runtime.get_device()?;
+    let is_good = |device: &i32| guard::has_context(runtime, *device) && lost::check(*device).is_ok();
+    Ok(std::iter::once(current).chain(0..runtime.device_count).find(is_good).unwrap_or(current))
+}
+
 /// The device that memory belongs to; `CPU` for host memory, pinned or not, and for NULL.
 pub fn of_pointer(address: Address) -> Result<i32> {
     if address == 0 {

@@ -1,20 +1,22 @@
 //! # memory
 //! Owns:   the device caches: what is allocated, free and reserved on every device, and in which order streams may have it again; the
-//!         history of that, and snapshots.
+//!         history of that, and snapshots; and the cache of pinned host memory (`pinned`).
 //! Uses:   stream, event, device, runtime, base.
 //! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order; a thread's fronts have none (`cache/front.rs`). Peer hooks run under device's
 //!         locks and take `growing` and `core`. `history` has one that is taken last, also by threads in their regions, for a moment.
+//!         Those of `pinned` are apart, and taken with none of these held.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
-//!         statistics, pressure, poison, snapshot),
-//!         tests/{cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
+//!         statistics, pressure, poison, snapshot, pinned),
+//!         tests/{pinned_model,pinned_order,cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
 
 mod cache;
 pub mod history;
 pub mod hooks;
 mod lookup;
 pub mod options;
+pub mod pinned;
 pub mod poison;
 pub mod snapshot;
 pub mod stats;
@@ -82,6 +84,7 @@ fn stream_goes(stream: Stream) -> Result<()> {
 fn thread_ends(thread: u64) {
     if process::is_running() {
         CACHES.get().into_iter().flatten().for_each(|cache| cache.thread_ends(thread));
+        pinned::thread_ends(thread);
     }
 }
 
@@ -313,11 +316,16 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     })
 }
 
-/// The same for any address: one inside a block means the block, memory of somebody else and another device's stream mean nothing.
+/// The same for any address: one inside a block means the block, also of pinned memory; memory of somebody else and another device's stream
+/// mean nothing.
 pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
     match block_around(address) {
         Some((start, device)) if device == stream.device => record_stream(start, stream),
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        None => {
+            pinned::record_stream_of(address, stream);
+            Ok(())
+        }
     }
 }
 
@@ -436,6 +444,7 @@ pub fn configure() -> Result<()> {
         // With all fronts stopped: where segments are plain from now on there are none.
         cache.core.lock().limit = limit;
     }
+    pinned::reconfigure();
     Ok(())
 }
 
@@ -478,6 +487,7 @@ pub fn shutdown() {
         cache.tear_down(runtime);
         cache.record_history(Mode::Off, 0, true);
     }
+    pinned::shutdown();
     poison::forget_all();
     poison::tell();
     options::reset();

@@ -1,4 +1,4 @@
-//! Options of the device cache: `TCUDA_ALLOC_CONF`, `key:value,key:value`, parsed strictly. One table of keys makes the struct, the
+//! Options of the caches: `TCUDA_ALLOC_CONF`, `key:value,key:value`, parsed strictly. One table of keys makes the struct, the
 //! parser, the text in effect and the list of the documentation.
 
 use crate::base::{Error, Result, config, log};
@@ -58,6 +58,18 @@ keys! {
         "a whole number from 11 to 4096", "size of a plain segment for blocks from 1 to 10 MiB";
     per_process_memory_fraction: f64 = 1.0, |text| share(text),
         "a number from 0 to 1", "the limit to start with, as a share of the device's memory";
+    pinned_limit_mb: Option<usize> = None, optional,
+        "none, or a whole number", "the limit of pinned host memory to start with";
+    pinned_max_cached_size_mb: Option<usize> = None, optional,
+        "none, or a whole number", "larger pinned segments are not kept: they go back at the next allocation that needs more than its thread keeps";
+    pinned_num_register_threads: usize = 1, |text| number(text, 1, 128).filter(|threads| threads.is_power_of_two()),
+        "a power of two from 1 to 128", "threads that touch pages before they are registered";
+    pinned_numa_node: Node = Node::Device, node,
+        "device, any or a node's number", "where pinned memory lies on a machine with several NUMA nodes: at the current device, anywhere, or on that node";
+    pinned_reserve_segment_size_mb: usize = 0, |text| number(text, 0, usize::MAX >> 20),
+        "a whole number", "pinned memory that is taken in one piece at the first need";
+    pinned_use_cuda_host_register: bool = false, flag,
+        "True or False", "pinned memory is pages of the kernel that are registered, instead of cudaHostAlloc's";
     slack: f64 = 0.045, |text| share(text),
         "a number from 0 to 1", "how much more than was ever in use may be held before free memory is mapped a second time instead";
     stream_wait: StreamWait = StreamWait::AtLimit, |text| word(text, &[StreamWait::Never, StreamWait::AtLimit, StreamWait::AtBudget]),
@@ -78,6 +90,15 @@ pub enum StreamWait {
     Never,
     AtLimit,
     AtBudget,
+}
+
+/// Where pinned memory lies, where there is a choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Node {
+    /// At the device that is current when it is allocated.
+    Device,
+    Any,
+    Given(u32),
 }
 
 /// A value as the text in effect has it.
@@ -101,6 +122,22 @@ impl Value for StreamWait {
             StreamWait::AtBudget => "at_budget",
         };
         word.into()
+    }
+}
+
+impl Value for Node {
+    fn show(&self) -> String {
+        match self {
+            Node::Device => "device".into(),
+            Node::Any => "any".into(),
+            Node::Given(node) => node.to_string(),
+        }
+    }
+}
+
+impl Value for Option<usize> {
+    fn show(&self) -> String {
+        self.map_or("none".into(), |number| number.to_string())
     }
 }
 
@@ -135,6 +172,15 @@ fn number(text: &str, least: usize, most: usize) -> Option<usize> {
     text.parse().ok().filter(|number| digits && (least..=most).contains(number))
 }
 
+fn optional(text: &str) -> Option<Option<usize>> {
+    if text == "none" { Some(None) } else { number(text, 0, usize::MAX).map(Some) }
+}
+
+fn node(text: &str) -> Option<Node> {
+    const MOST: usize = 1023;
+    word(text, &[Node::Device, Node::Any]).or_else(|| number(text, 0, MOST).map(|node| Node::Given(node as u32)))
+}
+
 fn share(text: &str) -> Option<f64> {
     text.parse().ok().filter(|share| (0.0..=1.0).contains(share))
 }
@@ -153,7 +199,6 @@ pub struct WithoutEffect {
 }
 
 const ANY_PART_SPLITS: &str = "a block of any size may be split: what is left joins its neighbours again";
-const NO_PINNED_CACHE: &str = "this version has no cache of pinned memory";
 
 const fn without_effect(name: &'static str, accepts: fn(&str) -> bool, why: &'static str) -> WithoutEffect {
     WithoutEffect { name, why, accepts }
@@ -171,13 +216,13 @@ pub const WITHOUT_EFFECT: &[WithoutEffect] = &[
     without_effect("expandable_segments_reserve", is_reserve, "addresses are reserved as they are needed"),
     without_effect("release_lock_on_cudamalloc", is_flag, "no thread that finds free memory waits for the driver in any case"),
     without_effect("graph_capture_record_stream_reuse", is_flag, "this version has no graphs"),
-    without_effect("pinned_use_cuda_host_register", is_flag, NO_PINNED_CACHE),
-    without_effect("pinned_num_register_threads", |text| number(text, 1, 128).is_some_and(usize::is_power_of_two), NO_PINNED_CACHE),
-    without_effect("pinned_use_background_threads", is_flag, NO_PINNED_CACHE),
-    without_effect("pinned_reserve_segment_size_mb", is_number, NO_PINNED_CACHE),
-    without_effect("pinned_max_round_threshold_mb", is_number, NO_PINNED_CACHE),
-    without_effect("pinned_max_cached_size_mb", is_number, NO_PINNED_CACHE),
-    without_effect("pinned_free_catch_all", is_flag, NO_PINNED_CACHE),
+    without_effect(
+        "pinned_use_background_threads",
+        is_flag,
+        "what streams are past is found out when memory is wanted, and held up by nothing",
+    ),
+    without_effect("pinned_max_round_threshold_mb", is_number, "sizes are rounded to pages, not to powers of two"),
+    without_effect("pinned_free_catch_all", is_flag, "pinned memory that the driver does not take back is kept"),
 ];
 
 fn is_flag(text: &str) -> bool {

@@ -7,7 +7,6 @@ use crate::base::{Error, Result, Status, log, process};
 use crate::copy::{self, Place};
 use crate::device;
 use crate::memory;
-use crate::runtime;
 use crate::stream;
 
 /// What a made tensor is to the one that it was made from.
@@ -39,7 +38,7 @@ enum Memory {
     None,
     /// With the run that it belongs to: what was made before a shutdown is not there after it.
     Device(usize, u32),
-    Pinned(usize),
+    Pinned(usize, u32),
     Host(Vec<Line>),
 }
 
@@ -48,7 +47,7 @@ impl std::fmt::Debug for Memory {
         let (kind, address) = match self {
             Memory::None => ("nothing", 0),
             Memory::Device(address, _) => ("device", *address),
-            Memory::Pinned(address) => ("pinned", *address),
+            Memory::Pinned(address, _) => ("pinned", *address),
             Memory::Host(lines) => ("host", lines.as_ptr() as usize),
         };
         write!(f, "{kind} {address:#x}")
@@ -59,7 +58,7 @@ impl Memory {
     fn address(&self) -> usize {
         match self {
             Memory::None => 0,
-            Memory::Device(address, _) | Memory::Pinned(address) => *address,
+            Memory::Device(address, _) | Memory::Pinned(address, _) => *address,
             Memory::Host(lines) => lines.as_ptr() as usize,
         }
     }
@@ -72,27 +71,16 @@ impl Memory {
         })?;
         Ok(Memory::Host(lines))
     }
-
-    fn pinned(bytes: usize) -> Result<Memory> {
-        const PORTABLE: u32 = 1;
-        runtime::runtime()?.host_alloc(bytes, PORTABLE).map(Memory::Pinned).map_err(|error| {
-            let mut error = error.context(format!("Pinned host memory of {bytes} bytes")).with_bytes(bytes as u64);
-            if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY {
-                error.status = Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY;
-            }
-            error
-        })
-    }
 }
 
 impl Drop for Memory {
     /// From any thread; after shutdown, and in a forked child, the memory is no longer tcuda's to give back.
     fn drop(&mut self) {
         let freed = match self {
-            Memory::Device(..) | Memory::Pinned(_) if !process::is_running() => Ok(()),
-            Memory::Device(_, run) if *run != process::run() => Ok(()),
+            Memory::Device(..) | Memory::Pinned(..) if !process::is_running() => Ok(()),
+            Memory::Device(_, run) | Memory::Pinned(_, run) if *run != process::run() => Ok(()),
             Memory::Device(address, _) => memory::free(*address),
-            Memory::Pinned(address) => runtime::runtime().and_then(|runtime| runtime.free_host(*address)),
+            Memory::Pinned(address, _) => memory::pinned::free(*address),
             Memory::None | Memory::Host(_) => Ok(()),
         };
         if let Err(error) = freed {
@@ -127,7 +115,7 @@ fn make(target: Target, dtype: DType, shape: &[i64], strides: Vec<i64>) -> Resul
         }
         _ if bytes == 0 => Memory::None,
         Target::Host => Memory::host(bytes)?,
-        Target::Pinned => Memory::pinned(bytes)?,
+        Target::Pinned => Memory::Pinned(memory::pinned::allocate(bytes)?, process::run()),
     };
     let view = View { place, dtype, shape: shape.to_vec(), strides, address: memory.address() };
     Ok(Owned { view, origin: Origin::New, _memory: memory })

@@ -16,6 +16,7 @@ mod init;
 mod kit;
 mod memory;
 mod order;
+mod pinned;
 mod poison;
 mod pressure;
 mod reference;
@@ -40,6 +41,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("pressure", pressure::TESTS),
     ("snapshot", snapshot::TESTS),
     ("poison", poison::TESTS),
+    ("pinned", pinned::TESTS),
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
     ("fault", fault::TESTS),

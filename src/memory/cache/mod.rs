@@ -18,7 +18,7 @@ mod freelist;
 pub mod front;
 mod home;
 mod ladder;
-mod message;
+pub(in crate::memory) mod message;
 #[cfg(test)]
 mod model;
 mod order;

@@ -1,0 +1,203 @@
+//! What a thread keeps to itself: blocks that it freed, by kind, for its own next requests. Its lock is the thread's own but for who
+//! runs short of memory or reads statistics, so a pair touches nothing that other threads write.
+
+use super::core::{self, CORE};
+use super::table::{self, Kind, State};
+use crate::base::process;
+use crate::runtime::Address;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
+
+const BINS_BITS: u32 = 5;
+/// Blocks of one kind that a thread keeps.
+const DEPTH: usize = 8;
+/// Larger blocks are kept when they were asked for so many times, with no other of the bin between. Where sizes change they are better
+/// joined at once.
+const LARGE: usize = 1 << 20;
+const CERTAIN: usize = 16;
+
+/// Blocks of the kind that was asked for last, among those that share the bin.
+#[derive(Default)]
+struct Bin {
+    /// `Kind::raw`.
+    kind: AtomicU64,
+    /// How many times in a row.
+    asked: AtomicUsize,
+    count: AtomicUsize,
+    kept: [AtomicUsize; DEPTH],
+}
+
+/// Aligned, so that no two threads write to one line.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Home {
+    busy: AtomicBool,
+    bins: [Bin; 1 << BINS_BITS],
+    pub figures: Figures,
+}
+
+/// The lock of a home's bins. One locked instruction, where a mutex has two.
+struct Busy<'a>(&'a AtomicBool);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Release);
+    }
+}
+
+impl Bin {
+    fn is_of(&self, kind: Kind) -> bool {
+        self.kind.load(Relaxed) == kind.raw()
+    }
+
+    /// Whether a free block of this kind is kept.
+    fn wants(&self, kind: Kind) -> bool {
+        let bytes = kind.bytes();
+        let is_likely = bytes <= LARGE || self.asked.load(Relaxed) >= CERTAIN;
+        self.is_of(kind) && self.count.load(Relaxed) < DEPTH && is_likely && bytes <= core::most_kept()
+    }
+
+    fn push(&self, address: Address) {
+        let count = self.count.load(Relaxed);
+        self.kept[count % DEPTH].store(address, Relaxed);
+        self.count.store(count + 1, Relaxed);
+    }
+
+    fn pop(&self) -> Option<Address> {
+        let count = self.count.load(Relaxed).checked_sub(1)?;
+        self.count.store(count, Relaxed);
+        Some(self.kept[count % DEPTH].load(Relaxed))
+    }
+
+    fn drain(&self) -> impl Iterator<Item = Address> {
+        std::iter::from_fn(|| self.pop())
+    }
+}
+
+/// Bytes and blocks. Written with the bins locked, or under the core's lock.
+#[derive(Default)]
+pub struct Figures {
+    pub kept: [AtomicI64; 2],
+    /// The least that was kept since the core looked last: the most that was in use lies there.
+    pub low: [AtomicI64; 2],
+    /// All that was handed out from here.
+    pub again: [AtomicI64; 2],
+}
+
+impl Figures {
+    fn keep(&self, bytes: usize) {
+        for (kept, amount) in self.kept.iter().zip([bytes as i64, 1]) {
+            kept.store(kept.load(Relaxed) + amount, Relaxed);
+        }
+    }
+
+    fn hand_out(&self, bytes: usize) {
+        for (at, amount) in [bytes as i64, 1].into_iter().enumerate() {
+            let kept = self.kept[at].load(Relaxed) - amount;
+            self.kept[at].store(kept, Relaxed);
+            if kept < self.low[at].load(Relaxed) {
+                self.low[at].store(kept, Relaxed);
+            }
+            self.again[at].store(self.again[at].load(Relaxed) + amount, Relaxed);
+        }
+    }
+}
+
+/// A thread's home; it goes with the thread.
+struct Own(Arc<Home>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // In the child of a fork another thread of the parent may have held a lock.
+        if !process::is_forked() {
+            self.0.empty();
+            CORE.lock().forget_home(&self.0);
+        }
+    }
+}
+
+thread_local!(static OWN: Own = Own(Home::new()));
+
+impl Home {
+    fn new() -> Arc<Home> {
+        let home = Arc::new(Home::default());
+        CORE.lock().homes.push(home.clone());
+        home
+    }
+
+    #[inline]
+    fn lock(&self) -> Busy<'_> {
+        const SPINS: u32 = 100;
+        let mut tries = 0;
+        while self.busy.swap(true, Acquire) {
+            tries += 1;
+            if tries < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        Busy(&self.busy)
+    }
+
+    #[inline]
+    fn bin(&self, kind: Kind) -> &Bin {
+        &self.bins[kind.spread(BINS_BITS)]
+    }
+
+    /// Gives all that it keeps to everybody.
+    pub fn empty(&self) {
+        let _busy = self.lock();
+        if self.figures.kept[1].load(Relaxed) != 0 {
+            CORE.lock().take_home(self, self.bins.iter().flat_map(Bin::drain));
+        }
+    }
+}
+
+/// A block of the kind that this thread kept. None: from now on it keeps blocks of this kind in place of others.
+#[inline]
+pub fn take(kind: Kind) -> Option<Address> {
+    let taken = OWN.try_with(|Own(home)| {
+        let _busy = home.lock();
+        let bin = home.bin(kind);
+        if !bin.is_of(kind) {
+            devote(bin, kind, home);
+            return None;
+        }
+        bin.asked.store(bin.asked.load(Relaxed) + 1, Relaxed);
+        let address = bin.pop()?;
+        table::find(address)?.store(table::word(kind, State::Out), Relaxed);
+        home.figures.hand_out(kind.bytes());
+        Some(address)
+    });
+    taken.ok().flatten()
+}
+
+#[cold]
+fn devote(bin: &Bin, kind: Kind, home: &Home) {
+    bin.kind.store(kind.raw(), Relaxed);
+    bin.asked.store(1, Relaxed);
+    if bin.count.load(Relaxed) != 0 {
+        CORE.lock().take_home(home, bin.drain());
+    }
+}
+
+/// Keeps the block that starts here, if it is one that no stream uses and of a kind that this thread asked for lately.
+#[inline]
+pub fn keep(address: Address) -> bool {
+    let Some(word) = table::find(address) else { return false };
+    let seen = word.load(Relaxed);
+    let Some((kind, State::Out)) = table::parse(seen) else { return false };
+    let kept = OWN.try_with(|Own(home)| {
+        let _busy = home.lock();
+        let bin = home.bin(kind);
+        if !bin.wants(kind) {
+            return false;
+        }
+        // Another thread may free it at the same time, or note a use.
+        if word.compare_exchange(seen, table::word(kind, State::Kept), AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        bin.push(address);
+        home.figures.keep(kind.bytes());
+        true
+    });
+    kept.unwrap_or(false)
+}
