@@ -1,4 +1,5 @@
-/* tcuda. With BENCH_CUDA the streams are made by CUDA, as those of the others are; without, by tcuda, for its simulated device. */
+/* tcuda. With BENCH_CUDA the streams are made by CUDA, as those of the others are; without, by tcuda, for its simulated device. With
+ * BENCH_PINNED it is the cache of pinned memory, which has no streams. */
 
 #include "anchor.h"
 #include "tcuda.h"
@@ -24,7 +25,11 @@ void *bench_stream_create(void)
 static int64_t figure(const char *key)
 {
     int64_t value = 0;
+#ifdef BENCH_PINNED
+    tcuda_host_memory_stat_get(&value, key);
+#else
     tcuda_memory_stat_get(&value, 0, key);
+#endif
     return value;
 }
 
@@ -35,6 +40,39 @@ void bench_begin(void)
         exit(1);
     }
 }
+
+#ifdef BENCH_PINNED
+
+void bench_end(void)
+{
+    tcuda_host_empty_cache();
+}
+
+void *bench_alloc(size_t size, void *stream)
+{
+    void *ptr;
+    (void)stream;
+    return tcuda_host_malloc_cached(&ptr, size) == TCUDA_SUCCESS ? ptr : NULL;
+}
+
+void bench_free(void *ptr, size_t size, void *stream)
+{
+    (void)size;
+    (void)stream;
+    tcuda_host_free_cached(ptr);
+}
+
+uint64_t bench_reserved_peak(void)
+{
+    return (uint64_t)figure("allocated_bytes.peak");
+}
+
+void bench_reset_peak(void)
+{
+    tcuda_reset_peak_host_memory_stats();
+}
+
+#else
 
 void bench_end(void)
 {
@@ -64,6 +102,8 @@ void bench_reset_peak(void)
     tcuda_reset_peak_memory_stats(0);
 }
 
+#endif
+
 int bench_history(size_t entries)
 {
     return tcuda_memory_record_history(entries != 0 ? TCUDA_HISTORY_ALL : TCUDA_HISTORY_OFF, entries, true, 0) == TCUDA_SUCCESS;
@@ -76,6 +116,10 @@ uint64_t bench_driver_calls(void)
     if (strcmp(tcuda_backend_name(), "sim") == 0)
         tcuda_sim_call_count(&calls, NULL);
     else
+#ifdef BENCH_PINNED
+        calls = (uint64_t)(figure("num_host_alloc") + figure("num_host_free"));
+#else
         calls = (uint64_t)(figure("num_device_alloc") + figure("num_device_free"));
+#endif
     return calls;
 }

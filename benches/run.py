@@ -67,6 +67,15 @@ def rows():
         yield "pair while the history is recorded", label, f"history {size}", ""
 
 
+def pinned_rows():
+    """The same for pinned host memory, which has no streams."""
+    for label, size in (("512 B", 512), ("4 KiB", 4 * KIB), ("1 MiB", MIB), ("20 MiB", 20 * MIB), ("256 MiB", 256 * MIB)):
+        yield "pinned: pair from cache, one thread", label, f"pair {size}", "40 or less"
+    yield "pinned: random working set", "64 blocks of 512 B to 1 MiB", f"set 64 {MIB}", ""
+    for count in THREADS:
+        yield "pinned: threads, 4 KiB", str(count), f"threads {count} own", ""
+
+
 # (name, how it follows from an answer, digits, what tcuda is to reach)
 REPLAY = (
     ("cold, ns an event", lambda a: a["cold"], 1, ""),
@@ -199,12 +208,13 @@ class Bench:
         must([*compiler, "-O2", "-w", "-fPIC", "-shared", HERE / source, "-o", made, *flags, *link, "-ldl"])
         return [self.program, made, self.seconds]
 
-    def a_tcuda(self):
+    def a_tcuda(self, pinned=False):
         flags = ["-I", ROOT / "include", self.tcuda, f"-Wl,-rpath,{self.tcuda.parent}"]
         env = {"TCUDA_BACKEND": self.backend}
         if not self.gpu:
             env["TCUDA_SIM_MEMORY"] = f"{GIB}GiB"
-        return self.anchor("tcuda", "anchor_tcuda.c", *flags, *(["-DBENCH_CUDA"] if self.gpu else []), cuda=self.gpu), env
+        flags += (["-DBENCH_CUDA"] if self.gpu else []) + (["-DBENCH_PINNED"] if pinned else [])
+        return self.anchor("pinned" if pinned else "tcuda", "anchor_tcuda.c", *flags, cuda=self.gpu), env
 
     def a_torch(self, conf):
         torch = package("torch") if self.gpu else self.cuda.torch
@@ -239,6 +249,17 @@ class Bench:
         if not package("cupy"):
             raise Absent("it is not installed")
         return [sys.executable, HERE / "anchor_cupy.py", self.seconds], {}
+
+    def a_torch_pinned(self):
+        if not self.gpu:
+            raise Absent("its pinned memory needs a GPU")
+        if not package("torch"):
+            raise Absent("it is not installed")
+        return [sys.executable, HERE / "anchor_torch_pinned.py", self.seconds], {}
+
+    def all_pinned(self):
+        yield "tcuda", lambda: self.a_tcuda(pinned=True)
+        yield "torch, from Python", self.a_torch_pinned
 
     def all(self):
         yield "tcuda", self.a_tcuda
@@ -329,7 +350,7 @@ def figure(value, digits=1):
 
 
 def of_torch(values):
-    ours, torch = values.get("tcuda"), values.get("torch")
+    ours, torch = values.get("tcuda"), values.get("torch", values.get("torch, from Python"))
     return figure(ours / torch, 3) if isinstance(ours, float) and isinstance(torch, float) and torch else "-"
 
 
@@ -338,16 +359,17 @@ def machine():
     return {"processor": model.group(1) if model else os.uname().machine, "cores": len(os.sched_getaffinity(0))}
 
 
-def count_instructions(bench, started):
+def count_instructions(bench, started, pinned):
     """{anchor: {case: figures}} by benches/count.c; not on a GPU, whose driver does not belong to the count."""
     program = bench.work / "count"
     must([*CC, "-O2", HERE / "count.c", "-o", program, "-ldl", "-pthread"])
     counted = {}
-    for process in started:
+    for process in started + pinned:
         if process.command[0] == bench.program:
+            name = process.name + (", pinned" if process in pinned else "")
             answer = subprocess.run([str(program), str(process.command[1])], env=dict(os.environ, **process.env), capture_output=True, text=True)
             lines = [line.split() for line in answer.stdout.splitlines()]
-            counted[process.name] = {words[0]: dict(zip(words[1::2], map(float, words[2::2]))) for words in lines if len(words) > 2}
+            counted[name] = {words[0]: dict(zip(words[1::2], map(float, words[2::2]))) for words in lines if len(words) > 2}
             if answer.returncode != 0:
                 return answer.stderr.strip()
     return counted
@@ -375,20 +397,25 @@ def main():
     rounds, seconds = (1, 0.02) if options.quick else (5, 0.1)
 
     bench = Bench(work, seconds)
-    started, absent, said = [], {}, []
+    absent, said = {}, []
 
     def say(words=""):
         print(words, flush=True)
         said.append(words)
 
-    for name, build in bench.all():
-        if options.only and name != "tcuda" and name not in options.only:
-            continue
-        try:
-            command, env = build()
-            started.append(Process(name, command, env, work / f"{re.sub('[^a-zA-Z]+', '_', name)}.log"))
-        except Absent as reason:
-            absent[name] = str(reason)
+    def start(allocators, kind):
+        processes = []
+        for name, build in allocators:
+            if options.only and name != "tcuda" and name not in options.only:
+                continue
+            try:
+                command, env = build()
+                processes.append(Process(name, command, env, work / f"{kind}{re.sub('[^a-zA-Z]+', '_', name)}.log"))
+            except Absent as reason:
+                absent[kind + name] = str(reason)
+        return processes
+
+    started, pinned = start(bench.all(), ""), start(bench.all_pinned(), "pinned ")
     names = [process.name for process in started]
     if "tcuda" not in names:
         sys.exit(f"tcuda does not run: {absent['tcuda']}")
@@ -404,8 +431,8 @@ def main():
 
     results = {"machine": host, "gpu": bench.gpu, "rounds": rounds, "seconds": seconds, "absent": absent, "rows": [], "replay": {}}
     sections = {}
-    for section, row, line, reach in rows():
-        values = take_turns(started, line, rounds)
+    for processes, (section, row, line, reach) in [(started, row) for row in rows()] + [(pinned, row) for row in pinned_rows()]:
+        values = take_turns(processes, line, rounds)
         results["rows"].append({"section": section, "row": row, "reach": reach, "values": values})
         sections.setdefault(section, []).append((row, values, reach))
         print(f"  {section}, {row}: " + ", ".join(f"{name} {figure(value['ns'])}" for name, value in values.items() if isinstance(value, dict)),
@@ -415,8 +442,8 @@ def main():
         shown = []
         for row, values, reach in lines:
             ns = {name: value["ns"] if isinstance(value, dict) else value for name, value in values.items()}
-            shown.append([row, *(figure(ns[name]) for name in names), of_torch(ns), reach])
-        say(table([section, *names, "of torch", "reach"], shown))
+            shown.append([row, *(figure(value) for value in ns.values()), of_torch(ns), reach])
+        say(table([section, *lines[0][1], "of torch", "reach"], shown))
     said_events = [(row, values) for section, lines in sections.items() if section.startswith("pair while") for row, values, _ in lines]
     say()
     say(table(["an entry of the history, ns", *names, "reach"],
@@ -448,11 +475,11 @@ def main():
             sums.append(figure(sum(one[key] * one["events"] for one in found) / 1e6 if complete else None))
         totals.append([row, *sums, reach])
     say(table(["all traces together", *names, "reach"], totals))
-    for process in started:
+    for process in started + pinned:
         process.end()
 
     if not bench.gpu:
-        counted = count_instructions(bench, started)
+        counted = count_instructions(bench, started, pinned)
         results["instructions"] = counted
         say()
         if isinstance(counted, str):

@@ -3,6 +3,8 @@
 tests/instruction_limits.txt has the limits. A machine on which nothing can be counted is told as such, check by check.
 """
 
+import re
+
 import kit
 
 FIGURES = ("instructions", "locked", "syscalls", "shared", "shared_locked")
@@ -41,9 +43,11 @@ def run(suite):
     if suite.runs("compile the counting program", command) is None:
         return
     planted = build(suite, "planted", kit.ROOT / "tests_c/planted_anchor.c")
-    tcuda = build(suite, "tcuda", kit.ROOT / "benches/anchor_tcuda.c", *kit.shared_link())
+    anchor = kit.ROOT / "benches/anchor_tcuda.c"
+    tcuda = build(suite, "tcuda", anchor, *kit.shared_link())
+    pinned = build(suite, "pinned", anchor, "-DBENCH_PINNED", *kit.shared_link())
     most = limits()
-    if planted is None or tcuda is None:
+    if None in (planted, tcuda, pinned):
         return
 
     code, output = kit.run([program, planted])
@@ -57,6 +61,8 @@ def run(suite):
     suite.check("a limit that is passed", any(beyond(found.get("own_streams_4KiB", ()), (14, 2, 1, 2, 1))), output)
 
     code, output = kit.run([program, tcuda], env=kit.environment(TCUDA_SIM_MEMORY="64GiB"))
+    code_pinned, of_pinned = kit.run([program, pinned], env=kit.environment())
+    code, output = code or code_pinned, output + re.sub("^(?=.)", "pinned_", of_pinned, flags=re.MULTILINE)
     found = parse(output)
     suite.check("each case has limits", code == 0 and set(found) == set(most), f"ended with {code}; limits are for {list(most)}\n{output}")
     for case, limit in most.items():

@@ -1,12 +1,12 @@
-"""Memory between streams, and between threads: no block goes to another stream before its work is done. The recorded two-stream run and
-many threads at once, on the simulated device with shuffled streams; and with a library in which that defect is planted, which both must
-find."""
+"""Memory between streams, and between threads: no block goes to another stream before its work is done. The recorded two-stream run, many
+threads at once, and pinned memory on its way, on the simulated device with shuffled streams; and with a library in which that defect is
+planted, which all must find."""
 
 import re
 
 import kit
 
-PROGRAMS = {"test_order": ["2", "0"], "test_overlap": []}
+PROGRAMS = {"test_order": ["2", "0"], "test_overlap": [], "test_pinned_order": []}
 SEEDS = range(1, 6)
 # Sixteen threads of 300 rounds hand out memory of a live block every 30 rounds.
 PLANTED_OVERLAPS = 16 * 300 // 30
