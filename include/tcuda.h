@@ -1535,7 +1535,7 @@ tcuda_status_t tcuda_host_get_memory_limit(uint64_t *bytes);
  *
  * @param ptr   where it begins; need not be the start of a page.
  * @param size  bytes, at least 1.
- * @param flags 0, or TCUDA_HOST_REGISTER_*.
+ * @param flags 0, or TCUDA_HOST_REGISTER_*. CUDA's bits for portable and mapped are taken, and hold in any case.
  * @return TCUDA_ERROR_INVALID_ARGUMENT: also where some of it is registered already, or is tcuda's own or a device's; the message says
  *         what it meets. TCUDA_ERROR_INVALID_POINTER: there is no memory. Else the driver's.
  */

@@ -442,8 +442,8 @@ fn options_choose_where_memory_comes_from() {
     assert!(pinned::allocate(M).unwrap_err().message.contains("pinned_numa_node"));
     assert_eq!(live(), (0, 0));
     options("pinned_reserve_segment_size_mb:64");
-    let blocks = [allocate(10 * M), allocate(30 * M), allocate(4096)];
-    assert_eq!((held(), pinned::stats().allocations.current), (64 * M, 1));
+    let blocks = [allocate(100), allocate(10 * M), allocate(30 * M), allocate(4096)];
+    assert_eq!((held(), pinned::stats().allocations.current), (66 * M, 2));
     blocks.into_iter().for_each(|block| pinned::free(block).unwrap());
     pinned::empty_cache().unwrap();
     options("pinned_limit_mb:10,pinned_max_cached_size_mb:4");

@@ -156,6 +156,8 @@ static void the_end(void)
     CHECK_OK(tcuda_host_memory_stats(&stats));
     CHECK_EQUAL(stats.allocated_bytes.current, 0);
     CHECK_EQUAL(stats.active_requests.current, 0);
+    CHECK_EQUAL(stats.active_requests.allocated, 0);
+    CHECK_EQUAL(stats.active_bytes.peak, 0);
     CHECK_STATUS(tcuda_host_free_cached(block), TCUDA_ERROR_INVALID_POINTER);
     block = allocate(4096);
     CHECK_OK(tcuda_host_register(memory, MIB, 0));

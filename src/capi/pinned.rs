@@ -204,7 +204,7 @@ pub unsafe extern "C" fn tcuda_host_get_memory_limit(bytes: *mut u64) -> tcuda_s
 ///
 /// @param ptr   where it begins; need not be the start of a page.
 /// @param size  bytes, at least 1.
-/// @param flags 0, or TCUDA_HOST_REGISTER_*.
+/// @param flags 0, or TCUDA_HOST_REGISTER_*. CUDA's bits for portable and mapped are taken, and hold in any case.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: also where some of it is registered already, or is tcuda's own or a device's; the message says
 ///         what it meets. TCUDA_ERROR_INVALID_POINTER: there is no memory. Else the driver's.
 #[unsafe(no_mangle)]

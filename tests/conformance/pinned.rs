@@ -468,7 +468,7 @@ fn registering_says_what_is_in_the_way() {
     let device = allocate(SIZE, NULL);
     let status = unsafe { tcuda_host_register(device, SIZE, 0) };
     assert_ne!(status, tcuda::base::Status::TCUDA_SUCCESS);
-    for (from, size, flags) in [(null_mut(), SIZE, 0), (start, 0, 0), (start, SIZE, 1), (start, SIZE, 16), (start, usize::MAX, 0)] {
+    for (from, size, flags) in [(null_mut(), SIZE, 0), (start, 0, 0), (start, SIZE, 32), (start, SIZE, 16), (start, usize::MAX, 0)] {
         fails!(INVALID_ARGUMENT, tcuda_host_register(from, size, flags));
     }
     fails!(INVALID_POINTER, tcuda_host_register(4096 as *mut c_void, 4096, 0));

@@ -22,9 +22,10 @@ PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
 MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n    every_block(0);\n    every_block(0);\n"
                               "    tcuda_memory_snapshot(&handle, 0);"}
 # Texts that mean something to a function, where any other is an error (or, as a file's name, leaves a file).
-TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null"}
+TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num_host_alloc",
+         "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null"}
 # Functions whose text may be NULL, and why.
-NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list"}
+NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_stat_key": "likewise"}
 # Functions that cannot succeed with the arguments made here, and why.
 NEVER_SUCCEED = {
     "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",

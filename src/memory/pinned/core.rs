@@ -102,6 +102,7 @@ impl Core {
 
     // ---- blocks
 
+    #[inline(never)]
     pub fn take(&mut self, kind: Kind) -> Option<Address> {
         let address = self.space.take(kind)?;
         table::make(address).store(table::word(kind, State::Out), Release);
@@ -114,6 +115,7 @@ impl Core {
     }
 
     /// Frees the block that starts here. If streams use it, it is free when they are past what they have got until now.
+    #[inline(never)]
     pub fn free(&mut self, address: Address) -> Result<()> {
         let word = table::find(address).ok_or_else(|| not_a_block(self, address))?;
         let (kind, used) = self.leave(address, word)?;
@@ -145,12 +147,14 @@ impl Core {
         }
     }
 
+    #[inline(never)]
     fn give(&mut self, address: Address, kind: Kind) {
         self.change_out(-(kind.bytes() as i64), -1);
         self.space.give(address);
     }
 
     /// Pending blocks whose uses are all past become free.
+    #[inline(never)]
     pub fn finish_pending(&mut self) {
         let Core { pending, streams, .. } = self;
         let done: Vec<Pending> =
@@ -195,6 +199,7 @@ impl Core {
     // ---- homes
 
     /// Blocks that a home keeps are free for everybody. Its bins are locked.
+    #[inline(never)]
     pub fn take_home(&mut self, home: &Home, blocks: impl Iterator<Item = Address>) {
         self.note_peak();
         let mut taken = [0; 2];
@@ -349,6 +354,7 @@ impl Core {
     /// Everything is gone: what it was made of, for who gives it back. Limit and homes stay.
     pub fn clear(&mut self) -> Vec<(Address, Segment)> {
         let homes = std::mem::take(&mut self.homes);
+        homes.iter().for_each(|home| home.figures.clear());
         PENDING.store(0, Relaxed);
         let gone = std::mem::replace(self, Core { homes, limit: self.limit, ..Core::new() });
         gone.space.starts().for_each(|address| {

@@ -86,6 +86,10 @@ pub struct Figures {
 }
 
 impl Figures {
+    pub fn clear(&self) {
+        self.kept.iter().chain(&self.low).chain(&self.again).for_each(|figure| figure.store(0, Relaxed));
+    }
+
     fn keep(&self, bytes: usize) {
         for (kept, amount) in self.kept.iter().zip([bytes as i64, 1]) {
             kept.store(kept.load(Relaxed) + amount, Relaxed);

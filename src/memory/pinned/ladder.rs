@@ -25,11 +25,12 @@ enum Refusal {
     Driver(Error),
 }
 
+#[inline(never)]
 pub fn allocate(kind: Kind) -> Result<Address> {
     order::settle(false);
     if core::most_kept() != usize::MAX {
         let _growing = GROWING.lock();
-        give_back_whole(|segment| segment.size > core::most_kept(), usize::MAX)?;
+        let _ = give_back_whole(|segment| segment.size > core::most_kept(), usize::MAX);
     }
     if let Some(address) = CORE.lock().take(kind) {
         return Ok(address);
@@ -38,7 +39,7 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     if let Some(address) = take_all(kind) {
         return Ok(address);
     }
-    if let Ok(address) = grow(kind, false)? {
+    if let Ok(address) = grow(kind, None)? {
         return Ok(address);
     }
     let elsewhere = || take_all(kind).or_else(|| host::nodes().iter().find_map(|node| CORE.lock().take(kind.on_node(*node))));
@@ -49,10 +50,19 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     if let Ok(Some(address)) = waited {
         return Ok(address);
     }
-    match grow(kind, true)? {
+    if let Ok(address) = grow(kind, Some(over_limit(kind)))? {
+        return Ok(address);
+    }
+    match grow(kind, Some(usize::MAX))? {
         Ok(address) => Ok(address),
         Err(refusal) => elsewhere().ok_or_else(|| out_of_memory(kind, &refusal)),
     }
+}
+
+/// What has to go back before the limit has room.
+fn over_limit(kind: Kind) -> usize {
+    let core = CORE.lock();
+    core.limit.map_or(0, |limit| (core.space.held() + kind.bytes().next_multiple_of(PAGE)).saturating_sub(limit))
 }
 
 /// From all that is free, also with other threads.
@@ -69,8 +79,8 @@ fn empty_homes() {
     homes.iter().for_each(|home| home.empty());
 }
 
-/// A block out of new memory; `reclaim`: after all free segments went back. The inner error: there is none.
-fn grow(kind: Kind, reclaim: bool) -> Result<std::result::Result<Address, Refusal>> {
+/// A block out of new memory, after so many bytes of free segments went back; None: what is above the slack. The inner error: there is none.
+fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Address, Refusal>> {
     let options = options::get();
     let _growing = GROWING.lock();
     if let Some(address) = CORE.lock().take(kind) {
@@ -78,12 +88,15 @@ fn grow(kind: Kind, reclaim: bool) -> Result<std::result::Result<Address, Refusa
     }
     let exact = kind.bytes().next_multiple_of(PAGE);
     let ample = if kind.bytes() > LEAST / 2 { exact } else { LEAST };
-    let reserve = if CORE.lock().space.held() == 0 { options.pinned_reserve_segment_size_mb << 20 } else { 0 };
-    if reclaim {
-        give_back_whole(|_| true, usize::MAX)?;
-    } else {
-        let surplus = CORE.lock().surplus(ample, SLACK, LEAST);
-        give_back_whole(|_| true, surplus)?;
+    let is_first = kind.is_pages() && CORE.lock().space.segments().all(|(_, segment)| segment.class != kind.class());
+    let reserve = if is_first { options.pinned_reserve_segment_size_mb << 20 } else { 0 };
+    match give_back {
+        Some(bytes) => give_back_whole(|_| true, bytes)?,
+        None => {
+            let surplus = CORE.lock().surplus(ample, SLACK, LEAST);
+            // What the driver does not take is kept, and is not what was asked for.
+            let _ = give_back_whole(|_| true, surplus);
+        }
     }
     let mut refusal = Refusal::Limit(0);
     let mut last = 0;
@@ -96,7 +109,7 @@ fn grow(kind: Kind, reclaim: bool) -> Result<std::result::Result<Address, Refusa
             refusal = Refusal::Limit(limit);
             continue;
         }
-        match source::obtain(size, kind.class()) {
+        match source::obtain(size, kind.class(), &options) {
             Ok((address, segment)) => {
                 let mut core = CORE.lock();
                 core.add_segment(address, segment);
@@ -157,6 +170,7 @@ pub fn shutdown() {
 
 #[cold]
 fn out_of_memory(kind: Kind, refusal: &Refusal) -> Error {
+    let available = host::available();
     let core = CORE.lock();
     let (held, free, pending) = (core.space.held(), core.space.free_bytes(), core.pending_bytes());
     let mut text = format!("Pinned host memory ran out. Tried to allocate {}. ", size_text(kind.bytes()));
@@ -164,7 +178,7 @@ fn out_of_memory(kind: Kind, refusal: &Refusal) -> Error {
         Refusal::Limit(limit) => format!("The limit is {}. ", size_text(*limit)),
         Refusal::Driver(error) => format!("{} ", error.message),
     };
-    if let Some(available) = host::available() {
+    if let Some(available) = available {
         text += &format!("The host has {} of memory available. ", size_text(available));
     }
     text += &format!(

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 /// The bits of the flags that mean something here: CUDA's.
 pub(crate) const IO_MEMORY: u32 = 4;
 pub(crate) const READ_ONLY: u32 = 8;
+/// Taken because CUDA has it: all memory is mapped where addresses are everybody's.
+const MAPPED: u32 = 2;
 
 /// Start and size. Held while the driver registers or unregisters, so that both books agree.
 static RANGES: Mutex<BTreeMap<Address, usize>> = Mutex::new(BTreeMap::new());
@@ -28,8 +30,11 @@ pub fn register(address: Address, size: usize, flags: u32) -> Result<()> {
     if size > isize::MAX as usize || address.checked_add(size).is_none() {
         return invalid(format!("{size} bytes from {address:#x} reach past the end of memory."));
     }
-    if flags & !(IO_MEMORY | READ_ONLY) != 0 {
-        return invalid(format!("The flags {flags:#x} have bits that are not known. Known are 4 (I/O memory) and 8 (read only)."));
+    if flags & !(PORTABLE | MAPPED | IO_MEMORY | READ_ONLY) != 0 {
+        return invalid(format!(
+            "The flags {flags:#x} have bits that are not known. Known are 4 (I/O memory) and 8 (read only); 1 (portable) and 2 (mapped) \
+             hold in any case."
+        ));
     }
     let overlaps = |what: String| {
         let text = format!("{size} bytes from {address:#x} cannot be registered: {what}");

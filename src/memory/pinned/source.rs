@@ -5,7 +5,7 @@ use super::space::Segment;
 use super::table::{self, Class};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::options::{self, Node};
+use crate::memory::options::{Node, Options};
 use crate::runtime::{self, Address, Runtime, host};
 use std::time::Instant;
 
@@ -39,14 +39,13 @@ fn binds(node: Node) -> bool {
 }
 
 /// New memory. An error of status OUT_OF_MEMORY: neither the driver nor the kernel has any.
-pub fn obtain(size: usize, class: Class) -> Result<(Address, Segment)> {
+pub fn obtain(size: usize, class: Class, options: &Options) -> Result<(Address, Segment)> {
     let runtime = runtime::runtime()?;
-    let options = options::get();
     let _guard = device::Guard::new(device::with_context()?)?;
     let started = Instant::now();
     let registered = options.pinned_use_cuda_host_register || binds(options.pinned_numa_node);
     let obtained = runtime
-        .outside_capture(|| if registered { register_pages(runtime, size, class, &options) } else { runtime.host_alloc(size, PORTABLE) });
+        .outside_capture(|| if registered { register_pages(runtime, size, class, options) } else { runtime.host_alloc(size, PORTABLE) });
     let segment = Segment { size, class, registered };
     let address = obtained?;
     if address.saturating_add(size) > table::LIMIT || !address.is_multiple_of(table::UNIT) {
@@ -57,7 +56,7 @@ pub fn obtain(size: usize, class: Class) -> Result<(Address, Segment)> {
     Ok((address, segment))
 }
 
-fn register_pages(runtime: &Runtime, size: usize, class: Class, options: &options::Options) -> Result<Address> {
+fn register_pages(runtime: &Runtime, size: usize, class: Class, options: &Options) -> Result<Address> {
     let pages = host::map(size).ok_or_else(|| {
         let text = format!("The kernel has no {size} bytes of memory to be pinned.");
         Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text)

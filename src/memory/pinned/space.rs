@@ -102,6 +102,7 @@ impl Space {
         self.insert_free(start, end - start, run.class);
     }
 
+    #[inline(never)]
     fn insert_free(&mut self, address: Address, size: usize, class: Class) {
         self.runs.insert(address, Run { size, class, free: true });
         self.free.insert((class, size, address));
@@ -111,6 +112,7 @@ impl Space {
     }
 
     /// The run itself stays for the caller to replace.
+    #[inline(never)]
     fn remove_free(&mut self, address: Address, size: usize, class: Class) {
         self.free.remove(&(class, size, address));
         self.whole.remove(&(size, address));

@@ -61,6 +61,11 @@ impl Kind {
         (self.0 >> STATE_BITS) as Class & ((1 << CLASS_BITS) - 1)
     }
 
+    /// Whether it is whole pages.
+    pub fn is_pages(self) -> bool {
+        self.class() & 1 == 0
+    }
+
     /// The same for memory of another node.
     pub fn on_node(self, node: u32) -> Kind {
         Kind::of(self.bytes(), (node as Class) << 1 | (self.class() & 1))
@@ -108,7 +113,7 @@ pub fn parse(word: u64) -> Option<(Kind, State)> {
 type Leaf = Box<[AtomicU64]>;
 type Middle = Box<[OnceLock<Leaf>]>;
 
-static ROOT: [OnceLock<Middle>; 1 << ROOT_BITS] = [const { OnceLock::new() }; 1 << ROOT_BITS];
+static ROOT: OnceLock<Box<[OnceLock<Middle>]>> = OnceLock::new();
 
 #[inline]
 fn part(address: Address, above: u32, bits: u32) -> usize {
@@ -121,7 +126,7 @@ pub fn find(address: Address) -> Option<&'static AtomicU64> {
     if !address.is_multiple_of(UNIT) {
         return None;
     }
-    let middle = ROOT.get(address >> (UNIT_BITS + LEAF_BITS + MIDDLE_BITS))?.get()?;
+    let middle = ROOT.get()?.get(address >> (UNIT_BITS + LEAF_BITS + MIDDLE_BITS))?.get()?;
     let leaf = middle[part(address, LEAF_BITS, MIDDLE_BITS)].get()?;
     Some(&leaf[part(address, 0, LEAF_BITS)])
 }
@@ -131,7 +136,8 @@ pub fn make(address: Address) -> &'static AtomicU64 {
     fn new<T: Default>(bits: u32) -> Box<[T]> {
         (0..1 << bits).map(|_| T::default()).collect()
     }
-    let middle = ROOT[address >> (UNIT_BITS + LEAF_BITS + MIDDLE_BITS)].get_or_init(|| new(MIDDLE_BITS));
+    let root = ROOT.get_or_init(|| new(ROOT_BITS));
+    let middle = root[address >> (UNIT_BITS + LEAF_BITS + MIDDLE_BITS)].get_or_init(|| new(MIDDLE_BITS));
     let leaf = middle[part(address, LEAF_BITS, MIDDLE_BITS)].get_or_init(|| new(LEAF_BITS));
     &leaf[part(address, 0, LEAF_BITS)]
 }
