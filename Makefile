@@ -19,7 +19,8 @@ help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
 	@echo "               on the GPU if there is one, else on the simulated device"
 	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
-	@echo "make test-long each call of the driver fails once in whole recorded runs; about half an hour"
+	@echo "make test-long each call of the driver fails once in whole recorded runs, and the models of the cache run longer;"
+	@echo "               about a quarter of an hour on two cores"
 	@echo "make lib       the shared and the static library in $(LIB), the header is include/tcuda.h"
 	@echo "make bench     times tcuda beside other allocators, of which torch's is fetched once (530 MB); QUICK=1: one short round"
 	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit; RMM=1: with RMM from PyPI for its bench"
@@ -48,10 +49,13 @@ demo: lib
 test: lib
 	$(PYTHON) tests/run.py $(SUITES)
 
+# Optimized, with what is asserted in debug builds.
+LONG = CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) test --locked --target-dir $(TARGET)/long
+
 test-long:
-	TCUDA_MODEL_EFFORT=50 $(CARGO) test --locked --lib model::
-	TCUDA_CACHE_MODEL_CASES=20000 $(CARGO) test --locked --test cache_model
-	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
+	TCUDA_MODEL_EFFORT=50 $(LONG) --lib model::
+	TCUDA_CACHE_MODEL_CASES=20000 $(LONG) --test cache_model
+	TCUDA_FAULT_TRACE=all $(LONG) --test fault_trace -- --nocapture
 
 bench: lib
 	$(PYTHON) benches/run.py $(if $(QUICK),--quick)

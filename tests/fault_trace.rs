@@ -144,13 +144,14 @@ fn judge(failures: &[Failure], code: i32, when: &str) {
     }
 }
 
-fn sweep(name: &str) {
+fn sweep(name: &str, plain: bool) {
     let all = std::env::var("TCUDA_FAULT_TRACE").is_ok_and(|value| value == "all");
     let events = beginning(name, if all { 10_000 } else { 3000 });
     let blocks = events.len();
     let machine = sim::machine().unwrap();
-    // Room for what lives, and a third more: enough for any order, too little to keep everything.
-    machine.set_memory(0, (peak(&events) * 4 / 3).next_multiple_of(2048 * KIB) + 4096 * KIB);
+    // Room for what lives, and a third more: too little to keep everything. The whole recording wants twice as much of plain segments.
+    let thirds = if all && plain { 6 } else { 4 };
+    machine.set_memory(0, (peak(&events) * thirds / 3).next_multiple_of(2048 * KIB) + 4096 * KIB);
     let works = |when: &str| {
         let failures = replay(&events, blocks);
         assert!(failures.is_empty(), "{when}: {}: {}", failures.len(), failures[0].text);
@@ -162,8 +163,8 @@ fn sweep(name: &str) {
     let before = calls();
     works("once more");
     let made = calls() - before;
-    // In CI about sixty faults a code, at other calls for each.
-    let step = if all { 1 } else { (made / 60).max(1) };
+    // In CI about sixty faults a code, at other calls for each; else each call once, with the codes in turn.
+    let step = if all { CODES.len() as u64 } else { (made / 60).max(1) };
     let mut struck = 0;
     let mut faults = 0;
     for (turn, code) in CODES.into_iter().enumerate() {
@@ -192,7 +193,7 @@ fn in_mode(test: &str, trace: &str, options: &str) {
         config::set("TCUDA_SIM_MEMORY", MEMORY.to_string());
         config::set("TCUDA_ALLOC_CONF", options.to_owned());
         runtime::runtime().unwrap();
-        sweep(trace);
+        sweep(trace, !options.is_empty());
         println!("{test}: swept");
         return;
     }
