@@ -73,6 +73,10 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_SNAPSHOT_JSON (2)
 #define TCUDA_SNAPSHOT_HTML (3)
 
+/* Modes of tcuda_mem_pool_pause: what is in blocks in use is lost, or kept in pinned memory of the host. */
+#define TCUDA_PAUSE_DROP (0)
+#define TCUDA_PAUSE_KEEP (1)
+
 /* Levels of tcuda_log_fn_t. */
 #define TCUDA_LOG_ERROR (1)
 #define TCUDA_LOG_WARNING (2)
@@ -86,6 +90,7 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_HOST_MEMORY_STATS_INIT {sizeof(tcuda_host_memory_stats_t), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}}
 #define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_MEM_POOL_OPTIONS_INIT {sizeof(tcuda_mem_pool_options_t), 0, 0, 0}
 #define TCUDA_SNAPSHOT_INFO_INIT {sizeof(tcuda_snapshot_info_t), 0, 0, 0, 0, 0}
 #define TCUDA_SNAPSHOT_SEGMENT_INIT {sizeof(tcuda_snapshot_segment_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0}
 #define TCUDA_SNAPSHOT_BLOCK_INIT {sizeof(tcuda_snapshot_block_t), 0, 0, 0, 0, 0, 0, 0}
@@ -222,6 +227,16 @@ typedef enum tcuda_tensor_origin_t tcuda_tensor_origin_t;
 typedef int32_t tcuda_tensor_origin_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_mem_pool tcuda_mem_pool;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_pluggable_allocator tcuda_pluggable_allocator;
 
 /**
  * Only ever a pointer to it.
@@ -555,6 +570,47 @@ typedef struct tcuda_oom_t {
  * Told of an allocation that fails, before the failing call returns.
  */
 typedef void (*tcuda_oom_observer_fn_t)(const struct tcuda_oom_t *oom, void *user_data);
+
+/**
+ * A memory pool. Not a pointer to anything.
+ */
+typedef struct tcuda_mem_pool *tcuda_mem_pool_t;
+
+/**
+ * A pluggable allocator. Not a pointer to anything.
+ */
+typedef struct tcuda_pluggable_allocator *tcuda_pluggable_allocator_t;
+
+/**
+ * How a pool is made. All zero: from the driver, for nobody else, splitting its segments.
+ */
+typedef struct tcuda_mem_pool_options_t {
+    size_t struct_size;
+    /**
+     * Where its segments come from; NULL: the driver (torch: allocator).
+     */
+    tcuda_pluggable_allocator_t allocator;
+    /**
+     * 1: its free memory serves any request of the device that would fail otherwise (torch: use_on_oom).
+     */
+    int32_t use_on_oom;
+    /**
+     * 1: each block is a segment of its own, a multiple of 2 MiB, as network cards and NCCL want to register it (torch: no_split). Such a
+     * pool cannot be paused.
+     */
+    int32_t no_split;
+} tcuda_mem_pool_options_t;
+
+/**
+ * Gives at least `size` bytes of a device, at a multiple of 512, for work on a stream and later on others; NULL: there is none.
+ */
+typedef void *(*tcuda_segment_alloc_fn_t)(size_t size, int32_t device, tcuda_stream_t stream, void *user_data);
+
+/**
+ * Takes back what the other function gave, with the same size. All work on it is done. `stream` is that of the allocation, or NULL if it was
+ * destroyed since.
+ */
+typedef void (*tcuda_segment_free_fn_t)(void *ptr, size_t size, int32_t device, tcuda_stream_t stream, void *user_data);
 
 /**
  * A snapshot: an opaque handle.
@@ -1434,11 +1490,6 @@ tcuda_status_t tcuda_get_alloc_conf(char *text, size_t capacity, size_t *needed)
  */
 tcuda_status_t tcuda_memory_check_poison(uint64_t *count, int32_t device);
 
-/**
- * The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
- */
-const char *tcuda_get_allocator_backend(void);
-
 /* ==== Pinned host memory ======================================================================================================
  * A cache of pinned host memory (torch's caching host allocator, `pin_memory`): memory of the host that every device reaches by itself, so
  * that copies run beside the host. Sizes are rounded up to whole pages of 4 KiB, below that to 512 bytes; segments of the driver are cut
@@ -1599,6 +1650,154 @@ tcuda_status_t tcuda_register_oom_observer(uint64_t *id, tcuda_oom_observer_fn_t
  * @return TCUDA_ERROR_INVALID_HANDLE: no observer has this number.
  */
 tcuda_status_t tcuda_unregister_oom_observer(uint64_t id);
+
+/* ==== Memory pools ============================================================================================================
+ * A pool keeps memory of a device apart from the rest (torch.cuda.MemPool): with segments of its own, from the driver or from a pluggable
+ * allocator, and statistics of its own, which count in the device's as well. A thread opens it, and what it allocates on the pool's
+ * device until it closes it comes from there (torch.cuda.use_mem_pool), whatever device is current; or it names the pool. A pool may be
+ * opened again at any time, also when all its blocks were freed. Blocks are freed as any other, from anywhere.
+ * A pool can be paused, which gives its memory back to the driver and keeps its addresses, and resumed with the same contents: what is
+ * put to sleep between two uses need not be loaded anew, and no pointer changes.
+ */
+
+/**
+ * Makes a pool (torch.cuda.MemPool). It holds nothing yet.
+ *
+ * @param pool    gets the pool.
+ * @param device  -1 for the current one. The pool is used on this device only.
+ * @param options NULL for all zero.
+ */
+tcuda_status_t tcuda_mem_pool_create(tcuda_mem_pool_t *pool, int32_t device, const tcuda_mem_pool_options_t *options);
+
+/**
+ * Ends a pool. Its free memory goes back; blocks in use stay valid, are freed as any other, and go back at the next tcuda_empty_cache or
+ * when memory runs short.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: it is open in a thread, or paused with blocks in use.
+ */
+tcuda_status_t tcuda_mem_pool_destroy(tcuda_mem_pool_t pool);
+
+/**
+ * From now on what this thread allocates on the pool's device comes from the pool (torch.cuda.use_mem_pool), until tcuda_mem_pool_end. With
+ * several open ones the newest is meant. Memory of other devices, and other threads, are not concerned.
+ */
+tcuda_status_t tcuda_mem_pool_begin(tcuda_mem_pool_t pool);
+
+/**
+ * Ends the newest tcuda_mem_pool_begin of this pool in this thread.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: the thread has not opened it.
+ */
+tcuda_status_t tcuda_mem_pool_end(tcuda_mem_pool_t pool);
+
+/**
+ * tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads.
+ *
+ * @param ptr    gets the memory; NULL for size 0.
+ * @param size   bytes.
+ * @param stream on the pool's device.
+ * @return TCUDA_ERROR_OUT_OF_MEMORY after the pool's free memory, and then the device's, went back to the driver and the request was tried
+ *         again; TCUDA_ERROR_INVALID_STATE: the pool is paused.
+ */
+tcuda_status_t tcuda_mem_pool_malloc(void **ptr, size_t size, tcuda_stream_t stream, tcuda_mem_pool_t pool);
+
+/**
+ * Waits for what was freed but is in use, then gives all free memory of a pool back to where it came from (torch: empty_cache with the
+ * pool's id). tcuda_empty_cache leaves pools as they are.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: the pool is paused.
+ */
+tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
+
+/**
+ * Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
+ * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays
+ * so.
+ *
+ * @param given gets the bytes that went back.
+ * @param pool  one whose segments come from the driver as virtual memory and are split.
+ * @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
+ * @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no
+ *         pinned memory. Then nothing happened.
+ */
+tcuda_status_t tcuda_mem_pool_pause(size_t *given, tcuda_mem_pool_t pool, int32_t mode);
+
+/**
+ * Brings the memory of a paused pool back to its addresses, with what was kept. One that is not paused is left as it is.
+ *
+ * @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
+ */
+tcuda_status_t tcuda_mem_pool_resume(tcuda_mem_pool_t pool);
+
+/**
+ * The statistics of a pool alone.
+ *
+ * @param stats set struct_size before the call. num_ooms and the like count what the pool's own requests met.
+ */
+tcuda_status_t tcuda_mem_pool_stats(tcuda_memory_stats_t *stats, tcuda_mem_pool_t pool);
+
+/**
+ * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots and messages.
+ */
+tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
+
+/* ==== Pluggable allocators ====================================================================================================
+ * An allocator of the program's own gives the caches their segments (torch.cuda.memory.CUDAPluggableAllocator): it is asked for whole
+ * segments of 2 MiB and more, rarely; what torch leaves to such an allocator (blocks, order between streams, statistics, snapshots, limits,
+ * what happens when memory runs out) stays with tcuda. Its functions run on the thread that allocates, or that gives memory back, with
+ * the device current, one at a time for each cache; they must not allocate from tcuda. What they return is checked: NULL means that there
+ * is no memory; memory of another place, crooked, or too small goes back to them, and the request fails.
+ */
+
+/**
+ * Makes a pluggable allocator of two functions.
+ *
+ * @param allocator gets it. It is used by tcuda_change_current_allocator or in the options of a pool.
+ * @param alloc, free not NULL.
+ * @param user_data goes to each call.
+ */
+tcuda_status_t tcuda_pluggable_allocator_create(tcuda_pluggable_allocator_t *allocator,
+                                                tcuda_segment_alloc_fn_t alloc,
+                                                tcuda_segment_free_fn_t free,
+                                                void *user_data);
+
+/**
+ * Loads a pluggable allocator from a shared library, by the names of its functions, which have torch's signatures:
+ * `void *alloc(ssize_t size, int device, cudaStream_t stream)` and
+ * `void free(void *ptr, ssize_t size, int device, cudaStream_t stream)`. Libraries that were made for torch work as they are. It stays
+ * loaded for the life of the process.
+ *
+ * @param allocator  gets it.
+ * @param path       of the library, or a name that the loader finds.
+ * @param alloc_name, free_name of its functions.
+ * @return TCUDA_ERROR_SYSTEM: the loader cannot load it, with the loader's words; TCUDA_ERROR_INVALID_ARGUMENT: it has no such function.
+ */
+tcuda_status_t tcuda_pluggable_allocator_load(tcuda_pluggable_allocator_t *allocator,
+                                              const char *path,
+                                              const char *alloc_name,
+                                              const char *free_name);
+
+/**
+ * Ends a pluggable allocator.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: it is the current one or a pool's, or some of its segments are held.
+ */
+tcuda_status_t tcuda_pluggable_allocator_destroy(tcuda_pluggable_allocator_t allocator);
+
+/**
+ * Says where the caches of all devices take their next segments from (torch.cuda.memory.change_current_allocator). Unlike torch's it may
+ * be called at any time: blocks in use stay what they are, and what is held already goes back to where it came from. Pools keep their
+ * own.
+ *
+ * @param allocator NULL: the driver.
+ */
+tcuda_status_t tcuda_change_current_allocator(tcuda_pluggable_allocator_t allocator);
+
+/**
+ * What the devices' caches take memory from (torch.cuda.get_allocator_backend): `native`, `cudaMallocAsync`, or `pluggable` for an
+ * allocator of tcuda_change_current_allocator. Never freed, never fails.
+ */
+const char *tcuda_get_allocator_backend(void);
 
 /* ==== History of device memory ================================================================================================
  * What happens in the caches of device memory can be recorded: each allocation and free, when memory came from the driver and went back,

@@ -68,6 +68,8 @@ def main():
     for source, standard in [(s, "c11") for s in kit.c_sources()] + [(s, "c++17") for s in kit.cxx_sources()]:
         if not source.name.startswith("test_sim_"):
             compile_into("tests", source, standard)
+    compile_into("tests", kit.ROOT / "tests_c/plugin_load.c", "gnu11")
+    must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "tests_c/plugin_arena.c", "-s", "-o", KIT / "lib/libarena.so"])
     rust_test("conformance")
     code, output = kit.planted_order(KIT / "planted")
     if code != 0:

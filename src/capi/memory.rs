@@ -84,7 +84,7 @@ pub(super) fn stat_out(stat: &Stat) -> tcuda_stat_t {
     tcuda_stat_t { current: stat.current, peak: stat.peak, allocated: stat.allocated, freed: stat.freed }
 }
 
-fn stats_out(stats: &Stats) -> tcuda_memory_stats_t {
+pub(super) fn stats_out(stats: &Stats) -> tcuda_memory_stats_t {
     let family = |family| tcuda_pool_stat_t {
         all: stat_out(stats.get(family, Pool::All)),
         small_pool: stat_out(stats.get(family, Pool::Small)),
@@ -519,10 +519,4 @@ pub unsafe extern "C" fn tcuda_memory_check_poison(count: *mut u64, device: i32)
         out.write(memory::check_poison(device)?);
         Ok(())
     })
-}
-
-/// The name of the allocator in use (torch.cuda.get_allocator_backend): `native`. Never freed, never fails.
-#[unsafe(no_mangle)]
-pub extern "C" fn tcuda_get_allocator_backend() -> *const c_char {
-    c"native".as_ptr()
 }

@@ -29,6 +29,10 @@ pub mod pinned;
 
 pub mod pressure;
 
+pub mod pool;
+
+pub mod plugin;
+
 pub mod history;
 
 pub mod snapshot;

@@ -5,7 +5,7 @@
 //! there. Tables are never freed, so a stale entry is harmless.
 
 use super::cache::{BlockId, NIL, block};
-use super::sync::{AtomicPtr, AtomicU32, AtomicU64};
+use super::sync::{AtomicPtr, AtomicU32};
 use std::sync::atomic::Ordering;
 
 const GRANULE: u32 = 20;
@@ -15,27 +15,20 @@ const ROOT_BITS: u32 = 14;
 /// Addresses at and above this are not covered: no device hands them out today.
 pub const LIMIT: usize = 1 << (GRANULE + LEAF_BITS + ROOT_BITS);
 
-/// Areas begin and end at multiples of this, so that none shares an entry with another.
+/// Reservations are multiples of this.
 pub const GRANULARITY: usize = 1 << GRANULE;
 
 const UNITS: usize = 1 << (GRANULE - UNIT);
 
 struct Leaf {
-    /// 0: nothing was ever handed out. Else device + 1 in the upper half, and in the lower the large block that starts here, or NIL.
-    entries: [AtomicU64; 1 << LEAF_BITS],
+    /// The large blocks that start here.
+    large: [AtomicU32; 1 << LEAF_BITS],
     indexes: [AtomicPtr<Index>; 1 << LEAF_BITS],
 }
 
 type Index = [AtomicU32; UNITS];
 
 static ROOT: [AtomicPtr<Leaf>; 1 << ROOT_BITS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 1 << ROOT_BITS];
-
-/// What the table says of an address, true only if the block agrees.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
-    pub device: i32,
-    pub block: BlockId,
-}
 
 /// Allocates a zeroed table for the slot unless another thread was faster.
 #[cold]
@@ -67,7 +60,8 @@ fn unit_of(address: usize) -> usize {
 }
 
 /// Notes that a block starts at `address`, which lies below `LIMIT` and is a multiple of 512.
-pub fn insert(address: usize, small: bool, device: i32, block: BlockId) {
+#[inline(always)]
+pub fn insert(address: usize, small: bool, block: BlockId) {
     let (root, at) = split(address);
     let slot = &ROOT[root];
     let mut leaf = slot.load(Ordering::Acquire);
@@ -75,21 +69,16 @@ pub fn insert(address: usize, small: bool, device: i32, block: BlockId) {
         leaf = install(slot);
     }
     let leaf = unsafe { &*leaf };
-    let word = if small {
-        let slot = &leaf.indexes[at];
-        let mut index = slot.load(Ordering::Acquire);
-        if index.is_null() {
-            index = install(slot);
-        }
-        unsafe { &(&*index)[unit_of(address)] }.store(block, Ordering::Release);
-        leaf.entries[at].load(Ordering::Relaxed) as u32
-    } else {
-        block
-    };
-    let entry = (device as u64 + 1) << 32 | u64::from(word);
-    if leaf.entries[at].load(Ordering::Relaxed) != entry {
-        leaf.entries[at].store(entry, Ordering::Release);
+    if !small {
+        leaf.large[at].store(block, Ordering::Release);
+        return;
     }
+    let slot = &leaf.indexes[at];
+    let mut index = slot.load(Ordering::Acquire);
+    if index.is_null() {
+        index = install(slot);
+    }
+    unsafe { &(&*index)[unit_of(address)] }.store(block, Ordering::Release);
 }
 
 #[inline(always)]
@@ -108,34 +97,30 @@ pub fn small_at(address: usize) -> Option<BlockId> {
 /// The large block that was last handed out in the granule of this address; NIL or None: there never was one.
 #[inline(always)]
 pub fn large_at(address: usize) -> Option<BlockId> {
-    Some(leaf_of(address)?.entries[(address >> GRANULE) & ((1 << LEAF_BITS) - 1)].load(Ordering::Relaxed) as u32)
+    Some(leaf_of(address)?.large[(address >> GRANULE) & ((1 << LEAF_BITS) - 1)].load(Ordering::Relaxed))
 }
 
 /// The block that was last handed out at exactly this address.
-pub fn find(address: usize) -> Option<Found> {
-    let (entry, _) = granule(address)?;
-    let device = (entry >> 32) as i32 - 1;
+pub fn find(address: usize) -> Option<BlockId> {
     let starts_here = |id: &BlockId| *id != NIL && block::at(*id).address() == address;
-    [small_at(address), large_at(address)].into_iter().flatten().find(starts_here).map(|block| Found { device, block })
+    [small_at(address), large_at(address)].into_iter().flatten().find(starts_here)
 }
 
-fn granule(address: usize) -> Option<(u64, *mut Index)> {
+fn granule(address: usize) -> Option<(BlockId, *mut Index)> {
     let leaf = leaf_of(address)?;
     let (_, at) = split(address);
-    let entry = leaf.entries[at].load(Ordering::Acquire);
-    (entry != 0).then(|| (entry, leaf.indexes[at].load(Ordering::Acquire)))
+    let (large, index) = (leaf.large[at].load(Ordering::Acquire), leaf.indexes[at].load(Ordering::Acquire));
+    (large != NIL || !index.is_null()).then_some((large, index))
 }
 
 /// Starts at or below `address`, nearest first, down to `lowest`: one of them holds the address if any block does.
-pub fn starts_below(address: usize, lowest: usize) -> impl Iterator<Item = Found> {
+pub fn starts_below(address: usize, lowest: usize) -> impl Iterator<Item = BlockId> {
     let top = address.min(LIMIT - 1) >> GRANULE;
     (lowest >> GRANULE..=top).rev().filter_map(move |number| Some((number, granule(number << GRANULE)?))).flat_map(
-        move |(number, (entry, index))| {
-            let device = (entry >> 32) as i32 - 1;
+        move |(number, (large, index))| {
             let last = if number == top { unit_of(address) } else { UNITS - 1 };
             let small = unsafe { index.as_ref() }.into_iter().flat_map(move |index| index[..=last].iter().rev());
-            let small = small.map(|block| block.load(Ordering::Acquire));
-            small.chain([entry as u32]).filter(|block| *block != NIL).map(move |block| Found { device, block })
+            small.map(|block| block.load(Ordering::Acquire)).chain([large]).filter(|block| *block != NIL)
         },
     )
 }
@@ -156,14 +141,14 @@ mod tests {
         let base = 0x5a00_0000_0000;
         assert_eq!(find(base), None);
         let (first, second, large) = (block(&mut pool, base), block(&mut pool, base + 512), block(&mut pool, base + (5 << 20) + 512));
-        insert(base, true, 3, first);
-        insert(base + 512, true, 3, second);
-        assert_eq!(find(base), Some(Found { device: 3, block: first }));
-        assert_eq!(find(base + 512), Some(Found { device: 3, block: second }));
+        insert(base, true, first);
+        insert(base + 512, true, second);
+        assert_eq!(find(base), Some(first));
+        assert_eq!(find(base + 512), Some(second));
         assert_eq!(find(base + 1024), None);
         assert_eq!(find(base + 1), None);
-        insert(base + (5 << 20) + 512, false, 0, large);
-        assert_eq!(find(base + (5 << 20) + 512), Some(Found { device: 0, block: large }));
+        insert(base + (5 << 20) + 512, false, large);
+        assert_eq!(find(base + (5 << 20) + 512), Some(large));
         assert_eq!(find(base + (5 << 20)), None);
         assert_eq!(find(LIMIT), None);
         assert_eq!(find(usize::MAX), None);
@@ -178,12 +163,12 @@ mod tests {
         let base = 0x5b00_0000_0000;
         let ids = [base, base + 4096, base + (1 << 20)].map(|address| {
             let id = block(&mut pool, address);
-            insert(address, true, 1, id);
+            insert(address, true, id);
             id
         });
-        let blocks: Vec<_> = starts_below(base + (1 << 20) + 100, base).map(|found| found.block).collect();
+        let blocks: Vec<_> = starts_below(base + (1 << 20) + 100, base).collect();
         assert_eq!(blocks, [ids[2], ids[1], ids[0]]);
-        let blocks: Vec<_> = starts_below(base + 4095, base).map(|found| found.block).collect();
+        let blocks: Vec<_> = starts_below(base + 4095, base).collect();
         assert_eq!(blocks, [ids[0]]);
     }
 }

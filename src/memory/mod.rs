@@ -18,6 +18,8 @@ mod lookup;
 pub mod options;
 pub mod pinned;
 pub mod poison;
+pub mod pools;
+pub mod provider;
 pub mod snapshot;
 pub mod stats;
 mod summary;
@@ -34,8 +36,10 @@ use cache::core::{Request, StreamKey};
 use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
 use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
+use provider::Source;
 use snapshot::Snapshot;
 use stats::{Family, Stats};
+use std::ffi::CStr;
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
@@ -56,7 +60,11 @@ fn caches() -> Result<&'static [Cache]> {
                 return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, text));
             }
             process::in_child_of_fork(thread::forked);
-            let cache = |device| Ok(Cache::new(device, device::properties(device)?.total_memory, limit_of(fraction, device)?));
+            let cache = |device| {
+                let cache = Cache::new(device as u32, device, device::properties(device)?.total_memory);
+                cache.stats.set_limit(limit_of(fraction, device)?);
+                Ok(cache)
+            };
             (0..count).map(cache).collect()
         })
         .map(Vec::as_slice)
@@ -73,26 +81,43 @@ fn existing(device: i32) -> Option<&'static Cache> {
     CACHES.get()?.get(device as usize)
 }
 
+/// The cache of a number that a front has.
+fn numbered(number: u32) -> Option<&'static Cache> {
+    let own = CACHES.get()?;
+    own.get(number as usize).or_else(|| pools::cache(number as usize - own.len()))
+}
+
+/// The caches of a device or of all, those of pools first.
+fn all(device: Option<i32>) -> Vec<&'static Cache> {
+    let own = CACHES.get().into_iter().flatten();
+    pools::caches().into_iter().chain(own).filter(|cache| device.is_none_or(|device| device == cache.device)).collect()
+}
+
+fn device_count() -> usize {
+    CACHES.get().map_or(0, Vec::len)
+}
+
+/// The cache that a handed-out block is of. It has to be asked under its lock.
+fn cache_of_block(block: BlockId) -> Option<&'static Cache> {
+    numbered(front::numbered(block::at(block).owner())?.cache)
+}
+
 fn stream_goes(stream: Stream) -> Result<()> {
-    if let Some(cache) = existing(stream.device) {
-        cache.stream_goes(stream);
-    }
+    all(Some(stream.device)).into_iter().for_each(|cache| cache.stream_goes(stream));
     Ok(())
 }
 
 /// A thread ends, and its per-thread default streams with it.
 fn thread_ends(thread: u64) {
     if process::is_running() {
-        CACHES.get().into_iter().flatten().for_each(|cache| cache.thread_ends(thread));
+        all(None).into_iter().for_each(|cache| cache.thread_ends(thread));
         pinned::thread_ends(thread);
     }
 }
 
 fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
-    match existing(peer) {
-        Some(cache) => cache.open_to_peers(runtime::runtime()?),
-        None => Ok(()),
-    }
+    let runtime = runtime::runtime()?;
+    all(Some(peer)).into_iter().try_for_each(|cache| cache.open_to_peers(runtime))
 }
 
 /// A thread ends: what it kept to itself is everybody's.
@@ -103,7 +128,7 @@ fn forget_thread(thread: &front::Thread) {
 /// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
 /// and not where freed memory is watched.
 fn may_have_fronts() -> bool {
-    process::is_running() && !poison::is_on() && options::get().expandable_segments
+    process::is_running() && !poison::is_on() && options::get().expandable_segments && matches!(provider::current(), Source::Driver)
 }
 
 /// Memory on the stream's device for work on that stream. `alignment` is a power of two; size 0 gives address 0.
@@ -116,6 +141,11 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     if size == 0 {
         return Ok(0);
     }
+    if pools::any_open()
+        && let Some(pool) = pools::open_on(stream.device)
+    {
+        return pools::allocate(&pool, size, alignment, stream);
+    }
     if alignment <= block::UNIT
         && let Some(address) = from_front(size, stream, handle)?
     {
@@ -126,11 +156,30 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
         Some(cache) => cache,
         None => cache_of(stream.device)?,
     };
-    let address = cache.allocate(&request, stream)?;
+    allocate_in(cache, &request, stream)
+}
+
+fn allocate_in(cache: &Cache, request: &Request, stream: Stream) -> Result<Address> {
+    if provider::is_inside() {
+        let text = "A pluggable allocator cannot allocate from the cache that it is asked to fill.";
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    let address = cache.allocate(request, stream)?;
     if poison::is_on() {
         poison_new(address, stream)?;
     }
     Ok(address)
+}
+
+/// The thread's next call for any stream looks anew where its memory comes from.
+fn forget_choices() {
+    thread::forget_choices();
+}
+
+/// Other caches of the device are waited for, and what they have free goes back to the driver, as far as it does.
+fn release_others(cache: &Cache) {
+    let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
+    others.for_each(|other| drop(other.empty()));
 }
 
 #[cold]
@@ -186,9 +235,9 @@ pub fn free(address: Address) -> Result<()> {
     if front::free(address) {
         return Ok(());
     }
-    if let Some(found) = lookup::find(address)
-        && let Some(cache) = existing(found.device)
-        && thread::arm_to_free(cache, found.block)
+    if let Some(block) = lookup::find(address)
+        && let Some(cache) = cache_of_block(block)
+        && thread::arm_to_free(cache, block)
         && front::free(address)
     {
         return Ok(());
@@ -210,6 +259,11 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if poison::is_on() {
         return give_back_poisoned(address, stream);
     }
+    if let Some(cache) = lookup::find(address).and_then(cache_of_block)
+        && cache.has_ordered()
+    {
+        return cache.free_ordered(address, stream);
+    }
     hand_back(address, stream)
 }
 
@@ -217,18 +271,18 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
 #[cold]
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     let Some(_freeing) = poison::begin_free(address) else { return Err(not_a_block(address)) };
-    let (size, device, owner, users) = with_block(address, |core, id| {
+    let (size, device, number, owner, users) = with_block(address, |core, id| {
         let owner = core.slot_of_block(id);
         let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
         let slot = &core.slots[owner as usize];
         let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);
-        Ok((block::at(id).size(), core.device, key, users))
+        Ok((block::at(id).size(), core.device, core.number, key, users))
     })?;
     let owner = stream.or(owner.map(|key| Stream { device, raw: key.raw }));
     let filled = owner.filter(|owner| {
         let users = if stream.is_some() { &[] } else { &users[..] };
         // The other streams that use the block come first.
-        let ordered = existing(device).and_then(|cache| cache.order_after(*owner, users).ok());
+        let ordered = numbered(number).and_then(|cache| cache.order_after(*owner, users).ok());
         owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
     });
     if let Some(owner) = filled {
@@ -249,11 +303,11 @@ fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
 
 /// Does something with the handed-out block that starts at an address, under its device's lock.
 fn with_block<T>(address: Address, work: impl FnOnce(&mut Core, BlockId) -> Result<T>) -> Result<T> {
-    if let Some(found) = lookup::find(address)
-        && let Some(cache) = existing(found.device)
+    if let Some(block) = lookup::find(address)
+        && let Some(cache) = cache_of_block(block)
     {
         let mut core = cache.core.quiet();
-        if let Some(id) = core.allocated_at(found.block, address) {
+        if let Some(id) = core.allocated_at(block, address) {
             return work(&mut core, id);
         }
     }
@@ -290,12 +344,12 @@ fn freed_before(address: Address) -> Error {
 
 /// The device of the block that starts here; the device's own check comes with the use.
 pub fn device_of_block(address: Address) -> Result<i32> {
-    lookup::find(address).map(|found| found.device).ok_or_else(|| not_a_block(address))
+    lookup::find(address).and_then(cache_of_block).map(|cache| cache.device).ok_or_else(|| not_a_block(address))
 }
 
 /// Start and device of the block that holds an address.
 fn block_around(address: Address) -> Option<(Address, i32)> {
-    CACHES.get()?.iter().find_map(|cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).address(), cache.device)))
+    all(None).into_iter().find_map(|cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).address(), cache.device)))
 }
 
 /// The device of the live block that holds an address, which may lie inside; None for memory of somebody else.
@@ -331,9 +385,9 @@ pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
 
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.
 pub fn empty_cache(device: Option<i32>) -> Result<()> {
-    let Some(caches) = CACHES.get() else { return Ok(()) };
-    // A device that fails does not keep the others from it.
-    let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
+    pools::sweep(true);
+    // A device that fails does not keep the others from it. What pools have free is theirs.
+    let asked = CACHES.get().into_iter().flatten().filter(|cache| device.is_none_or(|device| device == cache.device));
     let emptied = asked.map(Cache::empty).fold(Ok(()), Result::and);
     poison::tell();
     emptied
@@ -351,27 +405,22 @@ pub fn check_poison(device: Option<i32>) -> Result<u64> {
             "Freed memory is not watched: set TCUDA_MEMORY_POISON=1 in the environment before the first allocation.",
         ));
     }
-    let asked = CACHES.get().into_iter().flatten().filter(|cache| device.is_none_or(|device| device == cache.device));
-    let checked = asked.map(Cache::check_poison).fold(Ok(()), Result::and);
+    let checked = all(device).into_iter().map(Cache::check_poison).fold(Ok(()), Result::and);
     poison::tell();
     checked.map(|()| poison::found())
 }
 
 /// A picture of the statistics; all zero before the first allocation.
 pub fn stats(device: i32) -> Stats {
-    existing(device).map_or_else(Stats::default, Cache::stats)
+    all(Some(device)).into_iter().map(Cache::stats).last().unwrap_or_default()
 }
 
 pub fn reset_peak_stats(device: i32) {
-    if let Some(cache) = existing(device) {
-        cache.core.lock().stats.reset_peak();
-    }
+    all(Some(device)).into_iter().for_each(|cache| cache.core.lock().stats.reset_peak());
 }
 
 pub fn reset_accumulated_stats(device: i32) {
-    if let Some(cache) = existing(device) {
-        cache.core.lock().stats.reset_accumulated();
-    }
+    all(Some(device)).into_iter().for_each(|cache| cache.core.lock().stats.reset_accumulated());
 }
 
 pub fn current(family: Family, device: i32) -> i64 {
@@ -389,12 +438,12 @@ pub fn summary(device: i32, abbreviated: bool) -> String {
 
 /// The most bytes that may be held from the driver; None: as many as there are.
 pub fn set_limit(limit: Option<usize>, device: i32) -> Result<()> {
-    cache_of(device)?.core.quiet().limit = limit;
+    cache_of(device)?.stats.set_limit(limit);
     Ok(())
 }
 
 pub fn limit(device: i32) -> Result<Option<usize>> {
-    Ok(cache_of(device)?.core.lock().limit)
+    Ok(cache_of(device)?.stats.limit())
 }
 
 /// The limit as a share of the device's memory; 1 takes it away.
@@ -416,7 +465,7 @@ fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
 /// The limit as a share; 1 without one.
 pub fn fraction(device: i32) -> Result<f64> {
     let total = device::properties(device)?.total_memory;
-    let limit = cache_of(device)?.core.quiet().limit;
+    let limit = cache_of(device)?.stats.limit();
     Ok(limit.map_or(1.0, |limit| ((limit as f64 / total as f64).min(1.0)).min(1.0)))
 }
 
@@ -438,14 +487,35 @@ pub fn configure() -> Result<()> {
     poison::configure();
     let fraction = options::get().per_process_memory_fraction;
     let caches = || CACHES.get().into_iter().flatten();
+    pools::caches().into_iter().for_each(Cache::forget_abilities);
     let limits: Vec<_> = caches().map(|cache| limit_of(fraction, cache.device)).collect::<Result<_>>()?;
     for (cache, limit) in caches().zip(limits) {
         cache.forget_abilities();
         // With all fronts stopped: where segments are plain from now on there are none.
-        cache.core.lock().limit = limit;
+        let _stopped = cache.core.lock();
+        cache.stats.set_limit(limit);
     }
     pinned::reconfigure();
     Ok(())
+}
+
+/// Where segments come from has changed: it holds from the next growth on.
+pub fn configure_sources() -> Result<()> {
+    for cache in CACHES.get().into_iter().flatten() {
+        cache.forget_abilities();
+        // With all fronts stopped: where segments are not virtual memory there are none.
+        drop(cache.core.lock());
+    }
+    Ok(())
+}
+
+/// torch's names.
+pub fn backend_name() -> &'static CStr {
+    match provider::current() {
+        Source::Driver => c"native",
+        Source::Ordered => c"cudaMallocAsync",
+        Source::Provider(_) => c"pluggable",
+    }
 }
 
 /// What is recorded of a device (or all) from now on, and how many entries are kept (torch.cuda.memory._record_memory_history).
@@ -469,17 +539,22 @@ pub fn annotate(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a device (or all) holds and what happened there.
+/// What a device (or all) holds, with its pools, and what happened there.
 pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
     let caches = caches()?;
     let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
-    Ok(Snapshot::new(caches.len(), asked.map(|cache| (cache.device as usize, cache.picture()))))
+    let pictures = asked.map(|cache| {
+        let mut picture = cache.picture();
+        pools::caches().iter().filter(|pool| pool.device == cache.device).for_each(|pool| picture.add(pool.picture()));
+        (cache.device as usize, picture)
+    });
+    Ok(Snapshot::new(caches.len(), pictures))
 }
 
 /// Gives everything back, also what is handed out. Nothing may use it any more.
 pub fn shutdown() {
     let Ok(runtime) = runtime::runtime() else { return };
-    for cache in CACHES.get().into_iter().flatten() {
+    for cache in all(None) {
         if poison::is_on() {
             // What ails the device does not matter any more.
             let _ = cache.check_poison();
@@ -488,6 +563,7 @@ pub fn shutdown() {
         cache.record_history(Mode::Off, 0, true);
     }
     pinned::shutdown();
+    pools::forget_all();
     poison::forget_all();
     poison::tell();
     options::reset();
@@ -495,13 +571,11 @@ pub fn shutdown() {
 
 /// The device whose cache an address belongs to, be it of a block, of free memory, or reserved with no memory there.
 pub fn reserves(address: Address) -> Option<i32> {
-    CACHES.get()?.iter().find(|cache| cache.core.quiet().reserves(address)).map(|cache| cache.device)
+    all(None).into_iter().find(|cache| cache.core.quiet().reserves(address)).map(|cache| cache.device)
 }
 
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.
 #[doc(hidden)]
 pub fn check(device: i32) {
-    if let Some(cache) = existing(device) {
-        cache.core.lock().check();
-    }
+    all(Some(device)).into_iter().for_each(|cache| cache.core.lock().check());
 }

@@ -50,8 +50,8 @@ macro_rules! keys {
 }
 
 keys! {
-    backend: Backend = Backend::Native, |text| word(text, &[Backend::Native]),
-        "native", "where memory comes from; this version has no other";
+    backend: Backend = Backend::Native, |text| word(text, &[Backend::Native, Backend::CudaMallocAsync]),
+        "native or cudaMallocAsync", "the own cache, or one call of cudaMallocAsync and cudaFreeAsync for each block";
     expandable_segments: bool = true, flag,
         "True or False", "virtual memory; False: plain segments, one cudaMalloc each";
     large_segment_size_mb: usize = 20, |text| number(text, 11, 4096),
@@ -83,6 +83,7 @@ keys! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Backend {
     Native,
+    CudaMallocAsync,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +111,7 @@ impl Value for Backend {
     fn show(&self) -> String {
         match self {
             Backend::Native => "native".into(),
+            Backend::CudaMallocAsync => "cudaMallocAsync".into(),
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
-use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, Mutex};
+use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Mutex};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
@@ -286,8 +286,13 @@ pub struct Active {
     pub peak: usize,
 }
 
-/// Of a device. Never freed.
+/// Of a device, or of a part of it. Never freed.
 pub struct Totals {
+    /// The device that this is a part of, which counts all of it too; and the parts of a device.
+    whole: Option<&'static Totals>,
+    parts: Mutex<Vec<&'static Totals>>,
+    /// Most bytes that the device may hold from the driver; `usize::MAX`: as many as there are.
+    limit: AtomicUsize,
     shards: AtomicPtr<Shard>,
     adding: Mutex<()>,
     /// One thread at most allocates.
@@ -326,6 +331,9 @@ impl Totals {
     /// `memory`: bytes of the device.
     pub fn new(memory: u64) -> Totals {
         Totals {
+            whole: None,
+            parts: Mutex::new(Vec::new()),
+            limit: AtomicUsize::new(usize::MAX),
             shards: AtomicPtr::default(),
             adding: Mutex::new(()),
             alone: AtomicBool::new(true),
@@ -340,6 +348,40 @@ impl Totals {
             counters: Default::default(),
             events: Default::default(),
         }
+    }
+
+    /// A part of a device. Its blocks are counted there by the caller, all else by itself.
+    pub fn part_of(whole: &'static Totals, memory: u64) -> &'static Totals {
+        let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), ..Totals::new(memory) }));
+        whole.parts.lock().push(part);
+        part
+    }
+
+    pub fn parts(&self) -> Vec<&'static Totals> {
+        self.parts.lock().clone()
+    }
+
+    /// Of the device.
+    pub fn whole(&'static self) -> &'static Totals {
+        self.whole.unwrap_or(self)
+    }
+
+    pub fn limit(&'static self) -> Option<usize> {
+        Some(self.whole().limit.load(Relaxed)).filter(|limit| *limit != usize::MAX)
+    }
+
+    pub fn set_limit(&self, limit: Option<usize>) {
+        self.limit.store(limit.unwrap_or(usize::MAX), Relaxed);
+    }
+
+    pub fn reserved(&self) -> usize {
+        self.current(Family::ReservedBytes) as usize
+    }
+
+    /// Without what its parts hold.
+    pub fn reserved_apart(&self) -> usize {
+        let of_parts: usize = self.parts.lock().iter().map(|part| part.reserved()).sum();
+        self.reserved().saturating_sub(of_parts)
     }
 
     fn shards(&self) -> impl Iterator<Item = &'static Shard> {
@@ -464,6 +506,9 @@ impl Totals {
             counters[if small { SMALL } else { LARGE }].add(amount as i64);
             counters[SIZES].add(amount as i64);
         }
+        if let Some(whole) = self.whole {
+            whole.add(family, small, amount);
+        }
     }
 
     pub fn sub(&self, family: Family, small: bool, amount: usize) {
@@ -471,14 +516,33 @@ impl Totals {
             counters[if small { SMALL } else { LARGE }].sub(amount as i64);
             counters[SIZES].sub(amount as i64);
         }
+        if let Some(whole) = self.whole {
+            whole.sub(family, small, amount);
+        }
     }
 
     pub fn count(&self, event: Event) {
         self.events[event as usize].fetch_add(1, Relaxed);
+        if let Some(whole) = self.whole {
+            whole.count(event);
+        }
     }
 
-    /// What is handed out or pending.
+    /// What is handed out or pending, without its parts.
     pub fn active(&self) -> Active {
+        let mut active = self.active_with_parts();
+        for part in self.parts() {
+            let of_part = part.active();
+            active.bytes = active.bytes.saturating_sub(of_part.bytes);
+            active.large = active.large.saturating_sub(of_part.large);
+            active.large_bytes = active.large_bytes.saturating_sub(of_part.large_bytes);
+            // The most at a time is known of all together only.
+            active.peak = active.bytes;
+        }
+        active
+    }
+
+    pub fn active_with_parts(&self) -> Active {
         self.raise_peaks();
         let (allocated, freed) = self.sums();
         let pending = read(&self.pending);

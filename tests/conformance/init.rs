@@ -81,6 +81,8 @@ pub fn child(scene: &str) {
         "sweep" => fault::scene_sweep(),
         "lost" => fault::scene_lost(),
         "no_statistics" => statistics::scene_before_init(),
+        "backend" => crate::backend::scene_backend(),
+        "backend_switch" => crate::backend::scene_backend_switch(),
         "contents" => memory::scene_contents(),
         "peers" => memory::scene_peers(),
         "plain_order" => order::scene_plain_order(),

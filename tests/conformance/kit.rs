@@ -39,6 +39,8 @@ pub enum Capability {
     ContextState,
     /// Faults on demand, and counts of calls: the simulated device.
     Faults,
+    /// cudaMallocAsync.
+    AsyncAllocations,
     /// Segments that grow in small steps; TCUDA_ALLOC_CONF=expandable_segments:False takes them away.
     VirtualMemory,
 }
@@ -50,6 +52,7 @@ impl Capability {
             Capability::ContextState => "context-state",
             Capability::Faults => "faults",
             Capability::VirtualMemory => "virtual-memory",
+            Capability::AsyncAllocations => "async-allocations",
         }
     }
 
@@ -61,6 +64,8 @@ impl Capability {
                 tcuda::memory::options::get().expandable_segments
                     && tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_virtual_memory())
             }
+            Capability::AsyncAllocations => tcuda::runtime::runtime()
+                .is_ok_and(|runtime| runtime.has_async_allocations() && runtime.device_attribute(115, 0).is_ok_and(|has| has == 1)),
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }

@@ -7,6 +7,7 @@
 //! names.txt beside this file lists every test with the capabilities it needs. A test that is not in the list, or listed and not there, is
 //! a failure; a test runs unless the backend lacks a capability that the list names for it.
 
+mod backend;
 mod copy;
 mod device;
 mod error;
@@ -17,7 +18,9 @@ mod kit;
 mod memory;
 mod order;
 mod pinned;
+mod plugin;
 mod poison;
+mod pools;
 mod pressure;
 mod reference;
 mod snapshot;
@@ -39,6 +42,9 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("order", order::TESTS),
     ("statistics", statistics::TESTS),
     ("pressure", pressure::TESTS),
+    ("pools", pools::TESTS),
+    ("plugin", plugin::TESTS),
+    ("backend", backend::TESTS),
     ("snapshot", snapshot::TESTS),
     ("poison", poison::TESTS),
     ("pinned", pinned::TESTS),

@@ -130,7 +130,10 @@ pub fn scene_poison() {
 
     // Going back to the driver.
     let large = allocate(5 * MIB, own.0);
+    // The fill of the allocation comes first.
+    ok!(tcuda_stream_synchronize(own.0));
     ok!(tcuda_free_cached_on(large, default_of(0)));
+    ok!(tcuda_stream_synchronize(default_of(0)));
     poke(large, 4 * MIB, &[5; 100], own.0);
     ok!(tcuda_empty_cache(0));
     let text = said().concat();

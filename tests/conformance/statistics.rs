@@ -405,5 +405,5 @@ fn a_limit_can_refuse_at_once() {
 }
 
 fn the_allocator_has_a_name() {
-    assert_eq!(text(tcuda_get_allocator_backend()), "native");
+    assert_eq!(text(tcuda::capi::plugin::tcuda_get_allocator_backend()), "native");
 }

@@ -30,6 +30,8 @@ NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_sta
 NEVER_SUCCEED = {
     "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",
     "tcuda_unregister_oom_observer": "likewise",
+    "tcuda_mem_pool_end": "the pool is not open",
+    "tcuda_pluggable_allocator_load": "one text is no library and its functions",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
 }
 
@@ -111,7 +113,9 @@ class Generator:
         name = f"callback_{function.name}_{index}"
         unused = [part.name for part in (cheader.parameter(p, name) for p in cheader.split_parameters(parameters))]
         body = "".join(f"(void){part}; " for part in unused) + ("" if returns == "void" else "return 0; ")
-        self.extra.append(f"static {returns} {name}({parameters or 'void'}) {{ {body}}}")
+        definition = f"static {returns} {name}({parameters or 'void'}) {{ {body}}}"
+        if definition not in self.extra:
+            self.extra.append(definition)
         return f"{declaration} = {name};", [(f"{parameter.name} NULL", f"{var} = NULL;", "ANY")]
 
     def is_value(self, kind):

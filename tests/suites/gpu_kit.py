@@ -19,7 +19,7 @@ def run(suite):
     examples = {source.stem for source in (kit.ROOT / "examples_c").glob("*.c*")}
     tests = {source.stem for source in kit.c_sources() + kit.cxx_sources() if not source.name.startswith("test_sim_")}
     suite.check("it has the conformance suite, the tests and the examples",
-                set(programs) == {"conformance", "planted_order"} | tests | examples, programs)
+                set(programs) == {"conformance", "planted_order", "plugin_load"} | tests | examples, programs)
     # Nothing but the library beside it and the system's: no Rust, no path of this machine.
     for program in (copy / "tests/test_smoke", copy / "tests/conformance"):
         _, output = kit.run(["readelf", "-d", program])

@@ -231,7 +231,7 @@ impl Record {
 
     #[inline(always)]
     pub fn set_rounding(&self, rounding: usize) {
-        debug_assert!(rounding < UNIT);
+        debug_assert!(u32::try_from(rounding).is_ok());
         self.link_next.store(rounding as u32, Relaxed);
     }
 

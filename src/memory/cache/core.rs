@@ -1,7 +1,6 @@
 //! A device's memory as a whole. Every method runs under the device's lock and leaves a valid state, whatever it answers; those that
 //! look into homes or change what is free need all fronts stopped too.
 
-use super::StreamSlot;
 use super::block::{self, BlockId, CLEAN, Pool, State};
 use super::freelist::FreeList;
 use super::front::{self, Front, Thread};
@@ -11,10 +10,10 @@ use super::physical::Physical;
 use super::policy::{Policy, is_new};
 use super::segment::Area;
 use super::tls;
+use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
-use crate::memory::stats::Family;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
 use crate::runtime::{Address, RawStream};
@@ -122,10 +121,13 @@ pub struct Pending {
 }
 
 pub struct Core {
+    /// Of its cache.
+    pub number: u32,
     pub device: i32,
     /// For blocks that are made and ended here.
-    pub pool: Pool,
-    pub areas: Vec<Option<Area>>,
+    pub records: Pool,
+    /// By address.
+    pub areas: BTreeMap<Address, Area>,
     pub physical: Physical,
     /// Blocks with no memory of their own, by address: unmapped, and moved.
     pub unmapped: BTreeMap<Address, BlockId>,
@@ -151,8 +153,48 @@ pub struct Core {
     pub history: &'static History,
     /// Counts what was handed out or became free under the lock.
     changes: u64,
-    /// Most bytes that may be held from the driver.
-    pub limit: Option<usize>,
+    /// Of a pool: the device that it is a part of.
+    pub whole: Option<Whole>,
+    /// Free memory is handed out as it came from the driver, one block a segment.
+    pub no_split: bool,
+    /// The memory pool that this is the cache of; 0: the device's own.
+    pub pool: u64,
+    /// Of blocks of cudaMallocAsync.
+    pub ordered_bytes: usize,
+    /// What the driver's pool holds beside them.
+    pub ordered_spare: usize,
+    /// A pool without memory behind its blocks: nothing is handed out.
+    pub paused: bool,
+}
+
+/// The device that a pool is a part of: its statistics have the pool's in them.
+pub struct Whole {
+    pub device: &'static Cache,
+    /// Used under the pool's lock and the device's.
+    shard: &'static Shard,
+}
+
+impl Whole {
+    pub fn new(device: &'static Cache) -> Whole {
+        let _stopped = device.core.lock();
+        Whole { device, shard: device.stats.take_shard(false) }
+    }
+
+    /// With the device's fronts stopped: their ceilings are lower now.
+    fn allocated(&self, small: bool, bytes: usize, requested: usize) {
+        let _stopped = self.device.core.lock();
+        self.shard.allocated(small, bytes, requested);
+    }
+
+    fn freed(&self, small: bool, bytes: usize, requested: usize) {
+        let _core = self.device.core.quiet();
+        self.shard.freed(small, bytes, requested);
+    }
+
+    fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
+        let _core = self.device.core.quiet();
+        self.shard.freed_later(small, bytes, requested);
+    }
 }
 
 /// The lock of a device.
@@ -179,14 +221,15 @@ impl Lock {
 }
 
 impl Core {
-    pub fn new(device: i32, limit: Option<usize>, stats: &'static Totals, history: &'static History) -> Core {
+    pub fn new(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Core {
         let (home, front) = Home::new(COMMON, stats)
-            .and_then(|home| Some((home, front::make(device, COMMON, home)?)))
+            .and_then(|home| Some((home, front::make(number, COMMON, home)?)))
             .expect("the table of blocks and the list of fronts have room for a device");
         Core {
+            number,
             device,
-            pool: Pool::default(),
-            areas: Vec::new(),
+            records: Pool::default(),
+            areas: BTreeMap::new(),
             physical: Physical::default(),
             unmapped: BTreeMap::new(),
             moved: BTreeMap::new(),
@@ -205,7 +248,12 @@ impl Core {
             stats,
             history,
             changes: 0,
-            limit,
+            whole: None,
+            no_split: false,
+            pool: 0,
+            paused: false,
+            ordered_bytes: 0,
+            ordered_spare: 0,
         }
     }
 
@@ -214,8 +262,9 @@ impl Core {
         self.changes + self.stats.frees()
     }
 
+    /// Held by this cache alone.
     pub fn reserved(&self) -> usize {
-        self.stats.current(Family::ReservedBytes) as usize
+        self.stats.reserved_apart()
     }
 
     // ---- fronts
@@ -284,7 +333,7 @@ impl Core {
             self.stop();
         }
         let orphan = self.orphans.get_mut(&slot).and_then(Vec::pop);
-        let front = orphan.or_else(|| front::make(self.device, slot, self.slots[slot as usize].home))?;
+        let front = orphan.or_else(|| front::make(self.number, slot, self.slots[slot as usize].home))?;
         let stats = self.stats;
         self.shards.entry(thread.number).or_insert_with(|| stats.take_shard(true));
         self.fronts.insert((thread.number, slot), front);
@@ -416,7 +465,7 @@ impl Core {
                 };
                 let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
                 let home = Home::new(index, self.stats).ok_or_else(full)?;
-                let front = front::make(self.device, index, home).ok_or_else(full)?;
+                let front = front::make(self.number, index, home).ok_or_else(full)?;
                 self.slots.push(Slot::new(key, serial, home, front));
                 index
             }
@@ -434,7 +483,7 @@ impl Core {
         }
         self.collect();
         let mut in_use = vec![false; self.slots.len()];
-        for area in self.areas.iter().flatten() {
+        for area in self.areas.values() {
             for id in block::chain(area.first) {
                 // A moved block says by its stream when its mapping may end.
                 let state = block::at(id).state();
@@ -484,7 +533,7 @@ impl Core {
 
     /// Cuts a block that is in no list; the answer is the right part.
     pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
-        self.pool.split(block::table(), id, (size >> block::UNIT_SHIFT) as u32).expect("`has_records` was asked")
+        self.records.split(block::table(), id, (size >> block::UNIT_SHIFT) as u32).expect("`has_records` was asked")
     }
 
     /// A block that is in no list becomes free memory of its stream, joined with what is free beside it.
@@ -498,32 +547,55 @@ impl Core {
     /// Hands out memory of the stream, or such as is past for all, if some fits. `all` searches to the end.
     pub fn allocate(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<Address> {
         let Request { size, alignment, search, small, .. } = *request;
-        if search > LARGEST {
+        if search > LARGEST || self.paused {
             return None;
         }
-        let mut carve = || self.shelf(slot).carve_aligned(size, alignment, search, small, all);
-        let id = match carve() {
-            Some(id) => id,
-            None => {
-                self.take_common(slot, request, all)?;
-                self.shelf(slot).carve_aligned(size, alignment, search, small, true)?
-            }
+        let id = if self.no_split {
+            self.take_whole(slot, request)?
+        } else if let Some(id) = self.shelf(slot).carve_aligned(size, alignment, search, small, all) {
+            id
+        } else {
+            self.take_common(slot, request, all)?;
+            self.shelf(slot).carve_aligned(size, alignment, search, small, true)?
         };
         self.changes += 1;
         let front = self.known_front(tls::get(), slot).unwrap_or(self.slots[slot as usize].front);
         let record = block::at(id);
         record.set(State::Allocated, front.id);
+        let size = record.size();
         record.set_rounding(size - request.requested);
         self.uses.remove(&id);
         if self.history.is_on() {
             record.set_annotation(texts::current());
             self.tell(Action::Alloc, record.address(), request.requested, slot);
         }
-        lookup::insert(record.address(), small, self.device, id);
+        lookup::insert(record.address(), small, id);
         let shard = self.shard();
         self.stats.allocates(shard, || ());
         shard.allocated(small, size, request.requested);
+        if let Some(whole) = &self.whole {
+            whole.allocated(small, size, request.requested);
+        }
         Some(record.address())
+    }
+
+    /// A free block as it is, if it is not much larger than the request: where segments are not split.
+    fn take_whole(&mut self, slot: StreamSlot, request: &Request) -> Option<BlockId> {
+        const MORE: usize = 2 << 20;
+        let most = request.search + (request.search / 8).max(MORE);
+        for owner in [slot, COMMON] {
+            let fits = |id: &BlockId| {
+                let block = block::at(*id);
+                (request.search..=most).contains(&block.size()) && block.address().is_multiple_of(request.alignment)
+            };
+            let best = self.list(owner, request.small).iter().filter(fits).min_by_key(|id| block::at(*id).size());
+            if let Some(id) = best {
+                self.list_remove(id);
+                block::at(id).set_owner(slot);
+                return Some(id);
+            }
+        }
+        None
     }
 
     /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
@@ -551,17 +623,22 @@ impl Core {
     #[inline]
     pub fn allocated_at(&self, id: BlockId, address: Address) -> Option<BlockId> {
         let block = block::at(id);
-        (block.address() == address && block.state() == State::Allocated).then_some(id)
+        (block.address() == address && self.handed_out(id)).then_some(id)
     }
 
     /// The handed-out block that holds an address.
     pub fn block_around(&self, address: Address) -> Option<BlockId> {
-        let area = self.areas.iter().flatten().find(|area| (area.base..area.base + area.size).contains(&address))?;
-        lookup::starts_below(address, area.base).filter(|found| found.device == self.device).find_map(|found| {
-            let block = block::at(found.block);
-            let holds = block.state() == State::Allocated && (block.address()..block.end()).contains(&address);
-            holds.then_some(found.block)
+        let area = self.area_of(address)?;
+        lookup::starts_below(address, area.base).find(|id| {
+            let block = block::at(*id);
+            (block.address()..block.end()).contains(&address) && self.handed_out(*id)
         })
+    }
+
+    /// Whether it is a block that this cache handed out.
+    pub fn handed_out(&self, id: BlockId) -> bool {
+        let record = block::at(id);
+        record.state() == State::Allocated && front::numbered(record.owner()).is_some_and(|front| front.cache == self.number)
     }
 
     /// Gives a block back, to `owner` if that is not the stream that it follows now. Threads may go on in their fronts meanwhile: it goes
@@ -605,9 +682,15 @@ impl Core {
         if uses.is_empty() {
             self.tell(Action::FreeCompleted, record.address(), requested, stream);
             self.shard().freed(small, size, requested);
+            if let Some(whole) = &self.whole {
+                whole.freed(small, size, requested);
+            }
             if self.stopped { self.make_free(id) } else { home.bring(id) }
         } else {
             self.shard().freed_later(small, size, requested);
+            if let Some(whole) = &self.whole {
+                whole.freed_later(small, size, requested);
+            }
             self.pending.push_back(Pending { block: id, uses, requested });
         }
         true
@@ -621,6 +704,9 @@ impl Core {
                 let record = block::at(pending.block);
                 self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
                 self.stats.done(record.small(), record.size(), pending.requested);
+                if let Some(whole) = &self.whole {
+                    whole.device.stats.done(record.small(), record.size(), pending.requested);
+                }
                 self.make_free(pending.block);
             } else {
                 self.pending.push_back(pending);
@@ -706,25 +792,41 @@ impl Request {
 }
 
 impl Core {
+    pub fn area_of(&self, address: Address) -> Option<&Area> {
+        self.areas.range(..=address).next_back().map(|(_, area)| area).filter(|area| address < area.base + area.size)
+    }
+
+    /// Whether an area holds a part of a range.
+    pub fn holds_some(&self, base: Address, size: usize) -> bool {
+        self.areas.range(..base + size).next_back().is_some_and(|(_, area)| base < area.base + area.size)
+    }
+
+    /// Whether the stream of this handle was not destroyed.
+    pub fn is_there(&self, raw: RawStream) -> bool {
+        self.slots.iter().any(|slot| slot.key.raw == raw && !slot.gone)
+    }
+
     /// Whether an area holds an address, with memory there or without.
     pub fn reserves(&self, address: Address) -> bool {
-        self.areas.iter().flatten().any(|area| (area.base..area.base + area.size).contains(&address))
+        self.area_of(address).is_some()
     }
 
     /// The device's memory is gone, and the blocks with it.
     pub fn clear(&mut self) {
         debug_assert!(self.stopped);
         self.collect();
-        for area in std::mem::take(&mut self.areas).into_iter().flatten() {
+        for area in std::mem::take(&mut self.areas).into_values() {
             let ids: Vec<BlockId> = block::chain(area.first).collect();
             for id in ids {
                 if block::at(id).state() == State::Free {
                     self.list_remove(id);
                 }
-                self.pool.put(block::table(), id);
+                self.records.put(block::table(), id);
             }
         }
         self.physical = Physical::default();
+        self.paused = false;
+        (self.ordered_bytes, self.ordered_spare) = (0, 0);
         self.unmapped.clear();
         self.moved.clear();
         self.policy = Policy::default();

@@ -148,6 +148,12 @@ impl Thread {
         self.taker.set(front);
     }
 
+    /// By the thread itself.
+    pub fn forget_choices(&self) {
+        self.forget();
+        self.ways.iter().for_each(|way| way.set(null()));
+    }
+
     pub fn forget_ways(&self) {
         self.ways.iter().chain([&self.taker]).for_each(|way| way.set(null()));
     }
@@ -174,7 +180,8 @@ struct Loose {
 pub struct Front {
     armed: AtomicBool,
     pub id: u16,
-    pub device: i32,
+    /// The number of its cache.
+    pub cache: u32,
     pub slot: StreamSlot,
     pub home: &'static Home,
     pub shard: AtomicPtr<Shard>,
@@ -208,12 +215,12 @@ pub fn numbered(id: u16) -> Option<&'static Front> {
 }
 
 /// A front of a home. None: 65,535 are there.
-pub fn make(device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
+pub fn make(cache: u32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
     let id = COUNT.fetch_update(Relaxed, Relaxed, |count| (count < u32::from(block::FIRST_NO_FRONT)).then_some(count + 1)).ok()? as u16;
     let front: &'static Front = Box::leak(Box::new(Front {
         armed: AtomicBool::new(false),
         id,
-        device,
+        cache,
         slot,
         home,
         shard: AtomicPtr::new(null_mut()),
@@ -373,7 +380,7 @@ fn give(front: &Front, home: Held<'_>, id: BlockId, bytes: usize, size: usize, s
     let address = record.set(State::Allocated, front.id);
     drop(home);
     record.set_rounding(bytes - size);
-    lookup::insert(address, small, front.device, id);
+    lookup::insert(address, small, id);
     if front.records() {
         front.tell_allocated(record, size, true);
     }

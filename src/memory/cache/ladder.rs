@@ -11,6 +11,8 @@ use crate::device;
 use crate::memory::history::Action;
 use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
 use crate::memory::options::StreamWait;
+use crate::memory::pools;
+use crate::memory::provider::Source;
 use crate::memory::totals::Event;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
@@ -30,6 +32,10 @@ impl Cache {
     pub fn allocate(&self, request: &Request, stream: Stream) -> Result<Address> {
         let key = StreamKey::of(stream);
         let mut core = self.core.lock();
+        if core.paused {
+            drop(core);
+            return Err(self.sleeps());
+        }
         let slot = core.slot_of(key)?;
         if !core.has_records() {
             return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks."));
@@ -48,6 +54,12 @@ impl Cache {
         let runtime = runtime::runtime()?;
         let abilities = &self.abilities(runtime)?;
         let climb = &Climb { runtime, abilities, slot, request, stream };
+        // The driver's own pool knows best what is free.
+        if matches!(abilities.source, Source::Ordered)
+            && let Ok(address) = self.search_or_grow(climb, true, None)?
+        {
+            return Ok(address);
+        }
         // 1. What other streams are done with, as far as is known, then as far as they say.
         let mut core = self.core.lock();
         if core.keeps_apart(slot) {
@@ -103,6 +115,9 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
+        if let Some(address) = pools::lend(self.device, climb.request, climb.stream) {
+            return Ok(address);
+        }
         let room = || self.make_room(climb, &mut self.climbing.lock());
         self.press(climb, Stage::Fail, room).unwrap_or_else(|| Err(self.out_of_memory(climb, refusal, false)))
     }
@@ -130,8 +145,10 @@ impl Cache {
         if let Some(found) = MutexGuard::unlocked(climbing, || self.press(climb, Stage::GiveBack, retry)) {
             return found.map(Ok);
         }
-        // 5. Everything free goes back to the driver, which can make whole memory of it.
+        // 5. Everything free goes back to the driver, which can make whole memory of it; that of the device's other caches too.
         let released = self.release_free(climb.runtime);
+        self.trim_ordered(climb.runtime);
+        crate::memory::release_others(self);
         self.stats.count(Event::AllocRetry);
         let changes = self.core.lock().changes();
         match self.search_or_grow(climb, true, None)? {
@@ -201,7 +218,8 @@ impl Cache {
 
     fn facts(&self, climb: &Climb) -> Facts {
         let driver = device::Guard::new(self.device).and_then(|_guard| climb.runtime.mem_get_info());
-        self.core.lock().facts(climb.request.requested, climb.abilities, driver.ok())
+        let facts = self.core.lock().facts(climb.request.requested, climb.abilities, driver.ok());
+        Facts { memory_pools: pools::held(self.device), ..facts }
     }
 
     /// The error, when the observers know of it. No lock may be held.
@@ -228,11 +246,21 @@ impl Cache {
         Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).with_native(native).on_device(self.device).with_bytes(request.requested as u64)
     }
 
+    /// What is free here and the stream may have, with nothing made for it.
+    pub fn take_free(&self, request: &Request, stream: Stream) -> Option<Address> {
+        let key = StreamKey::of(stream);
+        self.settle_all();
+        let mut core = self.core.lock();
+        let slot = core.slot_of(key).ok()?;
+        if core.has_records() { search(&mut core, slot, request) } else { None }
+    }
+
     /// torch's empty_cache for one device: waits for what is freed but in use, then gives all free memory back.
     pub fn empty(&self) -> Result<()> {
         let runtime = runtime::runtime()?;
         let waited = self.wait(|_| false);
         self.release_free(runtime)?;
+        self.trim_ordered(runtime);
         waited
     }
 }

@@ -18,7 +18,10 @@ pub struct Facts {
     pub capturing: bool,
     /// Whether free parts can be joined by mapping: None: the device cannot, Some(false): the options say no.
     pub virtual_memory: Option<bool>,
+    /// Small and large blocks.
     pub of_pools: [OfPool; 2],
+    /// Memory pools of the device: number, bytes in use and free.
+    pub memory_pools: Vec<(u64, usize, usize)>,
     pub largest_free: usize,
     /// Freed, but in use by these streams still; the largest first.
     pub pending: Vec<(String, usize)>,
@@ -34,7 +37,8 @@ impl Core {
     /// `driver`: free and total bytes as the driver says.
     pub fn facts(&mut self, requested: usize, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
         self.collect();
-        let stats = self.stats.stats();
+        // What a pool's request meets is the device's.
+        let stats = self.stats.whole().stats();
         let stat = |family, pool| stats.get(family, pool).current as usize;
         let of_pool = |pool| OfPool {
             allocated: stat(Family::AllocatedBytes, pool),
@@ -44,8 +48,8 @@ impl Core {
             total: driver.map_or(abilities.total, |(_, total)| total),
             free: driver.map(|(free, _)| free),
             allocated: stat(Family::AllocatedBytes, Pool::All),
-            reserved: self.reserved(),
-            limit: self.limit,
+            reserved: self.stats.whole().reserved(),
+            limit: self.stats.limit(),
         };
         Facts {
             device: self.device,
@@ -55,6 +59,7 @@ impl Core {
             capturing: false,
             virtual_memory: abilities.virtual_memory.map(|_| true),
             of_pools: [Pool::Small, Pool::Large].map(of_pool),
+            memory_pools: Vec::new(),
             largest_free: self.largest_free(),
             pending: self.in_use_by_streams(),
         }
@@ -71,7 +76,7 @@ impl Core {
         }
         // Two: one stream, and what belongs to none. A single stream is never asked how far it is.
         if self.slots.len() > 2 {
-            for area in self.areas.iter().flatten() {
+            for area in self.areas.values() {
                 let free = block::chain(area.first).filter(|id| block::at(*id).state() == State::Free);
                 free.filter(|id| !self.is_past(*id)).map(block::at).for_each(|block| bytes[block.owner() as usize] += block.size());
             }
@@ -115,8 +120,11 @@ impl Facts {
         );
         let [small, large] = self.of_pools.map(|pool| format!("{} allocated and {} free", size_text(pool.allocated), size_text(pool.free)));
         text += &format!("Blocks up to 1 MiB: {small}; larger ones: {large}. ");
-        /// More streams would make the text long and say little.
+        /// More would make the text long and say little.
         const MOST: usize = 4;
+        for (id, used, free) in self.memory_pools.iter().take(MOST) {
+            text += &format!("Of that the memory pool {id} has {} allocated and {} free. ", size_text(*used), size_text(*free));
+        }
         if !self.pending.is_empty() {
             let streams: Vec<_> =
                 self.pending.iter().take(MOST).map(|(stream, bytes)| format!("{} by stream {stream}", size_text(*bytes))).collect();
@@ -143,6 +151,14 @@ impl Facts {
             return format!(
                 "Let stream {stream} end its work (tcuda_stream_synchronize), or free its blocks on the stream that allocates next \
                  (tcuda_free_cached_on)."
+            );
+        }
+        if let Some((id, _, free)) = self.memory_pools.iter().max_by_key(|(.., free)| *free)
+            && *free >= self.requested
+        {
+            return format!(
+                "The memory pool {id} has {} that nobody uses: tcuda_mem_pool_trim gives it back, and with use_on_oom the pool lends it.",
+                size_text(*free)
             );
         }
         match self.virtual_memory {
@@ -213,6 +229,7 @@ mod tests {
             at_limit: false,
             capturing: false,
             virtual_memory: Some(true),
+            memory_pools: Vec::new(),
             of_pools: [OfPool { allocated: GIB, free: 0 }, OfPool { allocated: 12 * GIB, free: GIB }],
             largest_free: 100 * MIB,
             pending: Vec::new(),
@@ -248,6 +265,7 @@ mod tests {
             (Facts { capturing: true, ..full() }, "Blocks in use fill the device"),
             (Facts { pending: pending.clone(), ..full() }, "Let stream 0x2a end"),
             (Facts { pending: vec![("0x2a".into(), MIB)], ..full() }, "Blocks in use fill the device"),
+            (Facts { memory_pools: vec![(3, 0, GIB), (4, GIB, 0)], ..pieces() }, "The memory pool 3 has 1024.00 MiB that nobody uses"),
             (Facts { virtual_memory: Some(false), ..pieces() }, "expandable_segments:True"),
             (Facts { virtual_memory: None, ..pieces() }, "no virtual memory"),
             (Facts { virtual_memory: Some(false), ..full() }, "Blocks in use fill the device"),

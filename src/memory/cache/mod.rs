@@ -3,6 +3,8 @@
 //! - `front`     what a thread keeps to itself: allocates and frees with no lock; `tls` finds it, `thread` makes it
 //! - `home`      a stream's free memory: `freelist` by size, `block` by address
 //! - `core`      the device's memory as a whole, under its lock with all fronts stopped; never waits for the device
+//! - `pool`      the cache of a memory pool: how it begins and ends; `pause` takes its memory away and brings it back
+//! - `ordered`   blocks of cudaMallocAsync, one call each
 //! - `physical`  handles of the driver, and where they are mapped
 //! - `policy`    how much to take from the driver, and in handles of which size
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory
@@ -22,9 +24,12 @@ pub(in crate::memory) mod message;
 #[cfg(test)]
 mod model;
 mod order;
+mod ordered;
+mod pause;
 mod physical;
 pub mod picture;
 mod policy;
+mod pool;
 mod segment;
 mod stitch;
 pub mod thread;
@@ -39,28 +44,34 @@ use crate::device;
 use crate::memory::history::History;
 use crate::memory::options::Options;
 use crate::memory::poison;
+use crate::memory::provider::{self, Source};
 use crate::memory::stats::Stats;
 use crate::memory::totals::Totals;
 use crate::runtime::Runtime;
 use crate::runtime::table::MemAllocationProp;
+use ordered::Ordered;
 use parking_lot::Mutex;
+use pause::Paused;
 
 /// Index of a stream in its device's cache.
 pub type StreamSlot = u16;
 
 /// What a device offers, and the options in effect; asked at the first growth.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct Abilities {
     pub total: usize,
     /// Virtual memory: how handles are made, and the multiple of which they must be. None: plain segments.
     pub virtual_memory: Option<(MemAllocationProp, usize)>,
     pub options: Options,
+    pub source: Source,
+    /// A segment is handed out whole.
+    pub whole_blocks: bool,
 }
 
 /// The cache of one device.
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
-/// they are asked or marked), `abilities`, `core`. While `core` is held nothing is asked of the driver that could wait, so that a host
+/// they are asked or marked), `abilities`, `core`; a pool's before its device's. While `core` is held nothing is asked of the driver that could wait, so that a host
 /// function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     pub device: i32,
@@ -71,32 +82,44 @@ pub struct Cache {
     climbing: Mutex<()>,
     growing: Mutex<()>,
     abilities: Mutex<Option<Abilities>>,
+    /// None: what is current for all.
+    source: Mutex<Option<Source>>,
+    paused: Mutex<Option<Paused>>,
+    ordered: Ordered,
 }
 
 impl Cache {
     /// `memory`: bytes of the device.
-    pub fn new(device: i32, memory: u64, limit: Option<usize>) -> Cache {
-        let stats: &'static Totals = Box::leak(Box::new(Totals::new(memory)));
-        let history: &'static History = Box::leak(Box::new(History::idle()));
+    pub fn new(number: u32, device: i32, memory: u64) -> Cache {
+        let stats = Box::leak(Box::new(Totals::new(memory)));
+        Cache::with(number, device, stats, Box::leak(Box::new(History::idle())))
+    }
+
+    fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Cache {
         Cache {
             device,
-            core: Lock::new(Core::new(device, limit, stats, history)),
+            core: Lock::new(Core::new(number, device, stats, history)),
             stats,
             history,
             driving: Mutex::new(()),
             climbing: Mutex::new(()),
             growing: Mutex::new(()),
             abilities: Mutex::new(None),
+            source: Mutex::new(None),
+            paused: Mutex::new(None),
+            ordered: Ordered::default(),
         }
     }
 
     pub fn abilities(&self, runtime: &Runtime) -> Result<Abilities> {
         let mut known = self.abilities.lock();
         match *known {
-            Some(abilities) => Ok(abilities),
+            Some(ref abilities) => Ok(abilities.clone()),
             None => {
-                let abilities = segment::abilities(runtime, self.device)?;
-                Ok(*known.insert(abilities))
+                let source = self.source.lock().clone().unwrap_or_else(provider::current);
+                let pieces = !self.core.quiet().no_split;
+                let abilities = segment::abilities(runtime, self.device, source, pieces)?;
+                Ok(known.insert(abilities).clone())
             }
         }
     }

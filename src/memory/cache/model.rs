@@ -51,13 +51,13 @@ impl World {
         static BASE: AtomicUsize = AtomicUsize::new(0x5c00_0000_0000);
         assert!(block::reserve());
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
-        let mut core = Core::new(1000, None, totals, Box::leak(Box::new(History::idle())));
+        let mut core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
         let mut areas = Vec::new();
         let slots = std::array::from_fn(|raw| {
             let slot = core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap();
             for (size, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
                 let address = BASE.fetch_add(16 << 20, Relaxed);
-                let id = core.pool.insert(address, size, MAPPED | small, State::Free, slot).unwrap();
+                let id = core.records.insert(address, size, MAPPED | small, State::Free, slot).unwrap();
                 core.shelf(slot).insert(id);
                 areas.push((id, slot, size));
             }
@@ -102,7 +102,7 @@ impl World {
         if front::free(address) {
             return true;
         }
-        let found = lookup::find(address).filter(|found| self.arm_to_free(found.block));
+        let found = lookup::find(address).filter(|found| self.arm_to_free(*found));
         found.is_some() && front::free(address) || self.free_locked(address)
     }
 
@@ -116,12 +116,12 @@ impl World {
     fn free_locked(&self, address: usize) -> bool {
         let Some(found) = lookup::find(address) else { return false };
         let mut core = self.core.quiet();
-        core.allocated_at(found.block, address).is_some_and(|id| core.free(id, None))
+        core.allocated_at(found, address).is_some_and(|id| core.free(id, None))
     }
 
     fn record(&self, address: usize, stream: usize) {
         let mut core = self.core.quiet();
-        let id = core.allocated_at(lookup::find(address).unwrap().block, address).expect("the block is in use");
+        let id = core.allocated_at(lookup::find(address).unwrap(), address).expect("the block is in use");
         assert!(core.record_use(id, self.slots[stream]));
     }
 
@@ -195,7 +195,7 @@ impl World {
         assert_eq!(figures.current(Family::Allocation), left.len() as i64, "blocks in use");
         assert_eq!(figures.current(Family::AllocatedBytes), self.live.lock().unwrap().values().sum::<usize>() as i64);
         for address in left {
-            assert!(core.free(lookup::find(address).unwrap().block, None));
+            assert!(core.free(lookup::find(address).unwrap(), None));
         }
         for thread in self.threads {
             core.forget_thread(thread);

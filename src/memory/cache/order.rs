@@ -66,7 +66,7 @@ impl Core {
         let old = self.slots[slot as usize].past;
         let number = |epoch: u32| if epoch <= old { PAST } else { NOT_YET };
         self.collect();
-        for area in self.areas.iter().flatten() {
+        for area in self.areas.values() {
             let has_ticket = |state| matches!(state, State::Free | State::Pending | State::Moved | State::Busy);
             for block in block::chain(area.first).map(block::at).filter(|block| has_ticket(block.state()) && block.owner() == slot) {
                 block.set_ticket(number(block.ticket()));

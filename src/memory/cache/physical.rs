@@ -3,14 +3,39 @@
 //! A handle may be mapped several times, but every byte of it is owned by one place: the one whose block there is free, handed out or
 //! pending. At the other places the byte lies in a `Moved` block, where it stays mapped, untouched, until that is worth undoing.
 
-use crate::runtime::{Address, MemHandle};
+use crate::memory::provider::Provider;
+use crate::runtime::{Address, MemHandle, RawStream};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 pub type HandleId = u32;
 
+/// Where memory came from, and goes back to.
+#[derive(Clone)]
+pub enum Backing {
+    Virtual(MemHandle),
+    /// cudaMalloc.
+    Plain,
+    /// cudaMallocAsync.
+    Ordered,
+    /// For work on that stream.
+    Provided(Arc<Provider>, RawStream),
+    /// A pool's that is paused: memory that it had and will have again.
+    Away,
+}
+
+impl Backing {
+    /// None: not virtual memory.
+    pub fn raw(&self) -> Option<MemHandle> {
+        match self {
+            Backing::Virtual(raw) => Some(*raw),
+            _ => None,
+        }
+    }
+}
+
 pub struct Handle {
-    /// None: a plain segment.
-    pub raw: Option<MemHandle>,
+    pub backing: Backing,
     pub size: usize,
     /// Counted with the small blocks: the kind of the area it came to last.
     pub small: bool,
@@ -57,8 +82,8 @@ impl std::ops::IndexMut<HandleId> for Physical {
 
 impl Physical {
     /// A new handle, mapped nowhere.
-    pub fn insert(&mut self, raw: Option<MemHandle>, size: usize, small: bool) -> HandleId {
-        let handle = Some(Handle { raw, size, small, places: Vec::new() });
+    pub fn insert(&mut self, backing: Backing, size: usize, small: bool) -> HandleId {
+        let handle = Some(Handle { backing, size, small, places: Vec::new() });
         match self.unused.pop() {
             Some(id) => {
                 self.handles[id as usize] = handle;

@@ -59,6 +59,18 @@ pub struct Picture {
     pub history: Draft,
 }
 
+impl Picture {
+    /// What a pool of the device holds. What happened there is in the device's history.
+    pub fn add(&mut self, pool: Picture) {
+        let from = self.blocks.len();
+        self.blocks.extend(pool.blocks);
+        self.segments.extend(
+            pool.segments.into_iter().map(|segment| Segment { blocks: segment.blocks.start + from..segment.blocks.end + from, ..segment }),
+        );
+        self.segments.sort_by_key(|segment| segment.address);
+    }
+}
+
 impl Core {
     fn raw_of(&self, slot: StreamSlot) -> u64 {
         if slot == COMMON { 0 } else { self.slots[slot as usize].key.raw as u64 }
@@ -83,6 +95,15 @@ impl Core {
         }
     }
 
+    /// All memory of a pool goes, or comes back.
+    pub fn tell_all(&self, comes: bool) {
+        for id in self.areas.values().flat_map(|area| block::chain(area.first)) {
+            if !matches!(block::at(id).state(), State::Unmapped | State::Moved | State::Busy | State::Unused) {
+                self.tell_memory(id, comes);
+            }
+        }
+    }
+
     pub fn tell_given(&self, mapping: &Mapping, id: BlockId) {
         if !block::at(id).mapped() {
             self.tell(Action::SegmentFree, mapping.start, mapping.size, block::at(id).owner());
@@ -102,7 +123,7 @@ impl Core {
         self.all_fronts().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
         self.history.set(mode, most, clear);
         if !was_on || clear {
-            let blocks = self.areas.iter().flatten().flat_map(|area| block::chain(area.first)).map(block::at);
+            let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
             blocks.filter(|block| block.state() == State::Allocated).for_each(|block| block.set_annotation(texts::NONE));
         }
     }
@@ -111,7 +132,8 @@ impl Core {
     fn picture(&self) -> Picture {
         let pending: HashMap<BlockId, usize> = self.pending.iter().map(|pending| (pending.block, pending.requested)).collect();
         let (mut segments, mut blocks) = (Vec::new(), Vec::new());
-        for area in self.areas.iter().flatten() {
+        // A pool that is paused has no memory.
+        for area in self.areas.values().filter(|_| !self.paused) {
             let mut open = None;
             for id in block::chain(area.first) {
                 let record = block::at(id);
@@ -129,7 +151,7 @@ impl Core {
                     allocated: 0,
                     active: 0,
                     requested: 0,
-                    pool: (0, 0),
+                    pool: (0, self.pool),
                     blocks: blocks.len()..blocks.len(),
                 });
                 self.draw(segment, &mut blocks, id, pending.get(&id).copied());
@@ -184,8 +206,11 @@ impl Cache {
     pub fn picture(&self) -> Picture {
         let _growing = self.growing.lock();
         let core = self.core.lock();
-        let active = core.stats.active().bytes;
-        self.history.note(Action::Snapshot, 0, active, 0);
+        // A pool is in its device's picture.
+        if core.whole.is_none() {
+            let active = core.stats.active_with_parts().bytes;
+            self.history.note(Action::Snapshot, 0, active, 0);
+        }
         core.picture()
     }
 }

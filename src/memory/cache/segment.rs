@@ -2,18 +2,20 @@
 //! needed, and a handle goes back when all of its bytes are free; without it an area is one `cudaMalloc`.
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
-use super::core::{COMMON, Core, LARGEST, Request};
-use super::physical::{HandleId, Mapping};
+use super::core::{COMMON, Core, LARGEST, ROUND, Request};
+use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
 use super::stitch::{Found, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
+use crate::memory::provider::Source;
 use crate::memory::stats::Family;
 use crate::memory::totals::Event;
 use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
-use crate::runtime::{Address, MemHandle, Runtime};
+use crate::runtime::{self, Address, MemHandle, Runtime};
+use crate::stream::{self, Stream};
 use std::time::Instant;
 
 /// Addresses in one stretch, covered by blocks.
@@ -40,11 +42,13 @@ pub enum Refusal {
     Budget,
 }
 
-pub fn abilities(runtime: &Runtime, device: i32) -> Result<Abilities> {
+/// `pieces`: whether memory may be handed out in other pieces than it came in.
+pub fn abilities(runtime: &Runtime, device: i32, source: Source, pieces: bool) -> Result<Abilities> {
     let total = runtime.device_properties(device)?.total_memory as usize;
     let options = options::get();
-    let virtual_memory = if options.expandable_segments && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
-    Ok(Abilities { total, virtual_memory, options })
+    let wanted = options.expandable_segments && pieces && matches!(source, Source::Driver);
+    let virtual_memory = if wanted && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
+    Ok(Abilities { total, virtual_memory, options, source, whole_blocks: !pieces })
 }
 
 /// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
@@ -75,50 +79,58 @@ fn device_location(device: i32) -> MemLocation {
 }
 
 /// Read and write for the device itself and all that reach its memory.
-fn access_list(device: i32) -> Vec<MemAccess> {
+pub(super) fn access_list(device: i32) -> Vec<MemAccess> {
     const READ_WRITE: i32 = 3;
     let peers = device::peer::with_access_to(device);
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
 }
 
 /// What undoes something is tried once more before it is given up: a leak is worse than a second call.
-fn insist(undo: impl Fn() -> Result<()>) -> bool {
+pub(super) fn insist(undo: impl Fn() -> Result<()>) -> bool {
     undo().is_ok() || undo().is_ok()
 }
 
-fn release(runtime: &Runtime, handle: MemHandle) {
+pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
     insist(|| runtime.mem_release(handle));
 }
 
 impl Core {
     fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
-        let index = self.areas.iter().position(Option::is_none).unwrap_or(self.areas.len());
         let flags = if small { SMALL } else { 0 } | if plain { 0 } else { MAPPED };
-        let first = self.pool.insert(base, size, flags, State::Unmapped, slot).expect("`has_records` was asked");
+        let first = self.records.insert(base, size, flags, State::Unmapped, slot).expect("`has_records` was asked");
         self.unmapped.insert(base, first);
-        let area = Some(Area { base, size, small, plain, first });
-        if index == self.areas.len() {
-            self.areas.push(area)
-        } else {
-            self.areas[index] = area
-        }
+        self.areas.insert(base, Area { base, size, small, plain, first });
         first
     }
 
     /// A handle from the driver, not mapped yet.
-    fn count_handle(&mut self, raw: Option<MemHandle>, size: usize, small: bool) -> HandleId {
+    fn count_handle(&mut self, backing: Backing, size: usize, small: bool) -> HandleId {
+        self.count_in(size, small);
+        if matches!(backing, Backing::Ordered) {
+            self.ordered_bytes += size;
+        }
+        self.physical.insert(backing, size, small)
+    }
+
+    pub(super) fn count_in(&self, size: usize, small: bool) {
         self.stats.add(Family::Segment, small, 1);
         self.stats.add(Family::ReservedBytes, small, size);
         self.stats.count(Event::DeviceAlloc);
-        self.physical.insert(raw, size, small)
     }
 
-    /// A handle, mapped nowhere, is the driver's again.
-    fn uncount_handle(&mut self, id: HandleId) {
-        let (size, small) = (self.physical[id].size, self.physical[id].small);
+    pub(super) fn count_out(&self, size: usize, small: bool) {
         self.stats.sub(Family::Segment, small, 1);
         self.stats.sub(Family::ReservedBytes, small, size);
         self.stats.count(Event::DeviceFree);
+    }
+
+    /// A handle, mapped nowhere, is the driver's again.
+    pub(super) fn uncount_handle(&mut self, id: HandleId) {
+        let (size, small) = (self.physical[id].size, self.physical[id].small);
+        self.count_out(size, small);
+        if matches!(self.physical[id].backing, Backing::Ordered) {
+            self.ordered_bytes -= size;
+        }
         self.physical.remove(id);
     }
 
@@ -134,14 +146,14 @@ impl Core {
         }
     }
 
-    fn limited(&self, size: usize) -> bool {
-        self.limit.is_some_and(|limit| self.reserved().saturating_add(size) > limit)
+    pub(super) fn limited(&self, size: usize) -> bool {
+        self.stats.limit().is_some_and(|limit| self.stats.whole().reserved().saturating_add(size) > limit)
     }
 
     /// The reservations in which nothing is mapped, taken into the driver's hands.
     fn take_empty_areas(&mut self) -> Vec<(BlockId, Address, usize)> {
         let mut empty = Vec::new();
-        for area in self.areas.iter().flatten() {
+        for area in self.areas.values() {
             let first = block::at(area.first);
             if !area.plain && first.state() == State::Unmapped && first.size() == area.size {
                 empty.push((area.first, area.base, area.size));
@@ -156,14 +168,16 @@ impl Core {
 
 impl Core {
     /// An area without memory ends; its only block is in the driver's hands.
-    fn forget_area(&mut self, block: BlockId) {
+    pub(super) fn forget_area(&mut self, block: BlockId) {
         let base = block::at(block).address();
-        self.pool.put(block::table(), block);
-        self.areas.iter_mut().filter(|area| area.as_ref().is_some_and(|area| area.base == base)).for_each(|area| *area = None);
+        self.records.put(block::table(), block);
+        self.areas.remove(&base);
     }
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request, exceed: bool) -> Terms {
         let active = self.stats.active();
+        // What others of the device hold is not there for this one.
+        let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let holding = Holding {
             new_sizes: self.new_sizes(slot),
             threads: self.threads(),
@@ -171,8 +185,8 @@ impl Core {
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
             peak: active.peak,
-            limit: self.limit,
-            total: abilities.total,
+            limit: self.stats.limit().map(|limit| limit.saturating_sub(others)),
+            total: abilities.total.saturating_sub(others),
             granularity,
         };
         self.policy.terms(&holding, request.search, &abilities.options, exceed)
@@ -181,9 +195,7 @@ impl Core {
 
 #[cold]
 fn beyond_the_table(base: Address) -> Error {
-    Error::internal(format!(
-        "The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of, or no multiple of 1 MiB."
-    ))
+    Error::internal(format!("The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of, or no multiple of 512."))
 }
 
 /// Addresses cost nothing: many times the memory leaves room for what is mapped anew. Where the process has fewer left, less.
@@ -282,7 +294,8 @@ impl Cache {
                 }
             };
             let makes: usize = plan.make.iter().sum();
-            let anew = !plan.parts.is_empty();
+            // Without work on the stream nothing is held up.
+            let anew = !plan.parts.is_empty() && self.is_busy(reach.slot);
             match self.build_plan(runtime, &properties, plan, reach, request) {
                 // What is there has to do: once more, without the budget that the driver does not have.
                 Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && tries == 0 && makes > 0 => {
@@ -301,6 +314,14 @@ impl Cache {
         }
     }
 
+    /// Whether the device has work of a stream, as far as it can be asked.
+    fn is_busy(&self, slot: StreamSlot) -> bool {
+        let key = self.core.quiet().slots[slot as usize].key;
+        let stream = Stream { device: self.device, raw: key.raw };
+        let asked = runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Ok(!stream.is_capturing()? && !stream.query()?)));
+        key.reachable() && asked.unwrap_or(false)
+    }
+
     fn build_plan(
         &self,
         runtime: &Runtime,
@@ -311,7 +332,7 @@ impl Cache {
     ) -> Result<Address, Refusal> {
         let raws: Vec<MemHandle> = {
             let core = self.core.lock();
-            plan.parts.iter().filter_map(|part| core.physical[part.handle].raw).collect()
+            plan.parts.iter().filter_map(|part| core.physical[part.handle].backing.raw()).collect()
         };
         let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access_list(self.device)));
         let mut core = self.core.lock();
@@ -323,7 +344,7 @@ impl Cache {
             }
         };
         let ids: Vec<HandleId> =
-            made.into_iter().zip(&plan.make).map(|(raw, size)| core.count_handle(Some(raw), *size, request.small)).collect();
+            made.into_iter().zip(&plan.make).map(|(raw, size)| core.count_handle(Backing::Virtual(raw), *size, request.small)).collect();
         if !ids.is_empty() {
             let reserved = core.reserved();
             core.policy.given(reserved);
@@ -337,22 +358,43 @@ impl Cache {
 
     fn grow_plain(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
         let size = match request.search {
+            // A segment is a block.
+            size if abilities.whole_blocks => size.next_multiple_of(PLAIN_SMALL),
+            size if matches!(abilities.source, Source::Ordered) => size,
             size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
             size if size < PLAIN_OWN => abilities.options.large_segment_size_mb << 20,
             size => size.next_multiple_of(PLAIN_SMALL),
         };
-        if self.core.lock().limited(size) {
-            return Err(Refusal::Limit);
-        }
-        let malloc = || device::Guard::new(self.device).and_then(|_guard| runtime.malloc(size));
-        let base = runtime.outside_capture(malloc).map_err(Refusal::Driver)?;
-        if base + size > lookup::LIMIT || !base.is_multiple_of(lookup::GRANULARITY) {
-            insist(|| runtime.free(base));
+        let stream = {
+            let core = self.core.lock();
+            let spare = if matches!(abilities.source, Source::Ordered) { core.ordered_spare } else { 0 };
+            if core.limited(size.saturating_sub(spare)) {
+                return Err(Refusal::Limit);
+            }
+            core.slots[slot as usize].key.raw
+        };
+        let guard = || device::Guard::new(self.device);
+        let (base, backing) = runtime
+            .outside_capture(|| match &abilities.source {
+                Source::Driver => guard().and_then(|_guard| Ok((runtime.malloc(size)?, Backing::Plain))),
+                Source::Ordered => self.allocate_ordered(runtime, size, stream).map(|base| (base, Backing::Ordered)),
+                Source::Provider(provider) => guard().and_then(|_guard| {
+                    let holds = |base, size| self.core.quiet().holds_some(base, size);
+                    let base = provider.allocate(runtime, size, self.device, stream, holds)?;
+                    Ok((base, Backing::Provided(provider.clone(), stream)))
+                }),
+            })
+            .map_err(Refusal::Driver)?;
+        if base + size > lookup::LIMIT || !base.is_multiple_of(ROUND) {
+            match backing {
+                Backing::Provided(provider, _) => provider.free(base, size, self.device, stream),
+                _ => drop(insist(|| runtime.free(base))),
+            }
             return Err(Refusal::Driver(beyond_the_table(base)));
         }
         let mut core = self.core.lock();
         let first = core.new_area(base, size, request.small, true, slot);
-        let handle = core.count_handle(None, size, request.small);
+        let handle = core.count_handle(backing, size, request.small);
         core.physical.map(handle, base);
         core.unmapped.remove(&base);
         core.tell_memory(first, true);
@@ -395,8 +437,17 @@ impl Cache {
     }
 
     /// Gives the driver what is free and past. What the driver does not take stays; the first reason is the answer.
+    /// A pool that is paused has nothing to give.
     pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
         let _growing = self.growing.lock();
+        self.release_free_now(runtime)
+    }
+
+    /// Under `growing`.
+    pub(super) fn release_free_now(&self, runtime: &Runtime) -> Result<()> {
+        if self.is_paused() {
+            return Ok(());
+        }
         let released = self.release(runtime, 0, usize::MAX);
         let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
         for mapping in old {
@@ -425,7 +476,7 @@ impl Cache {
     }
 
     /// Gives the driver handles of at least a size that are free and past, until there are enough bytes.
-    fn release(&self, runtime: &Runtime, least: usize, enough: usize) -> Result<()> {
+    pub(super) fn release(&self, runtime: &Runtime, least: usize, enough: usize) -> Result<()> {
         let taken: Vec<(HandleId, Vec<(Mapping, BlockId)>)> = {
             let mut core = self.core.lock();
             core.collect();
@@ -465,14 +516,22 @@ impl Cache {
 
     /// Gives a handle back, all of whose places are in the driver's hands. What the driver keeps is free memory again.
     fn give(&self, runtime: &Runtime, handle: HandleId, places: Vec<(Mapping, BlockId)>) -> Result<()> {
-        let raw = self.core.lock().physical[handle].raw;
+        let backing = self.core.lock().physical[handle].backing.clone();
+        let raw = backing.raw();
         let mut failure = None;
         let mut kept = Vec::new();
         for (mapping, block) in places {
             poison::leaves(self.device, mapping.start, mapping.size);
-            let given = runtime.outside_capture(|| match raw {
-                Some(_) => runtime.mem_unmap(mapping.start, mapping.size),
-                None => device::Guard::new(self.device).and_then(|_guard| runtime.free(mapping.start)),
+            let given = runtime.outside_capture(|| match &backing {
+                Backing::Virtual(_) | Backing::Away => runtime.mem_unmap(mapping.start, mapping.size),
+                Backing::Plain => device::Guard::new(self.device).and_then(|_guard| runtime.free(mapping.start)),
+                // All work on it is done: any stream will do.
+                Backing::Ordered => device::Guard::new(self.device).and_then(|_guard| runtime.free_async(mapping.start, stream::DEFAULT)),
+                Backing::Provided(provider, stream) => {
+                    let stream = if self.core.lock().is_there(*stream) { *stream } else { 0 };
+                    provider.free(mapping.start, mapping.size, self.device, stream);
+                    Ok(())
+                }
             });
             let mut core = self.core.lock();
             match given {
@@ -508,15 +567,17 @@ impl Cache {
     }
 
     /// Opens all memory of this device to another one, which just got peer access.
+    /// That of a pool that is paused opens when it comes back.
     pub fn open_to_peers(&self, runtime: &Runtime) -> Result<()> {
         let _growing = self.growing.lock();
         let mapped: Vec<(Address, usize)> = {
             let core = self.core.lock();
-            let mapped = core.physical.mappings().filter(|mapping| core.physical[mapping.handle].raw.is_some());
+            let mapped = core.physical.mappings().filter(|mapping| core.physical[mapping.handle].backing.raw().is_some());
             mapped.map(|mapping| (mapping.start, mapping.size)).collect()
         };
         let access = access_list(self.device);
-        mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access))
+        mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access))?;
+        self.open_ordered_to_peers(runtime)
     }
 
     /// Gives everything back, handed out or not. For the end of the process' use of the device.
@@ -526,17 +587,20 @@ impl Cache {
         let _guard = device::Guard::new(self.device);
         let physical = std::mem::take(&mut core.physical);
         for mapping in physical.mappings() {
-            match physical[mapping.handle].raw {
-                Some(_) => drop(insist(|| runtime.mem_unmap(mapping.start, mapping.size))),
-                None => drop(runtime.free(mapping.start)),
+            match &physical[mapping.handle].backing {
+                Backing::Virtual(_) => drop(insist(|| runtime.mem_unmap(mapping.start, mapping.size))),
+                Backing::Plain | Backing::Ordered => drop(runtime.free(mapping.start)),
+                Backing::Provided(provider, _) => provider.free(mapping.start, mapping.size, self.device, 0),
+                Backing::Away => {}
             }
         }
-        physical.ids().filter_map(|id| physical[id].raw).for_each(|raw| release(runtime, raw));
-        for area in core.areas.iter().flatten().filter(|area| !area.plain) {
+        physical.ids().filter_map(|id| physical[id].backing.raw()).for_each(|raw| release(runtime, raw));
+        for area in core.areas.values().filter(|area| !area.plain) {
             insist(|| runtime.address_free(area.base, area.size));
         }
         core.clear();
         drop(core);
+        self.close_ordered(runtime);
         self.forget_abilities();
     }
 }

@@ -183,7 +183,8 @@ impl Core {
     pub fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
         let slot = reach.slot;
         let ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
-        let mut surplus = run.iter().map(|id| block::at(*id).size()).sum::<usize>() - request.search;
+        let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
+        let mut surplus = if self.no_split { 0 } else { whole - request.search };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {
             let mut id = *id;
@@ -210,7 +211,7 @@ impl Core {
 
     // ---- blocks with no memory of their own
 
-    fn detach(&mut self, id: BlockId) {
+    pub(super) fn detach(&mut self, id: BlockId) {
         let address = block::at(id).address();
         match block::at(id).state() {
             State::Free => self.list_remove(id),
@@ -260,12 +261,12 @@ impl Core {
         let next = block::at(id).next();
         if like(id, next) {
             self.detach(next);
-            self.pool.join(block::table(), id);
+            self.records.join(block::table(), id);
         }
         let prev = block::at(id).prev();
         if like(id, prev) {
             self.detach(prev);
-            self.pool.join(block::table(), prev);
+            self.records.join(block::table(), prev);
             id = prev;
         }
         self.attach(id);
@@ -291,7 +292,7 @@ impl Core {
             let block = block::at(id);
             let (start, end) = (block.address().max(from), block.end().min(to));
             let id = self.cut_out(id, start, end);
-            if whole == NIL { whole = id } else { self.pool.join(block::table(), whole) }
+            if whole == NIL { whole = id } else { self.records.join(block::table(), whole) }
         }
         Some(whole)
     }
@@ -616,7 +617,7 @@ impl Core {
         cut[stay..].iter().for_each(|id| self.tell_memory(*id, true));
         let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
         while block::at(first).end() < to {
-            self.pool.join(block::table(), first);
+            self.records.join(block::table(), first);
         }
         block::at(first).set_owner(slot);
         block::at(first).set_ticket(ticket);
@@ -638,14 +639,13 @@ impl Core {
                 parts.push((*place, share.size, away));
             }
         }
-        let areas = || self.areas.iter().flatten().filter(|area| area.small == request.small && !area.plain);
-        parts.retain(|(start, ..)| areas().any(|area| (area.base..area.base + area.size).contains(start)));
+        parts.retain(|(start, ..)| self.area_of(*start).is_some_and(|area| area.small == request.small && !area.plain));
         parts.sort_unstable();
         let mut best: Option<(Address, Address)> = None;
         let mut run: VecDeque<(Address, usize, bool)> = VecDeque::new();
         let (mut size, mut back, mut last) = (0, 0, 0);
         for part in parts {
-            if part.0 != last || areas().any(|area| area.base == part.0) {
+            if part.0 != last || self.areas.contains_key(&part.0) {
                 run.clear();
                 (size, back) = (0, 0);
             }
@@ -679,7 +679,7 @@ impl Core {
         let mut sums = (0, 0, 0);
         let (mut unmapped, mut moved) = (0, 0);
         let mut owned: Vec<(HandleId, usize, usize)> = Vec::new();
-        for area in self.areas.iter().flatten() {
+        for area in self.areas.values() {
             let mut at = area.base;
             let mut last = NIL;
             for id in block::chain(area.first) {
@@ -742,10 +742,11 @@ impl Core {
         assert_eq!(mapped.len(), self.physical.ids().map(|id| self.physical[id].places.len()).sum::<usize>());
         assert_eq!(mapped.iter().map(|mapping| mapping.size).sum::<usize>(), self.physical.mapped_bytes);
         let stats = self.stats.stats();
-        let stat = |family| stats.current(family) as usize;
+        let parts: Vec<_> = self.stats.parts().iter().map(|part| part.stats()).collect();
+        let stat = |family| (stats.current(family) - parts.iter().map(|part| part.current(family)).sum::<i64>()) as usize;
         assert_eq!(sums.0, stat(Family::AllocatedBytes));
         assert_eq!(sums.0 + sums.1, stat(Family::ActiveBytes));
-        assert_eq!(sums.0 + sums.1 + sums.2, stat(Family::ReservedBytes));
-        assert_eq!((reserved, handles), (stat(Family::ReservedBytes), stat(Family::Segment)));
+        assert_eq!(sums.0 + sums.1 + sums.2, stat(Family::ReservedBytes) - self.ordered_spare);
+        assert_eq!((reserved + self.ordered_spare, handles), (stat(Family::ReservedBytes), stat(Family::Segment)));
     }
 }

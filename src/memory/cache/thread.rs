@@ -84,8 +84,13 @@ pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
     if !crate::memory::may_have_fronts() {
         return false;
     }
+    // Freed meanwhile, it may be another cache's.
+    if !core.handed_out(block) {
+        return false;
+    }
     let slot = core.slot_of_block(block);
-    let ordinary = block::at(block).mapped() && block::at(block).clean();
+    // What a pool counts, its device counts too, under both locks.
+    let ordinary = core.whole.is_none() && block::at(block).mapped() && block::at(block).clean();
     ordinary && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
 }
 
@@ -93,9 +98,17 @@ fn with_fronts() -> Option<&'static Thread> {
     if front::can_stop() && crate::memory::may_have_fronts() { this() } else { None }
 }
 
+/// The calling thread's next call finds no front by its handle.
+pub fn forget_choices() {
+    let thread = tls::get();
+    if !std::ptr::eq(thread, &NOBODY) {
+        thread.forget_choices();
+    }
+}
+
 /// Takes other threads' blocks home that a front of this thread holds.
 pub fn bring_home(front: &Front) {
-    if let Some(cache) = crate::memory::existing(front.device) {
+    if let Some(cache) = crate::memory::numbered(front.cache) {
         cache.core.quiet().bring_home(front);
     }
 }

@@ -6,7 +6,7 @@
 //! Tests:  tests/fake_cuda.rs, in the files; `cargo check --features signatures` compares the table with CUDA's prototypes.
 
 mod adapt;
-mod library;
+pub mod library;
 mod report;
 mod search;
 #[cfg(feature = "signatures")]

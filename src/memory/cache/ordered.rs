@@ -1,0 +1,184 @@
+//! Blocks of cudaMallocAsync (torch's backend of that name): each is a segment of its own, from the driver's pool of the device, and goes
+//! back there when it is freed, in the order of its stream. The cache keeps nothing and counts everything.
+
+use super::block::{self, BlockId, State};
+use super::core::{Core, StreamKey};
+use super::physical::{Backing, HandleId, Mapping};
+use super::segment::access_list;
+use super::{Cache, StreamSlot};
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::memory::stats::Family;
+use crate::runtime::api::MemPoolAttribute;
+use crate::runtime::table::RawMemPool;
+use crate::runtime::{self, Address, RawStream, Runtime};
+use crate::stream::Stream;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+#[derive(Default)]
+pub struct Ordered {
+    /// Some block came from there.
+    used: AtomicBool,
+    pool: Mutex<Option<RawMemPool>>,
+}
+
+impl Cache {
+    pub fn has_ordered(&self) -> bool {
+        self.ordered.used.load(Relaxed)
+    }
+
+    pub(super) fn allocate_ordered(&self, runtime: &Runtime, size: usize, raw: RawStream) -> Result<Address> {
+        self.open_ordered(runtime)?;
+        let entered = Stream { device: self.device, raw }.enter()?;
+        let address = entered.runtime.malloc_async(size, entered.raw)?;
+        self.ordered.used.store(true, Relaxed);
+        self.count_spare(runtime, size as i64);
+        Ok(address)
+    }
+
+    /// The driver's pool keeps what is freed, and peers reach it.
+    fn open_ordered(&self, runtime: &Runtime) -> Result<()> {
+        const POOLS_SUPPORTED: i32 = 115;
+        let mut pool = self.ordered.pool.lock();
+        if pool.is_some() {
+            return Ok(());
+        }
+        if !runtime.has_async_allocations() || runtime.device_attribute(POOLS_SUPPORTED, self.device)? == 0 {
+            let text = format!(
+                "Device {} or its driver has no cudaMallocAsync (CUDA 11.2 and later have). backend:native has no need of it.",
+                self.device
+            );
+            return Err(Error::new(Status::TCUDA_ERROR_NOT_SUPPORTED, text).on_device(self.device));
+        }
+        let raw = runtime.default_mem_pool(self.device)?;
+        runtime.set_mem_pool_attribute(raw, MemPoolAttribute::ReleaseThreshold, u64::MAX)?;
+        let access = access_list(self.device);
+        if access.len() > 1 {
+            runtime.mem_pool_set_access(raw, &access[1..])?;
+        }
+        *pool = Some(raw);
+        Ok(())
+    }
+
+    /// What the driver's pool has grown or shrunk by, beside the blocks, is reserved as well. `more`: bytes of blocks that are not counted yet.
+    fn count_spare(&self, runtime: &Runtime, more: i64) {
+        let Some(pool) = *self.ordered.pool.lock() else { return };
+        let Ok(held) = runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent) else { return };
+        let mut core = self.core.quiet();
+        let spare = (held as i64 - core.ordered_bytes as i64 - more).max(0) as usize;
+        let before = std::mem::replace(&mut core.ordered_spare, spare);
+        if spare > before {
+            self.stats.add(Family::ReservedBytes, false, spare - before);
+        } else if spare < before {
+            self.stats.sub(Family::ReservedBytes, false, before - spare);
+        }
+    }
+
+    pub(super) fn open_ordered_to_peers(&self, runtime: &Runtime) -> Result<()> {
+        let access = access_list(self.device);
+        match *self.ordered.pool.lock() {
+            Some(pool) if access.len() > 1 => runtime.mem_pool_set_access(pool, &access[1..]),
+            _ => Ok(()),
+        }
+    }
+
+    /// For the end of everything: the driver's pool keeps nothing any more.
+    pub(super) fn close_ordered(&self, runtime: &Runtime) {
+        if let Some(pool) = self.ordered.pool.lock().take() {
+            let _ = runtime.set_mem_pool_attribute(pool, MemPoolAttribute::ReleaseThreshold, 0);
+            let _ = runtime.mem_pool_trim(pool, 0);
+        }
+        self.ordered.used.store(false, Relaxed);
+    }
+
+    /// What the driver's pool does not need goes back to the device. All that was freed has to be past for that.
+    pub(super) fn trim_ordered(&self, runtime: &Runtime) {
+        let raw = *self.ordered.pool.lock();
+        if let Some(raw) = raw {
+            let _ = device::synchronize(self.device);
+            let _ = runtime.mem_pool_trim(raw, 0);
+            self.count_spare(runtime, 0);
+        }
+    }
+
+    /// As `memory::free` and `free_on`, for a block of any kind.
+    pub fn free_ordered(&self, address: Address, stream: Option<Stream>) -> Result<()> {
+        let runtime = runtime::runtime()?;
+        let found = crate::memory::with_block(address, |core, id| {
+            let ordered = core
+                .physical
+                .overlapping(address, address + 1)
+                .next()
+                .is_some_and(|mapping| matches!(core.physical[mapping.handle].backing, Backing::Ordered));
+            let owner = core.slot_of_block(id);
+            let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
+            let slot = &core.slots[owner as usize];
+            let there = !slot.gone && slot.key.reachable();
+            Ok((ordered, there.then_some(slot.key), users))
+        })?;
+        let (true, owner, users) = found else { return crate::memory::hand_back(address, stream) };
+        let on = stream.or(owner.map(|key| Stream { device: self.device, raw: key.raw }));
+        let Some(on) = on.filter(|on| on.device == self.device) else {
+            // Its stream is gone, or another thread's: it goes back when it is past.
+            return crate::memory::hand_back(address, stream);
+        };
+        let users = if stream.is_some() { Vec::new() } else { users };
+        let ordered = self.order_after(on, &users).is_ok_and(|ordered| ordered.len() == users.len());
+        if !ordered {
+            return crate::memory::hand_back(address, stream);
+        }
+        crate::memory::with_block(address, |core, id| {
+            // They are before what `on` does next.
+            core.uses.remove(&id);
+            Ok(())
+        })?;
+        crate::memory::hand_back(address, Some(on))?;
+        self.give_ordered(runtime, address, on)
+    }
+
+    /// A block that is free now goes back behind the work of a stream. What the driver does not take is free memory, to be tried again.
+    fn give_ordered(&self, runtime: &Runtime, address: Address, on: Stream) -> Result<()> {
+        let _growing = self.growing.lock();
+        let taken = {
+            let mut core = self.core.lock();
+            let slot = core.slot_of(StreamKey::of(on))?;
+            core.let_in(slot);
+            core.take_ordered(address)
+        };
+        // Somebody has allocated it again meanwhile.
+        let Some((block, handle, base)) = taken else { return Ok(()) };
+        let given = on.enter().and_then(|entered| runtime.outside_capture(|| entered.runtime.free_async(base, entered.raw)));
+        let mut core = self.core.lock();
+        match given {
+            Ok(()) => {
+                let size = core.physical[handle].size;
+                core.tell_given(&Mapping { start: base, size, handle }, block);
+                core.physical.unmap(base);
+                core.forget_area(block);
+                core.uncount_handle(handle);
+            }
+            Err(_) => {
+                block::at(block).set_state(State::Free);
+                core.make_free(block);
+            }
+        }
+        drop(core);
+        self.count_spare(runtime, 0);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// The block around an address that is all of its segment, and free: in the driver's hands from now on.
+    fn take_ordered(&mut self, address: Address) -> Option<(BlockId, HandleId, Address)> {
+        let area = self.area_of(address)?;
+        let (first, base, size) = (area.first, area.base, area.size);
+        let record = block::at(first);
+        if record.state() != State::Free || record.size() != size {
+            return None;
+        }
+        let handle = self.physical.overlapping(base, base + 1).next()?.handle;
+        Some((self.cut_out(first, base, base + size), handle, base))
+    }
+}

@@ -1,0 +1,275 @@
+//! A pool that is paused: its memory goes back to the driver, its addresses and blocks stay. When it resumes, each address has memory again,
+//! with what was in it where that was asked for.
+
+use super::block::{self, State};
+use super::physical::{Backing, HandleId, Mapping};
+use super::segment::{access_list, insist, release};
+use super::{Abilities, Cache};
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::memory::poison;
+use crate::runtime::table::MemAllocationProp;
+use crate::runtime::{self, Address, MemHandle, Runtime};
+
+/// Pinned memory of the host. Freed when dropped.
+struct Pinned {
+    address: Address,
+}
+
+impl Pinned {
+    fn new(runtime: &Runtime, size: usize) -> Result<Pinned> {
+        const PORTABLE: u32 = 1;
+        Ok(Pinned { address: runtime.host_alloc(size, PORTABLE)? })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Ok(runtime) = runtime::runtime() {
+            insist(|| runtime.free_host(self.address));
+        }
+    }
+}
+
+/// Bytes of blocks in use, one behind the other, and where they are meanwhile.
+struct Saved {
+    runs: Vec<Run>,
+    copy: Pinned,
+}
+
+/// Address and size.
+type Run = (Address, usize);
+
+impl Saved {
+    fn copy(&self, copy: impl Fn(Address, Address, usize) -> Result<()>) -> Result<()> {
+        let mut host = self.copy.address;
+        self.runs.iter().try_for_each(|(address, size)| {
+            let here = host;
+            host += size;
+            copy(*address, here, *size)
+        })
+    }
+}
+
+pub struct Paused {
+    /// What has to come back: handles, in the order in which they are made.
+    handles: Vec<HandleId>,
+    saved: Vec<Saved>,
+    properties: MemAllocationProp,
+}
+
+impl Cache {
+    pub fn is_paused(&self) -> bool {
+        self.paused.lock().is_some()
+    }
+
+    #[cold]
+    pub fn sleeps(&self) -> Error {
+        let text = format!("The memory pool {} is paused: tcuda_mem_pool_resume brings its memory back.", self.core.quiet().pool);
+        Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+    }
+
+    /// Waits for the device, and gives the pool's memory back; with `keep` what is in blocks in use is kept in pinned memory of the host.
+    /// The bytes that went back. Nothing changes on failure.
+    pub fn pause(&self, keep: bool) -> Result<usize> {
+        let runtime = runtime::runtime()?;
+        let abilities = self.abilities(runtime)?;
+        let _climbing = self.climbing.lock();
+        let _growing = self.growing.lock();
+        if self.is_paused() {
+            return Ok(0);
+        }
+        // Nothing is handed out from here on.
+        self.core.lock().paused = true;
+        let paused = self.take_away(runtime, &abilities, keep);
+        self.core.lock().paused = paused.is_ok();
+        paused
+    }
+
+    fn take_away(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
+        let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause(abilities)) };
+        device::synchronize(self.device)?;
+        self.settle_all();
+        let before = self.core.lock().reserved();
+        self.release_free_now(runtime)?;
+        let _guard = device::Guard::new(self.device)?;
+        let (handles, mappings, live) = {
+            let core = self.core.lock();
+            if core.physical.ids().any(|id| core.physical[id].backing.raw().is_none()) {
+                drop(core);
+                return Err(self.cannot_pause(abilities));
+            }
+            let handles: Vec<(HandleId, MemHandle)> =
+                core.physical.ids().filter_map(|id| Some((id, core.physical[id].backing.raw()?))).collect();
+            let mappings: Vec<Mapping> = core.physical.mappings().collect();
+            let blocks = core.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
+            let live: Vec<Run> = blocks
+                .filter(|block| matches!(block.state(), State::Allocated | State::Pending))
+                .map(|block| (block.address(), block.size()))
+                .collect();
+            (handles, mappings, live)
+        };
+        let saved = if keep { runtime.outside_capture(|| save(runtime, &live))? } else { Vec::new() };
+        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles))?;
+        for mapping in &mappings {
+            poison::leaves(self.device, mapping.start, mapping.size);
+        }
+        let mut core = self.core.lock();
+        for (id, _) in &handles {
+            core.physical[*id].backing = Backing::Away;
+            let (size, small) = (core.physical[*id].size, core.physical[*id].small);
+            core.count_out(size, small);
+        }
+        core.tell_all(false);
+        let given = before - core.reserved();
+        drop(core);
+        *self.paused.lock() = Some(Paused { handles: handles.iter().map(|(id, _)| *id).collect(), saved, properties });
+        handles.into_iter().for_each(|(_, raw)| release(runtime, raw));
+        Ok(given)
+    }
+
+    /// Brings the memory back to the same addresses. If the driver has not enough, or the limit is too low, the pool stays paused as it is.
+    pub fn resume(&self) -> Result<()> {
+        let runtime = runtime::runtime()?;
+        device::check_lost(self.device)?;
+        let _climbing = self.climbing.lock();
+        let _growing = self.growing.lock();
+        let Some(paused) = self.paused.lock().take() else { return Ok(()) };
+        let resumed = self.come_back(runtime, &paused);
+        if resumed.is_err() {
+            *self.paused.lock() = Some(paused);
+        }
+        resumed
+    }
+
+    fn come_back(&self, runtime: &Runtime, paused: &Paused) -> Result<()> {
+        let (sizes, mappings) = {
+            let core = self.core.lock();
+            let sizes: Vec<usize> = paused.handles.iter().map(|id| core.physical[*id].size).collect();
+            let whole: usize = sizes.iter().sum();
+            if core.limited(whole) {
+                let text = format!("The memory pool {} needs {whole} bytes to resume, more than the limit leaves.", core.pool);
+                return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).on_device(self.device).with_bytes(whole as u64));
+            }
+            (sizes, core.physical.mappings().collect::<Vec<_>>())
+        };
+        let _guard = device::Guard::new(self.device)?;
+        let mut made: Vec<MemHandle> = Vec::new();
+        let built = runtime.outside_capture(|| {
+            for size in &sizes {
+                made.push(runtime.mem_create(*size, &paused.properties)?);
+            }
+            let raw_of = |handle| paused.handles.iter().position(|id| *id == handle).map(|at| made[at]);
+            let wanted = mappings.iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?)));
+            let wanted: Vec<(Mapping, MemHandle)> = wanted.collect();
+            map_all(runtime, self.device, &wanted)?;
+            let restore = |saved: &Saved| saved.copy(|address, host, size| runtime.memcpy(address, host, size));
+            let restored = paused.saved.iter().try_for_each(restore);
+            restored.inspect_err(|_| {
+                for (mapping, _) in &wanted {
+                    insist(|| runtime.mem_unmap(mapping.start, mapping.size));
+                }
+            })
+        });
+        if let Err(error) = built {
+            made.into_iter().for_each(|handle| release(runtime, handle));
+            return Err(error.on_device(self.device));
+        }
+        let mut core = self.core.lock();
+        for (id, raw) in paused.handles.iter().zip(made) {
+            core.physical[*id].backing = Backing::Virtual(raw);
+            let (size, small) = (core.physical[*id].size, core.physical[*id].small);
+            core.count_in(size, small);
+        }
+        core.paused = false;
+        core.tell_all(true);
+        Ok(())
+    }
+
+    /// For a pool that ends: what was kept is dropped. Refused while blocks are in use, which would have no memory any more.
+    pub fn end_pause(&self) -> Result<()> {
+        let _growing = self.growing.lock();
+        let mut paused = self.paused.lock();
+        if paused.is_none() {
+            return Ok(());
+        }
+        let mut core = self.core.lock();
+        let active = core.stats.active().bytes;
+        if active > 0 {
+            return Err(Error::new(
+                Status::TCUDA_ERROR_INVALID_STATE,
+                format!(
+                    "The memory pool {} is paused with {active} bytes in use: resume it or free them before it is destroyed.",
+                    core.pool
+                ),
+            ));
+        }
+        core.drop_away();
+        *paused = None;
+        Ok(())
+    }
+
+    fn cannot_pause(&self, abilities: &Abilities) -> Error {
+        let why = if abilities.whole_blocks { "does not split its segments" } else { "has segments that are not of virtual memory" };
+        let text = format!("The memory pool {} cannot be paused at its addresses: it {why}.", self.core.quiet().pool);
+        Error::new(Status::TCUDA_ERROR_NOT_SUPPORTED, text)
+    }
+}
+
+/// Few large buffers: each costs the driver time.
+const BUFFER: usize = 256 << 20;
+
+fn save(runtime: &Runtime, live: &[Run]) -> Result<Vec<Saved>> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (address, size) in live {
+        match runs.last_mut() {
+            Some((start, before)) if *start + *before == *address => *before += size,
+            _ => runs.push((*address, *size)),
+        }
+    }
+    let mut saved = Vec::new();
+    while !runs.is_empty() {
+        let mut bytes = 0;
+        let full = |run: &Run| {
+            bytes += run.1;
+            bytes >= BUFFER
+        };
+        let count = runs.iter().position(full).map_or(runs.len(), |at| at + 1);
+        let runs: Vec<Run> = runs.drain(..count).collect();
+        let copy = Pinned::new(runtime, runs.iter().map(|run| run.1).sum())?;
+        let buffer = Saved { runs, copy };
+        buffer.copy(|address, host, size| runtime.memcpy(host, address, size))?;
+        saved.push(buffer);
+    }
+    Ok(saved)
+}
+
+/// All or nothing.
+fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)]) -> Result<()> {
+    let access = access_list(device);
+    let mut done = 0;
+    let mapped = wanted.iter().try_for_each(|(mapping, raw)| {
+        runtime.mem_map(mapping.start, mapping.size, *raw)?;
+        done += 1;
+        runtime.mem_set_access(mapping.start, mapping.size, &access)
+    });
+    mapped.inspect_err(|_| {
+        for (mapping, _) in &wanted[..done] {
+            insist(|| runtime.mem_unmap(mapping.start, mapping.size));
+        }
+    })
+}
+
+/// All or nothing, as far as the driver lets.
+fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(HandleId, MemHandle)]) -> Result<()> {
+    for (at, mapping) in mappings.iter().enumerate() {
+        let Err(error) = runtime.mem_unmap(mapping.start, mapping.size).or_else(|_| runtime.mem_unmap(mapping.start, mapping.size)) else {
+            continue;
+        };
+        let raw_of = |id: HandleId| handles.iter().find(|(handle, _)| *handle == id).map(|(_, raw)| *raw);
+        let back: Vec<_> = mappings[..at].iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?))).collect();
+        map_all(runtime, device, &back).or_else(|_| map_all(runtime, device, &back))?;
+        return Err(error);
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The cache of a memory pool: a part of its device, with a beginning and an end.
+
+use super::block::{self, BlockId, State};
+use super::core::{Core, Whole};
+use super::physical::Physical;
+use super::{Cache, StreamSlot};
+use crate::base::Result;
+use crate::memory::provider::Source;
+use crate::memory::stats::Family;
+use crate::memory::totals::Totals;
+use crate::runtime::Runtime;
+
+impl Cache {
+    pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Cache {
+        let cache = Cache::with(number, whole.device, stats, whole.history);
+        cache.core.lock().whole = Some(Whole::new(whole));
+        cache
+    }
+
+    /// Nothing is in it: a new pool may have it.
+    pub fn become_pool(&self, id: u64, source: Source, no_split: bool) {
+        *self.source.lock() = Some(source);
+        self.forget_abilities();
+        let mut core = self.core.lock();
+        core.no_split = no_split;
+        core.pool = id;
+        core.stats.reset_peak();
+        core.stats.reset_accumulated();
+    }
+
+    /// Nobody's until `become_pool`. It lets go of where its memory came from.
+    pub fn forget_pool(&self) {
+        *self.source.lock() = None;
+        self.forget_abilities();
+        self.core.lock().pool = 0;
+    }
+
+    /// Whether nothing of it is in use or held.
+    pub fn is_bare(&self) -> bool {
+        self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0
+    }
+
+    /// Learns how far all streams are.
+    pub fn settle_all(&self) {
+        self.settle(StreamSlot::MAX);
+    }
+
+    /// Gives back what is free and past, without waiting.
+    pub fn release_past(&self, runtime: &Runtime) -> Result<()> {
+        self.settle_all();
+        self.release_free(runtime)
+    }
+}
+
+impl Core {
+    /// Paused for good, with nothing in use: its areas have no memory any more.
+    pub fn drop_away(&mut self) {
+        debug_assert!(self.paused);
+        self.collect();
+        let areas: Vec<BlockId> = self.areas.values().map(|area| area.first).collect();
+        for first in areas {
+            let blocks: Vec<BlockId> = block::chain(first).collect();
+            blocks.iter().for_each(|id| self.detach(*id));
+            blocks.iter().skip(1).for_each(|_| self.records.join(block::table(), first));
+            block::at(first).set_state(State::Busy);
+            self.make_hole(first, State::Unmapped);
+        }
+        self.physical = Physical::default();
+        self.paused = false;
+    }
+}

@@ -1,0 +1,240 @@
+//! Pools: memory of a device that is kept apart from the rest (torch's MemPool). A pool is a cache of its own, with its own segments,
+//! blocks and statistics, which count in the device's as well. A thread allocates from one by name, or opens it, and then everything that
+//! it allocates on the pool's device comes from there.
+//!
+//! Pools have no fronts: each call takes the pool's lock.
+
+use super::cache::{Cache, core::Request};
+use super::provider::{self, Source};
+use super::totals::Totals;
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::runtime::{self, Address};
+use crate::stream::Stream;
+use parking_lot::RwLock;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+pub struct Options {
+    pub source: Source,
+    /// Gives free memory to requests of the device that would fail.
+    pub use_on_oom: bool,
+    /// One block a segment, handed out as it came.
+    pub no_split: bool,
+}
+
+pub struct Pool {
+    pub id: u64,
+    pub cache: &'static Cache,
+    pub use_on_oom: bool,
+    /// Threads that have it open, each as often as it opened it.
+    open: AtomicUsize,
+}
+
+struct Pools {
+    last: u64,
+    by_id: BTreeMap<u64, Arc<Pool>>,
+    /// By number, behind those of the devices.
+    caches: Vec<&'static Cache>,
+    /// Destroyed, but blocks of them are in use.
+    ending: Vec<&'static Cache>,
+    idle: Vec<&'static Cache>,
+}
+
+static POOLS: RwLock<Pools> =
+    RwLock::new(Pools { last: 0, by_id: BTreeMap::new(), caches: Vec::new(), ending: Vec::new(), idle: Vec::new() });
+
+/// The cache of a number, counted from the first pool's.
+pub fn cache(number: usize) -> Option<&'static Cache> {
+    POOLS.read().caches.get(number).copied()
+}
+
+/// The caches of all pools, also of those that are ending.
+pub fn caches() -> Vec<&'static Cache> {
+    POOLS.read().caches.clone()
+}
+
+pub fn all() -> Vec<Arc<Pool>> {
+    POOLS.read().by_id.values().cloned().collect()
+}
+
+pub fn numbered(id: u64) -> Result<Arc<Pool>> {
+    POOLS.read().by_id.get(&id).cloned().ok_or_else(|| {
+        let text = format!("No memory pool has the handle 0x{id:x}, or it was destroyed.");
+        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    })
+}
+
+pub fn create(device: i32, options: Options) -> Result<u64> {
+    let whole = super::cache_of(device)?;
+    let memory = device::properties(device)?.total_memory;
+    sweep(false);
+    let mut pools = POOLS.write();
+    let idle = pools.idle.iter().position(|cache| cache.device == device);
+    let cache = match idle {
+        Some(at) => pools.idle.swap_remove(at),
+        None => {
+            let number = super::device_count() as u32 + pools.caches.len() as u32;
+            let stats = Totals::part_of(whole.stats, memory);
+            let cache: &'static Cache = Box::leak(Box::new(Cache::of_pool(number, whole, stats)));
+            pools.caches.push(cache);
+            cache
+        }
+    };
+    pools.last += 1;
+    let id = pools.last;
+    cache.become_pool(id, options.source, options.no_split);
+    let pool = Pool { id, cache, use_on_oom: options.use_on_oom, open: AtomicUsize::new(0) };
+    pools.by_id.insert(id, Arc::new(pool));
+    Ok(id)
+}
+
+/// Nothing more comes from it. Its free memory goes back to where it came from; the blocks in use stay valid, and theirs goes back later.
+pub fn destroy(id: u64) -> Result<()> {
+    let pool = numbered(id)?;
+    if pool.open.load(Relaxed) > 0 {
+        let text = format!("The memory pool {id} is open on some thread: call tcuda_mem_pool_end there first.");
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    pool.cache.end_pause()?;
+    let mut pools = POOLS.write();
+    if pools.by_id.remove(&id).is_some() {
+        pools.ending.push(pool.cache);
+    }
+    drop(pools);
+    sweep(false);
+    Ok(())
+}
+
+/// What pools that were destroyed have free goes back; those with no block in use are gone. `wait` for what is freed but in use; else that
+/// stays for the next time.
+pub fn sweep(wait: bool) {
+    if POOLS.read().ending.is_empty() {
+        return;
+    }
+    let ending = std::mem::take(&mut POOLS.write().ending);
+    let Ok(runtime) = runtime::runtime() else { return };
+    for cache in ending {
+        let given = if wait { cache.empty() } else { cache.release_past(runtime) };
+        let mut pools = POOLS.write();
+        if given.is_ok() && cache.is_bare() {
+            cache.forget_pool();
+            pools.idle.push(cache);
+        } else {
+            pools.ending.push(cache);
+        }
+    }
+}
+
+// ---- allocate
+
+pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> Result<Address> {
+    if stream.device != pool.cache.device {
+        return Err(Error::invalid_argument(format!(
+            "The stream is on device {}, the memory pool {} on device {}.",
+            stream.device, pool.id, pool.cache.device
+        )));
+    }
+    if size == 0 {
+        return Ok(0);
+    }
+    let request = Request::new(size, alignment).ok_or_else(|| super::too_large(size, stream.device))?;
+    super::allocate_in(pool.cache, &request, stream)
+}
+
+/// Free memory of pools that give it to requests that would fail.
+pub fn lend(device: i32, request: &Request, stream: Stream) -> Option<Address> {
+    let lends = |pool: &Arc<Pool>| pool.use_on_oom && pool.cache.device == device;
+    all().into_iter().filter(lends).find_map(|pool| pool.cache.take_free(request, stream))
+}
+
+/// Of the device's pools, those with memory: number, bytes in use and free.
+pub fn held(device: i32) -> Vec<(u64, usize, usize)> {
+    let of_device = all().into_iter().filter(|pool| pool.cache.device == device);
+    let held = of_device.map(|pool| {
+        let (used, reserved) = pool.held();
+        (pool.id, used, reserved.saturating_sub(used))
+    });
+    held.filter(|(_, used, free)| used + free > 0).collect()
+}
+
+impl Pool {
+    /// Bytes in use, and held.
+    pub fn held(&self) -> (usize, usize) {
+        (self.cache.stats.active().bytes, self.cache.stats.reserved())
+    }
+
+    /// Waits for what is freed but in use, then gives all free memory back to where it came from.
+    pub fn trim(&self) -> Result<()> {
+        if self.cache.is_paused() {
+            return Err(self.cache.sleeps());
+        }
+        self.cache.empty()
+    }
+}
+
+// ---- the pools that a thread has open
+
+// How many are open in this thread: looked at before anything else.
+thread_local!(static DEPTH: Cell<usize> = const { Cell::new(0) });
+thread_local!(static OPEN: RefCell<Scopes> = const { RefCell::new(Scopes(Vec::new())) });
+
+/// The newest last.
+struct Scopes(Vec<Arc<Pool>>);
+
+impl Drop for Scopes {
+    fn drop(&mut self) {
+        for pool in &self.0 {
+            pool.open.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+#[inline]
+pub fn any_open() -> bool {
+    DEPTH.get() != 0
+}
+
+/// The pool that this thread's allocations on a device come from.
+pub fn open_on(device: i32) -> Option<Arc<Pool>> {
+    OPEN.try_with(|open| open.borrow().0.iter().rev().find(|pool| pool.cache.device == device).cloned()).ok().flatten()
+}
+
+pub fn begin(id: u64) -> Result<()> {
+    let pool = numbered(id)?;
+    super::forget_choices();
+    pool.open.fetch_add(1, Relaxed);
+    OPEN.with(|open| open.borrow_mut().0.push(pool));
+    DEPTH.set(DEPTH.get() + 1);
+    Ok(())
+}
+
+/// Ends the newest opening of the pool in this thread.
+pub fn end(id: u64) -> Result<()> {
+    numbered(id)?;
+    let ended = OPEN.with(|open| {
+        let open = &mut open.borrow_mut().0;
+        let at = open.iter().rposition(|pool| pool.id == id)?;
+        Some(open.remove(at))
+    });
+    let Some(pool) = ended else {
+        let text = format!("The memory pool {id} is not open in this thread: tcuda_mem_pool_begin opens it.");
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    };
+    pool.open.fetch_sub(1, Relaxed);
+    DEPTH.set(DEPTH.get() - 1);
+    Ok(())
+}
+
+/// All pools are gone: what they held is, by the end of everything.
+pub fn forget_all() {
+    let mut pools = POOLS.write();
+    pools.by_id.clear();
+    pools.ending.clear();
+    pools.idle.clear();
+    pools.idle = pools.caches.clone();
+    pools.idle.iter().for_each(|cache| cache.forget_pool());
+    provider::set_current(None).ok();
+}

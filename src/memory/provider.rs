@@ -1,0 +1,183 @@
+//! Where segments come from: the driver, the driver's own pool (one call a block), or a provider of the program's own below the cache (torch's pluggable allocators). A provider gives
+//! and takes whole segments; blocks, order, statistics and everything else stay the cache's.
+//!
+//! Its functions run with no lock held but those that keep a second growth away, and must not allocate from the cache that they serve.
+
+use super::cache::core::ROUND;
+use super::lookup;
+use super::options::{self, Backend};
+use crate::base::{Error, Result, Status, log};
+use crate::runtime::api::Place;
+use crate::runtime::{Address, RawStream, Runtime};
+use parking_lot::{Mutex, RwLock};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+type Allocate = Box<dyn Fn(usize, i32, RawStream) -> Address + Send + Sync>;
+type Free = Box<dyn Fn(Address, usize, i32, RawStream) + Send + Sync>;
+
+pub struct Provider {
+    /// For messages.
+    pub name: String,
+    allocate: Allocate,
+    free: Free,
+    /// Segments that it gave and did not get back.
+    segments: AtomicUsize,
+}
+
+/// Where the next segment of a cache comes from.
+#[derive(Clone)]
+pub enum Source {
+    Driver,
+    /// cudaMallocAsync: a segment for each block, which goes back when the block is freed.
+    Ordered,
+    Provider(Arc<Provider>),
+}
+
+thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
+
+/// Whether the calling thread runs a provider's function.
+pub fn is_inside() -> bool {
+    INSIDE.get()
+}
+
+impl Provider {
+    pub fn new(name: String, allocate: Allocate, free: Free) -> Provider {
+        Provider { name, allocate, free, segments: AtomicUsize::new(0) }
+    }
+
+    fn run<T>(call: impl FnOnce() -> T) -> T {
+        INSIDE.set(true);
+        let answer = call();
+        INSIDE.set(false);
+        answer
+    }
+
+    /// A segment of at least `size` bytes. What the provider says is not believed: memory that is not the device's, too small or crooked
+    /// goes back to it, and memory that the cache holds already is left alone. `holds`: whether the cache has some of a range.
+    pub fn allocate(
+        &self,
+        runtime: &Runtime,
+        size: usize,
+        device: i32,
+        stream: RawStream,
+        holds: impl FnOnce(Address, usize) -> bool,
+    ) -> Result<Address> {
+        let address = Provider::run(|| (self.allocate)(size, device, stream));
+        if address == 0 {
+            let text = format!("The allocator '{}' has no {size} bytes for device {device}.", self.name);
+            return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text));
+        }
+        let wrong = |what: &str| {
+            let text = format!(
+                "The allocator '{}' was asked for {size} bytes of device {device} and gave 0x{address:x}, which {what}.",
+                self.name
+            );
+            log::write(log::Level::Error, &text);
+            Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+        };
+        self.segments.fetch_add(1, Relaxed);
+        if address.checked_add(size).is_some_and(|end| end <= lookup::LIMIT) && holds(address, size) {
+            self.segments.fetch_sub(1, Relaxed);
+            return Err(wrong("it had given before"));
+        }
+        let found = if !address.is_multiple_of(ROUND) {
+            Ok(Some("is no multiple of 512"))
+        } else if address.checked_add(size).is_none_or(|end| end > lookup::LIMIT) {
+            Ok(Some("lies beyond the 48 bits that the cache keeps track of"))
+        } else {
+            is_on(runtime, address, size, device).map(|is| (!is).then_some("is not that much memory of the device"))
+        };
+        match found {
+            Ok(None) => Ok(address),
+            Ok(Some(what)) => {
+                self.free(address, size, device, stream);
+                Err(wrong(what))
+            }
+            Err(error) => {
+                self.free(address, size, device, stream);
+                Err(error)
+            }
+        }
+    }
+
+    pub fn free(&self, address: Address, size: usize, device: i32, stream: RawStream) {
+        Provider::run(|| (self.free)(address, size, device, stream));
+        self.segments.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Whether the first and the last byte are the device's, as far as the driver tells.
+fn is_on(runtime: &Runtime, address: Address, size: usize, device: i32) -> Result<bool> {
+    for byte in [address, address + size - 1] {
+        match runtime.place_of(byte)? {
+            Place::Device { device: found } if found == device => {}
+            // Everywhere.
+            Place::Managed { .. } => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+// ---- by number, and the one that is current
+
+#[derive(Default)]
+struct Providers {
+    all: BTreeMap<u64, Arc<Provider>>,
+    last: u64,
+}
+
+static PROVIDERS: Mutex<Providers> = Mutex::new(Providers { all: BTreeMap::new(), last: 0 });
+/// What the devices' own caches take from; None: the driver.
+static CURRENT: RwLock<Option<(u64, Arc<Provider>)>> = RwLock::new(None);
+
+/// A number that is never given again.
+pub fn add(provider: Provider) -> u64 {
+    let mut providers = PROVIDERS.lock();
+    providers.last += 1;
+    let id = providers.last;
+    providers.all.insert(id, Arc::new(provider));
+    id
+}
+
+pub fn numbered(id: u64) -> Result<Arc<Provider>> {
+    PROVIDERS.lock().all.get(&id).cloned().ok_or_else(|| {
+        let text = format!("No pluggable allocator has the handle 0x{id:x}, or it was destroyed.");
+        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    })
+}
+
+/// Refused while it is the current one, a pool's, or has segments out.
+pub fn remove(id: u64) -> Result<()> {
+    let provider = numbered(id)?;
+    let mut providers = PROVIDERS.lock();
+    let segments = provider.segments.load(Relaxed);
+    // One here, one in the table.
+    if segments > 0 || Arc::strong_count(&provider) > 2 {
+        let text = format!(
+            "The allocator '{}' is still in use: {segments} of its segments are out. Change the current allocator, destroy its pools, free \
+             its blocks and call tcuda_empty_cache first.",
+            provider.name
+        );
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    providers.all.remove(&id);
+    Ok(())
+}
+
+pub fn set_current(id: Option<u64>) -> Result<()> {
+    let provider = id.map(|id| Ok((id, numbered(id)?))).transpose()?;
+    *CURRENT.write() = provider;
+    Ok(())
+}
+
+pub fn current() -> Source {
+    match (CURRENT.read().as_ref(), options::get().backend) {
+        (Some((_, provider)), _) => Source::Provider(provider.clone()),
+        (None, Backend::CudaMallocAsync) => Source::Ordered,
+        (None, Backend::Native) => Source::Driver,
+    }
+}

@@ -1,0 +1,104 @@
+//! The backend cudaMallocAsync: one call of the driver for each block, with everything counted. In a process of its own.
+
+use crate::init::in_child;
+use crate::kit::*;
+use crate::{fails, get, ok, tests};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use tcuda::capi::copy::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::plugin::tcuda_get_allocator_backend;
+use tcuda::capi::stream::*;
+
+tests![blocks_of_the_drivers_own_pool: [AsyncAllocations], a_switch_of_the_backend: [AsyncAllocations],];
+
+const MIB: usize = 1 << 20;
+
+fn blocks_of_the_drivers_own_pool() {
+    in_child("backend", &[("TCUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
+}
+
+fn a_switch_of_the_backend() {
+    in_child("backend_switch", &[]);
+}
+
+pub fn scene_backend() {
+    let (stream, other) = (Own::on(0), Own::on(0));
+    assert_eq!(text(tcuda_get_allocator_backend()), "cudaMallocAsync");
+    let sizes = [1, 1000, 3 * MIB, 40 * MIB];
+    let blocks = sizes.map(|size| allocate(size, stream.0));
+    assert_eq!(stat(0, "allocated_bytes.all.current"), 512 + 1024 + 43 * MIB as i64);
+    assert_eq!(stat(0, "requested_bytes.all.current"), 1001 + 43 * MIB as i64);
+    assert_eq!((stat(0, "allocation.all.current"), stat(0, "segment.all.current")), (4, 4));
+    assert!(stat(0, "reserved_bytes.all.current") >= stat(0, "allocated_bytes.all.current"));
+    for (at, (block, size)) in blocks.iter().zip(sizes).enumerate() {
+        ok!(tcuda_memset_async(*block, at as i32 + 1, size, stream.0));
+    }
+    for (at, (block, size)) in blocks.iter().zip(sizes).enumerate() {
+        assert!(bytes_of(*block, size, stream.0).iter().all(|byte| *byte == at as u8 + 1));
+    }
+    // A use on another stream: the memory goes back behind it.
+    let gate = Gate::on(other.0);
+    ok!(tcuda_memset_async(blocks[2], 77, 3 * MIB, other.0));
+    ok!(tcuda_record_stream(blocks[2], other.0));
+    free(blocks[2]);
+    let next = allocate(3 * MIB, stream.0);
+    ok!(tcuda_memset_async(next, 5, 3 * MIB, stream.0));
+    gate.open();
+    assert!(bytes_of(next, 3 * MIB, stream.0).iter().all(|byte| *byte == 5));
+    fails!(INVALID_POINTER, tcuda_free_cached((next as usize + 512) as *mut c_void));
+    ok!(tcuda_free_cached_on(next, other.0));
+    [blocks[0], blocks[1], blocks[3]].into_iter().for_each(free);
+    fails!(INVALID_POINTER, tcuda_free_cached(blocks[3]));
+    assert_eq!((stat(0, "allocated_bytes.all.current"), stat(0, "segment.all.current")), (0, 0));
+    // The driver's pool keeps what is freed, and gives it back when asked.
+    ok!(tcuda_empty_cache(0));
+    assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
+    // Aligned, in a batch, by several threads, freed by others.
+    let aligned = get!(null_mut(), out => tcuda_malloc_cached_aligned(out, 5000, 1 << 16, stream.0));
+    assert_eq!(aligned as usize % (1 << 16), 0);
+    free(aligned);
+    let on = stream.0 as usize;
+    let threads: Vec<_> = (0..4usize)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                (0..100).map(|at| allocate(100 + (at * 7919 + thread * 31) % MIB, handle(on)) as usize).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let made: Vec<usize> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    assert_eq!(stat(0, "allocation.all.current"), 400);
+    std::thread::spawn(move || made.into_iter().for_each(|block| free(block as *mut c_void))).join().unwrap();
+    // The stream goes before its block.
+    let gone = create_on(0);
+    let block = allocate(2 * MIB, gone);
+    ok!(tcuda_stream_destroy(gone));
+    free(block);
+    // A limit, and what does not fit.
+    {
+        let _limit = Limit::of(0, 64 * MIB as u64);
+        let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 80 * MIB, stream.0));
+        assert!(said.contains("limit"), "{said}");
+        free(allocate(50 * MIB, stream.0));
+        free(allocate(60 * MIB, stream.0));
+    }
+    fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 1 << 50, stream.0));
+    assert_eq!(stat(0, "allocated_bytes.all.current"), 0);
+    drop((stream, other));
+    empty_caches();
+}
+
+pub fn scene_backend_switch() {
+    let stream = Own::on(0);
+    let native = allocate(3 * MIB, stream.0);
+    ok!(tcuda_set_alloc_conf(c"backend:cudaMallocAsync".as_ptr()));
+    assert_eq!(text(tcuda_get_allocator_backend()), "cudaMallocAsync");
+    free(allocate(3 * MIB, stream.0));
+    let ordered = allocate(9 * MIB, stream.0);
+    ok!(tcuda_set_alloc_conf(c"backend:native".as_ptr()));
+    let again = allocate(1000, stream.0);
+    [native, ordered, again].into_iter().for_each(free);
+    assert_eq!(stat(0, "allocated_bytes.all.current"), 0);
+    drop(stream);
+    empty_caches();
+}

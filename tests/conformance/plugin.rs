@@ -1,0 +1,349 @@
+//! Pluggable allocators below the cache: everything above them works as ever, and what they do wrong is survived.
+
+use crate::kit::*;
+use crate::{fails, get, ok, tests};
+use std::ffi::{CString, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use tcuda::capi::copy::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::plugin::*;
+use tcuda::capi::pool::*;
+use tcuda::capi::structs::tcuda_stream_t;
+use tcuda::runtime;
+
+tests![
+    the_cache_is_the_same_above_it,
+    a_switch_keeps_old_blocks_right,
+    a_pool_of_its_own,
+    none_left_climbs_the_ladder,
+    wrong_memory_is_refused_and_given_back,
+    the_same_memory_twice_is_refused,
+    it_cannot_allocate_from_the_cache,
+    what_is_in_use_is_not_destroyed,
+    loading_says_what_is_wrong,
+    threads_above_it,
+];
+
+const MIB: usize = 1 << 20;
+
+/// What a test's allocator does: of the memory that the runtime gives it.
+#[derive(Default)]
+struct Plugin {
+    /// In order; empty: honest.
+    lies: Mutex<Vec<Lie>>,
+    held: Mutex<Vec<(usize, usize)>>,
+    calls: AtomicUsize,
+    /// Sizes that came back otherwise than they went.
+    wrong: AtomicUsize,
+}
+
+#[derive(Clone, Copy)]
+enum Lie {
+    Nothing,
+    Crooked,
+    OfTheHost,
+    TheSameAgain,
+    TooSmall,
+    FromTheCache,
+}
+
+unsafe extern "C" fn give(size: usize, device: i32, stream: tcuda_stream_t, data: *mut c_void) -> *mut c_void {
+    let plugin = unsafe { &*data.cast::<Plugin>() };
+    plugin.calls.fetch_add(1, SeqCst);
+    assert!(device >= 0 && size.is_multiple_of(2 * MIB));
+    let runtime = runtime::runtime().unwrap();
+    let lie = plugin.lies.lock().unwrap().pop();
+    let keep = |address: usize, size: usize| {
+        plugin.held.lock().unwrap().push((address, size));
+        address as *mut c_void
+    };
+    match lie {
+        Some(Lie::Nothing) => null_mut(),
+        // Within memory that stays the allocator's.
+        Some(Lie::Crooked) => keep(runtime.malloc(size + MIB).unwrap() + 8, size),
+        Some(Lie::OfTheHost) => {
+            let host = Box::leak(vec![0u8; 4096].into_boxed_slice()).as_mut_ptr() as usize;
+            keep(host.next_multiple_of(512), size)
+        }
+        Some(Lie::TheSameAgain) => plugin.held.lock().unwrap()[0].0 as *mut c_void,
+        Some(Lie::TooSmall) => keep(runtime.malloc(MIB).unwrap(), size),
+        Some(Lie::FromTheCache) => {
+            let mut block = null_mut();
+            let status = unsafe { tcuda_malloc_cached(&mut block, size, stream) };
+            assert!(status as i32 != 0 && block.is_null());
+            null_mut()
+        }
+        None => runtime.malloc(size).map_or(null_mut(), |address| keep(address, size)),
+    }
+}
+
+unsafe extern "C" fn take(ptr: *mut c_void, size: usize, device: i32, _stream: tcuda_stream_t, data: *mut c_void) {
+    let plugin = unsafe { &*data.cast::<Plugin>() };
+    let mut held = plugin.held.lock().unwrap();
+    match held.iter().position(|entry| *entry == (ptr as usize, size)) {
+        Some(at) => {
+            held.swap_remove(at);
+        }
+        None => {
+            plugin.wrong.fetch_add(1, SeqCst);
+        }
+    }
+    assert!(device >= 0);
+    let runtime = runtime::runtime().unwrap();
+    let _ = runtime.free(ptr as usize).or_else(|_| runtime.free(ptr as usize - 8));
+}
+
+/// A plug-in for the length of a test.
+struct Plugged {
+    handle: tcuda_pluggable_allocator_t,
+    plugin: &'static Plugin,
+}
+
+impl Plugged {
+    fn new() -> Plugged {
+        let plugin: &'static Plugin = Box::leak(Box::default());
+        let data = std::ptr::from_ref(plugin).cast_mut().cast();
+        Plugged { handle: get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(give), Some(take), data)), plugin }
+    }
+
+    fn current() -> Plugged {
+        let plugged = Plugged::new();
+        ok!(tcuda_change_current_allocator(plugged.handle));
+        plugged
+    }
+
+    fn lies(&self, lies: &[Lie]) {
+        *self.plugin.lies.lock().unwrap() = lies.iter().rev().copied().collect();
+    }
+
+    fn held(&self) -> usize {
+        self.plugin.held.lock().unwrap().iter().map(|entry| entry.1).sum()
+    }
+
+    fn end(self) {
+        ok!(tcuda_change_current_allocator(null_mut()));
+        ok!(tcuda_empty_cache(-3));
+        assert_eq!((self.held(), self.plugin.wrong.load(SeqCst)), (0, 0), "all of it came back as it went");
+        ok!(tcuda_pluggable_allocator_destroy(self.handle));
+    }
+}
+
+fn backend_name() -> String {
+    text(tcuda_get_allocator_backend())
+}
+
+fn the_cache_is_the_same_above_it() {
+    empty_caches();
+    assert_eq!(backend_name(), "native");
+    let (stream, other) = (Own::new(), Own::new());
+    let plugged = Plugged::current();
+    assert_eq!(backend_name(), "pluggable");
+    let blocks = [allocate(1000, stream.0), allocate(3 * MIB, stream.0), allocate(30 * MIB, stream.0)];
+    assert_eq!(plugged.held() as i64, stat(-1, "reserved_bytes.all.current"));
+    assert_eq!(stat(-1, "allocated_bytes.all.current"), 1024 + 33 * MIB as i64);
+    assert_eq!(stat(-1, "segment.all.current"), plugged.plugin.calls.load(SeqCst) as i64);
+    ok!(tcuda_memset_async(blocks[1], 9, 3 * MIB, stream.0));
+    assert_eq!(bytes_of(blocks[1], 8, stream.0), [9; 8]);
+    // A use on another stream keeps the block from being handed out again.
+    let gate = Gate::on(other.0);
+    ok!(tcuda_record_stream(blocks[1], other.0));
+    free(blocks[1]);
+    assert_eq!(stat(-1, "active.all.current") - stat(-1, "allocation.all.current"), 1);
+    let next = allocate(3 * MIB, stream.0);
+    assert_ne!(next, blocks[1]);
+    gate.open();
+    ok!(tcuda::capi::stream::tcuda_stream_synchronize(other.0));
+    let calls = plugged.plugin.calls.load(SeqCst);
+    for _ in 0..100 {
+        free(allocate(2000, stream.0));
+    }
+    assert_eq!(plugged.plugin.calls.load(SeqCst), calls, "the cache keeps what it has");
+    [blocks[0], blocks[2], next].into_iter().for_each(free);
+    plugged.end();
+    empty_caches();
+}
+
+fn a_switch_keeps_old_blocks_right() {
+    empty_caches();
+    let stream = Own::new();
+    let before = [allocate(1000, stream.0), allocate(3 * MIB, stream.0)];
+    ok!(tcuda_memset_async(before[1], 1, 3 * MIB, stream.0));
+    let plugged = Plugged::current();
+    let within = [allocate(900_000, stream.0), allocate(25 * MIB, stream.0)];
+    assert!(plugged.held() > 25 * MIB);
+    ok!(tcuda_memset_async(within[1], 2, 25 * MIB, stream.0));
+    let second = Plugged::current();
+    let after = [allocate(50 * MIB, stream.0)];
+    ok!(tcuda_change_current_allocator(null_mut()));
+    let last = allocate(70 * MIB, stream.0);
+    assert_eq!(bytes_of(before[1], 4, stream.0), [1; 4]);
+    assert_eq!(bytes_of(within[1], 4, stream.0), [2; 4]);
+    for block in before.into_iter().chain(within).chain(after).chain([last]) {
+        free(block);
+    }
+    assert_eq!(stat(-1, "allocated_bytes.all.current"), 0);
+    second.end();
+    plugged.end();
+    empty_caches();
+}
+
+fn a_pool_of_its_own() {
+    empty_caches();
+    let stream = Own::new();
+    let plugged = Plugged::new();
+    let options = |no_split| tcuda_mem_pool_options_t {
+        struct_size: size_of::<tcuda_mem_pool_options_t>(),
+        allocator: plugged.handle,
+        use_on_oom: 0,
+        no_split,
+    };
+    for no_split in [0, 1] {
+        let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, -1, &options(no_split)));
+        let inside = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 * MIB, stream.0, pool));
+        let held = plugged.held();
+        assert!(held >= 3 * MIB);
+        let outside = allocate(3 * MIB, stream.0);
+        assert_eq!(plugged.held(), held, "only the pool takes from it");
+        fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(&mut 0, pool, TCUDA_PAUSE_DROP));
+        fails!(INVALID_STATE, tcuda_pluggable_allocator_destroy(plugged.handle));
+        free(outside);
+        free(inside);
+        ok!(tcuda_mem_pool_destroy(pool));
+        assert_eq!(plugged.held(), 0);
+    }
+    plugged.end();
+    empty_caches();
+}
+
+fn none_left_climbs_the_ladder() {
+    empty_caches();
+    let stream = Own::new();
+    let plugged = Plugged::current();
+    free(allocate(40 * MIB, stream.0));
+    let held = plugged.held();
+    // What is free goes back, and it is asked again.
+    plugged.lies(&[Lie::Nothing]);
+    let block = allocate(60 * MIB, stream.0);
+    assert!(plugged.held() < held + 60 * MIB);
+    free(block);
+    plugged.lies(&[Lie::Nothing; 8]);
+    let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 90 * MIB, stream.0));
+    assert!(said.contains("Tried to allocate 90.00 MiB"), "{said}");
+    assert!(stat(-1, "num_ooms") > 0);
+    plugged.lies(&[]);
+    free(allocate(90 * MIB, stream.0));
+    plugged.end();
+    empty_caches();
+}
+
+fn wrong_memory_is_refused_and_given_back() {
+    empty_caches();
+    let stream = Own::new();
+    let plugged = Plugged::current();
+    for (lie, word) in
+        [(Lie::Crooked, "multiple of 512"), (Lie::OfTheHost, "memory of the device"), (Lie::TooSmall, "memory of the device")]
+    {
+        // A real device rounds its own segments up, so too little is seen where the size says so.
+        plugged.lies(&[lie; 4]);
+        let said = fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 44 * MIB, stream.0));
+        assert!(said.contains(word), "{said}");
+        assert_eq!((stat(-1, "reserved_bytes.all.current"), stat(-1, "allocated_bytes.all.current")), (0, 0));
+        plugged.lies(&[]);
+        plugged.plugin.held.lock().unwrap().clear();
+        free(allocate(1000, stream.0));
+        ok!(tcuda_empty_cache(-1));
+    }
+    plugged.plugin.wrong.store(0, SeqCst);
+    plugged.end();
+    empty_caches();
+}
+
+fn the_same_memory_twice_is_refused() {
+    empty_caches();
+    let stream = Own::new();
+    let plugged = Plugged::current();
+    let first = allocate(44 * MIB, stream.0);
+    ok!(tcuda_memset_async(first, 6, 44 * MIB, stream.0));
+    plugged.lies(&[Lie::TheSameAgain; 4]);
+    let said = fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 44 * MIB, stream.0));
+    assert!(said.contains("given before"), "{said}");
+    plugged.lies(&[]);
+    // What is in use was left alone.
+    assert_eq!(bytes_of(first, 8, stream.0), [6; 8]);
+    free(first);
+    plugged.end();
+    empty_caches();
+}
+
+fn it_cannot_allocate_from_the_cache() {
+    empty_caches();
+    let stream = Own::new();
+    let plugged = Plugged::current();
+    plugged.lies(&[Lie::FromTheCache; 8]);
+    fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 44 * MIB, stream.0));
+    plugged.lies(&[]);
+    plugged.end();
+    empty_caches();
+}
+
+fn what_is_in_use_is_not_destroyed() {
+    empty_caches();
+    let stream = Own::new();
+    let plugged = Plugged::current();
+    fails!(INVALID_STATE, tcuda_pluggable_allocator_destroy(plugged.handle));
+    let block = allocate(MIB, stream.0);
+    ok!(tcuda_change_current_allocator(null_mut()));
+    let said = fails!(INVALID_STATE, tcuda_pluggable_allocator_destroy(plugged.handle));
+    assert!(said.contains("segments"), "{said}");
+    free(block);
+    let handle = plugged.handle;
+    plugged.end();
+    fails!(INVALID_HANDLE, tcuda_pluggable_allocator_destroy(handle));
+    fails!(INVALID_HANDLE, tcuda_change_current_allocator(handle));
+    ok!(tcuda_pluggable_allocator_destroy(null_mut()));
+    empty_caches();
+}
+
+fn loading_says_what_is_wrong() {
+    let load = |path: &str, alloc: &str, free: &str| {
+        let [path, alloc, free] = [path, alloc, free].map(|text| CString::new(text).unwrap());
+        let mut handle = null_mut();
+        let status = unsafe { tcuda_pluggable_allocator_load(&mut handle, path.as_ptr(), alloc.as_ptr(), free.as_ptr()) };
+        (status as i32, message(), handle)
+    };
+    let (status, said, _) = load("/nowhere/at/all.so", "a", "b");
+    assert!(status == 31 && said.contains("/nowhere/at/all.so"), "{said}");
+    let (status, said, _) = load("libc.so.6", "no_such_function", "free");
+    assert!(status == 1 && said.contains("no_such_function"), "{said}");
+    let name = c"libc.so.6";
+    fails!(INVALID_ARGUMENT, tcuda_pluggable_allocator_load(null_mut(), name.as_ptr(), name.as_ptr(), name.as_ptr()));
+    fails!(INVALID_ARGUMENT, tcuda_pluggable_allocator_load(&mut null_mut(), null(), name.as_ptr(), name.as_ptr()));
+    fails!(INVALID_ARGUMENT, tcuda_pluggable_allocator_create(&mut null_mut(), None, Some(take), null_mut()));
+    fails!(INVALID_ARGUMENT, tcuda_pluggable_allocator_create(&mut null_mut(), Some(give), None, null_mut()));
+}
+
+fn threads_above_it() {
+    empty_caches();
+    let plugged = Plugged::current();
+    let threads: Vec<_> = (0..6)
+        .map(|thread: usize| {
+            std::thread::spawn(move || {
+                let stream = Own::on(0);
+                let mut live = Vec::new();
+                for round in 0..300usize {
+                    live.push(allocate(300 + (thread * 31 + round * 7919) % (2 * MIB), stream.0));
+                    if live.len() > 8 {
+                        free(live.swap_remove(round % 8));
+                    }
+                }
+                live.into_iter().for_each(free);
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(stat(0, "allocated_bytes.all.current"), 0);
+    plugged.end();
+    empty_caches();
+}

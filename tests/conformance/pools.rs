@@ -1,0 +1,513 @@
+//! Memory pools: what comes from which, what goes back when, and what a pause keeps.
+
+use crate::kit::*;
+use crate::{fails, get, ok, tests};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use tcuda::capi::copy::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::pool::*;
+use tcuda::capi::structs::tcuda_stream_t;
+
+tests![
+    a_pool_is_apart_and_counts_in_the_device,
+    only_the_thread_that_opened_it_and_its_device: [TwoDevices],
+    opened_again_after_everything_was_freed,
+    the_newest_of_several_is_meant,
+    by_name_from_any_thread,
+    its_own_free_memory_serves_a_larger_request,
+    the_devices_free_memory_gives_way_to_a_pool,
+    a_pool_lends_to_requests_that_would_fail,
+    a_trim_gives_back_what_is_free,
+    whole_segments,
+    a_block_outlives_its_pool,
+    a_pause_keeps_contents_and_addresses,
+    a_pause_drops_contents_if_asked,
+    what_a_paused_pool_refuses,
+    a_resume_without_room_can_be_tried_again: [VirtualMemory],
+    what_cannot_be_paused,
+    wrong_arguments,
+    peaks_have_the_pools_in_them,
+];
+
+const MIB: usize = 1 << 20;
+
+/// A pool for the length of a test.
+struct Apart(tcuda_mem_pool_t);
+
+impl Apart {
+    fn with(device: i32, use_on_oom: i32, no_split: i32) -> Apart {
+        let options =
+            tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: null_mut(), use_on_oom, no_split };
+        Apart(get!(null_mut(), out => tcuda_mem_pool_create(out, device, &options)))
+    }
+
+    fn new() -> Apart {
+        Apart(get!(null_mut(), out => tcuda_mem_pool_create(out, -1, null())))
+    }
+
+    fn allocate(&self, size: usize, stream: tcuda_stream_t) -> *mut c_void {
+        get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, stream, self.0))
+    }
+
+    fn stats(&self) -> tcuda_memory_stats_t {
+        let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
+        ok!(tcuda_mem_pool_stats(&mut stats, self.0));
+        stats
+    }
+
+    fn reserved(&self) -> i64 {
+        self.stats().reserved_bytes.all.current
+    }
+
+    fn pause(&self, mode: i32) -> usize {
+        get!(0, out => tcuda_mem_pool_pause(out, self.0, mode))
+    }
+
+    fn end(self) {
+        ok!(tcuda_mem_pool_destroy(self.0));
+    }
+}
+
+fn reserved() -> i64 {
+    stat(-1, "reserved_bytes.all.current")
+}
+
+fn allocated() -> i64 {
+    stat(-1, "allocated_bytes.all.current")
+}
+
+fn a_pool_is_apart_and_counts_in_the_device() {
+    empty_caches();
+    let stream = Own::new();
+    let outside = allocate(4 * MIB, stream.0);
+    let pool = Apart::new();
+    let before = reserved();
+    ok!(tcuda_mem_pool_begin(pool.0));
+    let (small, large) = (allocate(1000, stream.0), allocate(8 * MIB, stream.0));
+    ok!(tcuda_mem_pool_end(pool.0));
+    let stats = pool.stats();
+    assert_eq!((stats.allocation.all.current, stats.allocated_bytes.all.current), (2, 1024 + 8 * MIB as i64));
+    assert_eq!((stats.requested_bytes.all.current, stats.allocation.small_pool.current), (1000 + 8 * MIB as i64, 1));
+    assert_eq!(reserved() - before, pool.reserved());
+    assert_eq!(allocated(), 4 * MIB as i64 + stats.allocated_bytes.all.current);
+    // What is freed stays the pool's; outside of it other memory is found.
+    free(large);
+    let other = allocate(8 * MIB, stream.0);
+    assert_ne!(other, large);
+    assert_eq!(pool.allocate(8 * MIB, stream.0), large);
+    free(other);
+    free(small);
+    free(large);
+    free(outside);
+    assert_eq!(pool.stats().allocated_bytes.all.current, 0);
+    let held = pool.reserved();
+    assert!(held > 0);
+    ok!(tcuda_empty_cache(-1));
+    assert_eq!((reserved(), pool.reserved()), (held, held), "what a pool has free is its own");
+    pool.end();
+    empty_caches();
+}
+
+fn only_the_thread_that_opened_it_and_its_device() {
+    empty_caches();
+    let (here, there) = (Own::on(0), Own::on(1));
+    let pool = Apart::with(0, 0, 0);
+    ok!(tcuda_mem_pool_begin(pool.0));
+    // Whatever device is current.
+    set_device(1);
+    let inside = allocate(3 * MIB, here.0);
+    let elsewhere = allocate(3 * MIB, there.0);
+    assert_eq!(pool.stats().allocation.all.current, 1);
+    let stream = here.0 as usize;
+    let by_thread = std::thread::spawn(move || allocate(3 * MIB, handle(stream)) as usize).join().unwrap();
+    assert_eq!(pool.stats().allocation.all.current, 1);
+    ok!(tcuda_mem_pool_end(pool.0));
+    set_device(0);
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_malloc(&mut null_mut(), MIB, there.0, pool.0));
+    for block in [inside, elsewhere, by_thread as *mut c_void] {
+        // From another thread than the one that has the pool's scope.
+        let block = block as usize;
+        std::thread::spawn(move || free(block as *mut c_void)).join().unwrap();
+    }
+    pool.end();
+    empty_caches();
+}
+
+fn opened_again_after_everything_was_freed() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    for round in 0..3 {
+        ok!(tcuda_mem_pool_begin(pool.0));
+        let block = allocate(2 * MIB + round, stream.0);
+        assert_eq!(pool.stats().allocation.all.current, 1);
+        ok!(tcuda_mem_pool_end(pool.0));
+        free(block);
+        assert_eq!(pool.stats().allocation.all.current, 0);
+    }
+    pool.end();
+    empty_caches();
+}
+
+fn the_newest_of_several_is_meant() {
+    empty_caches();
+    let stream = Own::new();
+    let (first, second) = (Apart::new(), Apart::new());
+    let counts = || (first.stats().allocation.all.current, second.stats().allocation.all.current);
+    ok!(tcuda_mem_pool_begin(first.0));
+    ok!(tcuda_mem_pool_begin(second.0));
+    ok!(tcuda_mem_pool_begin(first.0));
+    let mut blocks = vec![allocate(1000, stream.0)];
+    assert_eq!(counts(), (1, 0));
+    ok!(tcuda_mem_pool_end(first.0));
+    blocks.push(allocate(1000, stream.0));
+    assert_eq!(counts(), (1, 1));
+    // In any order.
+    ok!(tcuda_mem_pool_end(first.0));
+    blocks.push(allocate(1000, stream.0));
+    assert_eq!(counts(), (1, 2));
+    fails!(INVALID_STATE, tcuda_mem_pool_end(first.0));
+    let said = fails!(INVALID_STATE, tcuda_mem_pool_destroy(second.0));
+    assert!(said.contains("open"), "{said}");
+    ok!(tcuda_mem_pool_end(second.0));
+    blocks.push(allocate(1000, stream.0));
+    assert_eq!(counts(), (1, 2));
+    blocks.into_iter().for_each(free);
+    // One that a thread left open is closed when the thread ends.
+    let pool = first.0 as usize;
+    std::thread::spawn(move || ok!(tcuda_mem_pool_begin(pool as tcuda_mem_pool_t))).join().unwrap();
+    first.end();
+    second.end();
+    empty_caches();
+}
+
+fn by_name_from_any_thread() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let (name, on) = (pool.0 as usize, stream.0 as usize);
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                let pool = name as tcuda_mem_pool_t;
+                for round in 0..200usize {
+                    let size = 500 + (thread * 7919 + round * 104_729) % (3 * MIB);
+                    let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, handle(on), pool));
+                    let other = allocate(size, handle(on));
+                    free(block);
+                    free(other);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let stats = pool.stats();
+    assert_eq!((stats.allocation.all.allocated, stats.allocation.all.current), (800, 0));
+    assert_eq!(allocated(), 0);
+    assert_eq!(pool.allocate(0, stream.0), null_mut());
+    // NULL is the default stream of the pool's device.
+    let block = pool.allocate(100, NULL);
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+fn its_own_free_memory_serves_a_larger_request() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let blocks = [pool.allocate(20 * MIB, stream.0), pool.allocate(20 * MIB, stream.0)];
+    let _limit = Limit::of(-1, reserved() as u64 + 2 * MIB as u64);
+    blocks.into_iter().for_each(free);
+    // torch fails here (pytorch#159674).
+    let large = pool.allocate(40 * MIB, stream.0);
+    free(large);
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 60 * MIB, stream.0, pool.0));
+    pool.end();
+    empty_caches();
+}
+
+fn the_devices_free_memory_gives_way_to_a_pool() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let block = allocate(40 * MIB, stream.0);
+    let _limit = Limit::of(-1, reserved() as u64 + 2 * MIB as u64);
+    let said = fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 30 * MIB, stream.0, pool.0));
+    assert!(said.contains("allowed"), "{said}");
+    free(block);
+    let in_pool = pool.allocate(30 * MIB, stream.0);
+    free(in_pool);
+    // And the other way round.
+    let block = allocate(40 * MIB, stream.0);
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+fn a_pool_lends_to_requests_that_would_fail() {
+    empty_caches();
+    let stream = Own::new();
+    let (shy, kind) = (Apart::new(), Apart::with(-1, 1, 0));
+    let blocks = [kind.allocate(30 * MIB, stream.0), kind.allocate(MIB, stream.0)];
+    free(blocks[0]);
+    // What the pool has free cannot go back while a block of it is beside it in the same memory, on some devices; so it is lent.
+    let _limit = Limit::of(-1, reserved() as u64);
+    let borrowed = allocate(30 * MIB, stream.0);
+    free(borrowed);
+    free(blocks[1]);
+    shy.end();
+    kind.end();
+    empty_caches();
+}
+
+fn a_trim_gives_back_what_is_free() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let blocks = [pool.allocate(30 * MIB, stream.0), pool.allocate(30 * MIB, stream.0)];
+    free(blocks[0]);
+    let held = pool.reserved();
+    ok!(tcuda_mem_pool_trim(pool.0));
+    assert!(pool.reserved() < held && pool.reserved() >= 30 * MIB as i64);
+    assert_eq!(reserved(), pool.reserved());
+    free(blocks[1]);
+    ok!(tcuda_mem_pool_trim(pool.0));
+    assert_eq!((reserved(), pool.reserved()), (0, 0));
+    pool.end();
+    empty_caches();
+}
+
+fn whole_segments() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::with(-1, 0, 1);
+    let blocks: Vec<_> = [1000, 3 * MIB, 3 * MIB, 21 * MIB].into_iter().map(|size| pool.allocate(size, stream.0)).collect();
+    let stats = pool.stats();
+    assert_eq!((stats.segment.all.current, stats.allocation.all.current), (4, 4));
+    assert_eq!(stats.allocated_bytes.all.current, stats.reserved_bytes.all.current);
+    assert_eq!(stats.allocated_bytes.all.current, (2 + 4 + 4 + 22) * MIB as i64);
+    assert_eq!(stats.requested_bytes.all.current, 1000 + (3 + 3 + 21) * MIB as i64);
+    let (second, last) = (blocks[1], blocks[3]);
+    blocks.into_iter().for_each(free);
+    // As they came: one of nearly that size, never a part of a much larger one.
+    assert_eq!(pool.allocate(21 * MIB + 5, stream.0), last);
+    let reused = pool.allocate(3 * MIB + 1, stream.0);
+    assert!(reused == second || pool.stats().segment.all.current == 4);
+    let fresh = pool.allocate(9 * MIB, stream.0);
+    assert_eq!(pool.stats().segment.all.current, 5);
+    [last, reused, fresh].into_iter().for_each(free);
+    assert_eq!(pool.stats().allocated_bytes.all.current, 0);
+    pool.end();
+    empty_caches();
+}
+
+fn a_block_outlives_its_pool() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let block = pool.allocate(5 * MIB, stream.0);
+    ok!(tcuda_memset_async(block, 7, 5 * MIB, stream.0));
+    let name = pool.0;
+    pool.end();
+    fails!(INVALID_HANDLE, tcuda_mem_pool_malloc(&mut null_mut(), 1, stream.0, name));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_destroy(name));
+    // A new one is not the old one, whatever it takes over.
+    let next = Apart::new();
+    let others = next.allocate(5 * MIB, stream.0);
+    assert_ne!(others, block);
+    assert_eq!(bytes_of(block, 64, stream.0), [7; 64]);
+    ok!(tcuda_record_stream(block, stream.0));
+    free(block);
+    free(others);
+    next.end();
+    empty_caches();
+}
+
+/// Pauses where the device and the options allow it; else true after seeing that it is refused.
+fn pauses(pool: &Apart) -> bool {
+    if Capability::VirtualMemory.is_there() {
+        return true;
+    }
+    let held = pool.reserved();
+    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(&mut 0, pool.0, TCUDA_PAUSE_KEEP));
+    assert_eq!(pool.reserved(), held);
+    false
+}
+
+fn a_pause_keeps_contents_and_addresses() {
+    empty_caches();
+    let (stream, other) = (Own::new(), Own::new());
+    let pool = Apart::new();
+    let sizes = [700, 3 * MIB, 100 * 1024, 9 * MIB, 21 * MIB];
+    let blocks: Vec<_> = sizes.iter().map(|size| pool.allocate(*size, stream.0)).collect();
+    for (at, (block, size)) in blocks.iter().zip(sizes).enumerate() {
+        ok!(tcuda_memset_async(*block, 17 + at as i32, size, stream.0));
+    }
+    let hole = pool.allocate(6 * MIB, stream.0);
+    let last = pool.allocate(2 * MIB, other.0);
+    ok!(tcuda_memset_async(last, 99, 2 * MIB, other.0));
+    free(hole);
+    if pauses(&pool) {
+        for round in 0..3 {
+            let held = pool.reserved();
+            assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), held as usize);
+            assert_eq!((pool.reserved(), reserved()), (0, 0), "its bytes are the driver's");
+            assert_eq!(pool.stats().allocation.all.current, 6);
+            assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), 0, "a pool that is paused stays so");
+            // Others work meanwhile, with the memory that it gave.
+            let outside = allocate(40 * MIB, stream.0);
+            ok!(tcuda_memset_async(outside, round, 40 * MIB, stream.0));
+            free(outside);
+            ok!(tcuda_empty_cache(-1));
+            ok!(tcuda_mem_pool_resume(pool.0));
+            ok!(tcuda_mem_pool_resume(pool.0));
+            for (at, (block, size)) in blocks.iter().zip(sizes).enumerate() {
+                let bytes = bytes_of(*block, size, stream.0);
+                assert!(bytes.iter().all(|byte| *byte == 17 + at as u8), "block {at} in round {round}");
+            }
+            assert!(bytes_of(last, 2 * MIB, other.0).iter().all(|byte| *byte == 99));
+        }
+    }
+    blocks.into_iter().for_each(free);
+    free(last);
+    pool.end();
+    empty_caches();
+}
+
+fn a_pause_drops_contents_if_asked() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let block = pool.allocate(8 * MIB, stream.0);
+    if pauses(&pool) {
+        pool.pause(TCUDA_PAUSE_DROP);
+        assert_eq!(reserved(), 0);
+        ok!(tcuda_mem_pool_resume(pool.0));
+        ok!(tcuda_memset_async(block, 3, 8 * MIB, stream.0));
+        assert_eq!(bytes_of(block, 16, stream.0), [3; 16]);
+    }
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+fn what_a_paused_pool_refuses() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let blocks = [pool.allocate(8 * MIB, stream.0), pool.allocate(1000, stream.0)];
+    if pauses(&pool) {
+        pool.pause(TCUDA_PAUSE_KEEP);
+        let said = fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, pool.0));
+        assert!(said.contains("tcuda_mem_pool_resume"), "{said}");
+        fails!(INVALID_STATE, tcuda_mem_pool_trim(pool.0));
+        fails!(INVALID_STATE, tcuda_mem_pool_destroy(pool.0));
+        ok!(tcuda_mem_pool_begin(pool.0));
+        fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 1000, stream.0));
+        ok!(tcuda_mem_pool_end(pool.0));
+        ok!(tcuda_empty_cache(-3));
+        // Frees are no work on the memory.
+        free(blocks[0]);
+        ok!(tcuda_mem_pool_resume(pool.0));
+        let again = pool.allocate(8 * MIB, stream.0);
+        free(again);
+        pool.pause(TCUDA_PAUSE_DROP);
+        free(blocks[1]);
+        // With nothing in use there is nothing to lose.
+        pool.end();
+    } else {
+        blocks.into_iter().for_each(free);
+        pool.end();
+    }
+    empty_caches();
+}
+
+fn a_resume_without_room_can_be_tried_again() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let block = pool.allocate(8 * MIB, stream.0);
+    ok!(tcuda_memset_async(block, 5, 8 * MIB, stream.0));
+    pool.pause(TCUDA_PAUSE_KEEP);
+    {
+        let _limit = Limit::of(-1, 4 * MIB as u64);
+        fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
+        fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, pool.0));
+        assert_eq!(reserved(), 0);
+    }
+    ok!(tcuda_mem_pool_resume(pool.0));
+    assert!(bytes_of(block, 8 * MIB, stream.0).iter().all(|byte| *byte == 5));
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+fn what_cannot_be_paused() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::with(-1, 0, 1);
+    let block = pool.allocate(1000, stream.0);
+    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(&mut 0, pool.0, TCUDA_PAUSE_KEEP));
+    ok!(tcuda_memset_async(block, 1, 1000, stream.0));
+    let again = pool.allocate(1000, stream.0);
+    free(again);
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+fn wrong_arguments() {
+    let stream = Own::new();
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_create(null_mut(), -1, null()));
+    for device in bad_devices() {
+        fails!(INVALID_DEVICE, tcuda_mem_pool_create(&mut null_mut(), device, null()));
+    }
+    let options = |use_on_oom, no_split, allocator: usize| tcuda_mem_pool_options_t {
+        struct_size: size_of::<tcuda_mem_pool_options_t>(),
+        allocator: allocator as _,
+        use_on_oom,
+        no_split,
+    };
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_create(&mut null_mut(), -1, &options(2, 0, 0)));
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_create(&mut null_mut(), -1, &options(0, -1, 0)));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_create(&mut null_mut(), -1, &options(0, 0, 0x7777)));
+    let stranger = 0x1234_5678usize as tcuda_mem_pool_t;
+    fails!(INVALID_HANDLE, tcuda_mem_pool_begin(stranger));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_end(null_mut()));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_trim(stranger));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_pause(&mut 0, stranger, 0));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_resume(stranger));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_malloc(&mut null_mut(), 1, stream.0, stranger));
+    ok!(tcuda_mem_pool_destroy(null_mut()));
+    let pool = Apart::new();
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_pause(&mut 0, pool.0, 2));
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_malloc(null_mut(), 1, stream.0, pool.0));
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), usize::MAX, stream.0, pool.0));
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 1 << 50, stream.0, pool.0));
+    assert_eq!(pool.reserved(), 0);
+    assert!(get!(0, out => tcuda_mem_pool_id(out, pool.0)) > 0);
+    pool.end();
+}
+
+fn peaks_have_the_pools_in_them() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let peak = || stat(-1, "allocated_bytes.all.peak") as usize;
+    let blocks = [allocate(4 * MIB, stream.0), pool.allocate(2 * MIB, stream.0)];
+    assert_eq!(peak(), 6 * MIB);
+    free(blocks[0]);
+    let more = pool.allocate(3 * MIB, stream.0);
+    assert_eq!(peak(), 6 * MIB);
+    let again = allocate(2 * MIB, stream.0);
+    assert_eq!(peak(), 7 * MIB);
+    free(more);
+    let last = allocate(4 * MIB, stream.0);
+    assert_eq!(peak(), 8 * MIB);
+    [blocks[1], again, last].into_iter().for_each(free);
+    assert_eq!(pool.stats().allocated_bytes.all.peak, 5 * MIB as i64);
+    pool.end();
+    empty_caches();
+}
