@@ -421,7 +421,7 @@ mod tests {
             ("max_split_size:100", "Did you mean max_split_size_mb?"),
             ("größe:1,", "character 1: the key 'größe' is unknown; known"),
             ("backend:native,größe:1", "character 16"),
-            ("backend:cudaMallocAsync", "character 9: backend is 'cudaMallocAsync'; it can be native"),
+            ("backend:rmm", "character 9: backend is 'rmm'; it can be native or cudaMallocAsync"),
             ("large_segment_size_mb:10", "character 23"),
             (":", "character 1"),
             ("]:[", "unknown"),
