@@ -1307,7 +1307,8 @@ tcuda_status_t tcuda_malloc_cached_aligned(void **ptr, size_t size, size_t align
 tcuda_status_t tcuda_malloc_cached_batch(void **ptrs, const size_t *sizes, size_t count, tcuda_stream_t stream);
 
 /**
- * Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs. After tcuda_shutdown it
+ * Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs (but
+ * for backend:cudaMallocAsync, which calls the driver). After tcuda_shutdown it
  * does nothing.
  *
  * @param ptr start of a block; NULL does nothing.
@@ -1340,7 +1341,7 @@ tcuda_status_t tcuda_free_cached_batch(void *const *ptrs, size_t count);
 tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 
 /**
- * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for the streams that freed or used free blocks,
+ * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the streams that freed or used free blocks,
  * for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing before the first allocation.
  *
  * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
@@ -1712,18 +1713,18 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
 /**
  * Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
  * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays
- * so.
+ * so, whatever the mode. What is kept counts in no statistics, and the device's memory does not grow while it is copied.
  *
  * @param given gets the bytes that went back.
  * @param pool  one whose segments come from the driver as virtual memory and are split.
  * @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
  * @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no
- *         pinned memory. Then nothing happened.
+ *         pinned memory. Then the pool goes on as it was, though what it had free may have gone back.
  */
 tcuda_status_t tcuda_mem_pool_pause(size_t *given, tcuda_mem_pool_t pool, int32_t mode);
 
 /**
- * Brings the memory of a paused pool back to its addresses, with what was kept. One that is not paused is left as it is.
+ * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is left as it is.
  *
  * @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
  */
@@ -1737,7 +1738,7 @@ tcuda_status_t tcuda_mem_pool_resume(tcuda_mem_pool_t pool);
 tcuda_status_t tcuda_mem_pool_stats(tcuda_memory_stats_t *stats, tcuda_mem_pool_t pool);
 
 /**
- * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots and messages.
+ * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in segments of snapshots and in messages.
  */
 tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
 
@@ -1745,7 +1746,8 @@ tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
  * An allocator of the program's own gives the caches their segments (torch.cuda.memory.CUDAPluggableAllocator): it is asked for whole
  * segments of 2 MiB and more, rarely; what torch leaves to such an allocator (blocks, order between streams, statistics, snapshots, limits,
  * what happens when memory runs out) stays with tcuda. Its functions run on the thread that allocates, or that gives memory back, with
- * the device current, one at a time for each cache; they must not allocate from tcuda. What they return is checked: NULL means that there
+ * the device current, one at a time for each device; they must not ask tcuda for memory, or for what waits for it, and get
+ * TCUDA_ERROR_INVALID_STATE. What they return is checked: NULL means that there
  * is no memory; memory of another place, crooked, or too small goes back to them, and the request fails.
  */
 

@@ -217,7 +217,8 @@ fn check_count(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs. After tcuda_shutdown it
+/// Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs (but
+/// for backend:cudaMallocAsync, which calls the driver). After tcuda_shutdown it
 /// does nothing.
 ///
 /// @param ptr start of a block; NULL does nothing.
@@ -274,7 +275,7 @@ pub unsafe extern "C" fn tcuda_record_stream(ptr: *mut c_void, stream: tcuda_str
     guard_destroy("tcuda_record_stream", ptr, || memory::record_stream(ptr as usize, stream_of_block(ptr, stream)?))
 }
 
-/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache). Waits for the streams that freed or used free blocks,
+/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the streams that freed or used free blocks,
 /// for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing before the first allocation.
 ///
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: all.

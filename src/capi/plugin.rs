@@ -3,7 +3,8 @@
 //! An allocator of the program's own gives the caches their segments (torch.cuda.memory.CUDAPluggableAllocator): it is asked for whole
 //! segments of 2 MiB and more, rarely; what torch leaves to such an allocator (blocks, order between streams, statistics, snapshots, limits,
 //! what happens when memory runs out) stays with tcuda. Its functions run on the thread that allocates, or that gives memory back, with
-//! the device current, one at a time for each cache; they must not allocate from tcuda. What they return is checked: NULL means that there
+//! the device current, one at a time for each device; they must not ask tcuda for memory, or for what waits for it, and get
+//! TCUDA_ERROR_INVALID_STATE. What they return is checked: NULL means that there
 //! is no memory; memory of another place, crooked, or too small goes back to them, and the request fails.
 
 use super::guard::{Out, guard, guard_destroy, null, text};
@@ -89,6 +90,9 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_load(
     guard("tcuda_pluggable_allocator_load", || {
         let out = Out::new(allocator, "allocator")?;
         let path = unsafe { text(path, "path") }?;
+        if path.is_empty() {
+            return Err(Error::invalid_argument("'path' is empty. It names the allocator's library."));
+        }
         let (alloc_name, free_name) = unsafe { (text(alloc_name, "alloc_name")?, text(free_name, "free_name")?) };
         let library = Library::open_for_good(Path::new(path))
             .map_err(|why| Error::new(Status::TCUDA_ERROR_SYSTEM, format!("The allocator's library {path} cannot be loaded: {why}.")))?;

@@ -147,13 +147,13 @@ pub extern "C" fn tcuda_mem_pool_trim(pool: tcuda_mem_pool_t) -> tcuda_status_t 
 
 /// Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
 /// tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays
-/// so.
+/// so, whatever the mode. What is kept counts in no statistics, and the device's memory does not grow while it is copied.
 ///
 /// @param given gets the bytes that went back.
 /// @param pool  one whose segments come from the driver as virtual memory and are split.
 /// @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
 /// @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no
-///         pinned memory. Then nothing happened.
+///         pinned memory. Then the pool goes on as it was, though what it had free may have gone back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem_pool_t, mode: i32) -> tcuda_status_t {
     guard("tcuda_mem_pool_pause", || {
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem
     })
 }
 
-/// Brings the memory of a paused pool back to its addresses, with what was kept. One that is not paused is left as it is.
+/// Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is left as it is.
 ///
 /// @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
 #[unsafe(no_mangle)]
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_stats(stats: *mut tcuda_memory_stats_t, 
     })
 }
 
-/// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots and messages.
+/// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in segments of snapshots and in messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_id(id: *mut u64, pool: tcuda_mem_pool_t) -> tcuda_status_t {
     guard("tcuda_mem_pool_id", || {

@@ -160,10 +160,7 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
 }
 
 fn allocate_in(cache: &Cache, request: &Request, stream: Stream) -> Result<Address> {
-    if provider::is_inside() {
-        let text = "A pluggable allocator cannot allocate from the cache that it is asked to fill.";
-        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
-    }
+    provider::refuse_inside()?;
     let address = cache.allocate(request, stream)?;
     if poison::is_on() {
         poison_new(address, stream)?;
@@ -271,19 +268,20 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
 #[cold]
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     let Some(_freeing) = poison::begin_free(address) else { return Err(not_a_block(address)) };
-    let (size, device, number, owner, users) = with_block(address, |core, id| {
+    let (size, device, number, owner, users, paused) = with_block(address, |core, id| {
         let owner = core.slot_of_block(id);
         let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
         let slot = &core.slots[owner as usize];
         let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);
-        Ok((block::at(id).size(), core.device, core.number, key, users))
+        Ok((block::at(id).size(), core.device, core.number, key, users, core.paused))
     })?;
     let owner = stream.or(owner.map(|key| Stream { device, raw: key.raw }));
     let filled = owner.filter(|owner| {
         let users = if stream.is_some() { &[] } else { &users[..] };
         // The other streams that use the block come first.
         let ordered = numbered(number).and_then(|cache| cache.order_after(*owner, users).ok());
-        owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
+        // A pool that is paused has nothing to fill.
+        !paused && owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
     });
     if let Some(owner) = filled {
         poison::freed(address, size, owner);
@@ -385,7 +383,7 @@ pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
 
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.
 pub fn empty_cache(device: Option<i32>) -> Result<()> {
-    pools::sweep(true);
+    pools::sweep(true, device);
     // A device that fails does not keep the others from it. What pools have free is theirs.
     let asked = CACHES.get().into_iter().flatten().filter(|cache| device.is_none_or(|device| device == cache.device));
     let emptied = asked.map(Cache::empty).fold(Ok(()), Result::and);
@@ -541,6 +539,7 @@ pub fn annotate(text: &str) -> Result<()> {
 
 /// What a device (or all) holds, with its pools, and what happened there.
 pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
+    provider::refuse_inside()?;
     let caches = caches()?;
     let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
     let pictures = asked.map(|cache| {

@@ -4,7 +4,8 @@
 //!
 //! Pools have no fronts: each call takes the pool's lock.
 
-use super::cache::{Cache, core::Request};
+use super::cache::core::{ROUND, Request};
+use super::cache::{Cache, front};
 use super::provider::{self, Source};
 use super::totals::Totals;
 use crate::base::{Error, Result, Status};
@@ -15,7 +16,7 @@ use parking_lot::RwLock;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 pub struct Options {
     pub source: Source,
@@ -29,8 +30,11 @@ pub struct Pool {
     pub id: u64,
     pub cache: &'static Cache,
     pub use_on_oom: bool,
+    no_split: bool,
     /// Threads that have it open, each as often as it opened it.
     open: AtomicUsize,
+    /// Not before a shutdown.
+    is_there: AtomicBool,
 }
 
 struct Pools {
@@ -70,11 +74,15 @@ pub fn numbered(id: u64) -> Result<Arc<Pool>> {
 pub fn create(device: i32, options: Options) -> Result<u64> {
     let whole = super::cache_of(device)?;
     let memory = device::properties(device)?.total_memory;
-    sweep(false);
+    sweep(false, None);
     let mut pools = POOLS.write();
     let idle = pools.idle.iter().position(|cache| cache.device == device);
     let cache = match idle {
         Some(at) => pools.idle.swap_remove(at),
+        None if !front::has_room() => {
+            let text = "There are too many streams and memory pools in this process: 65,533 are the most.";
+            return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+        }
         None => {
             let number = super::device_count() as u32 + pools.caches.len() as u32;
             let stats = Totals::part_of(whole.stats, memory);
@@ -86,37 +94,55 @@ pub fn create(device: i32, options: Options) -> Result<u64> {
     pools.last += 1;
     let id = pools.last;
     cache.become_pool(id, options.source, options.no_split);
-    let pool = Pool { id, cache, use_on_oom: options.use_on_oom, open: AtomicUsize::new(0) };
+    let pool = Pool {
+        id,
+        cache,
+        use_on_oom: options.use_on_oom,
+        no_split: options.no_split,
+        open: AtomicUsize::new(0),
+        is_there: AtomicBool::new(true),
+    };
     pools.by_id.insert(id, Arc::new(pool));
     Ok(id)
 }
 
 /// Nothing more comes from it. Its free memory goes back to where it came from; the blocks in use stay valid, and theirs goes back later.
 pub fn destroy(id: u64) -> Result<()> {
+    provider::refuse_inside()?;
     let pool = numbered(id)?;
-    if pool.open.load(Relaxed) > 0 {
-        let text = format!("The memory pool {id} is open on some thread: call tcuda_mem_pool_end there first.");
-        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
-    }
+    let check_closed = || match pool.open.load(Relaxed) {
+        0 => Ok(()),
+        _ => {
+            let text = format!("The memory pool {id} is open on some thread: call tcuda_mem_pool_end there first.");
+            Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text))
+        }
+    };
+    check_closed()?;
     pool.cache.end_pause()?;
-    let mut pools = POOLS.write();
-    if pools.by_id.remove(&id).is_some() {
-        pools.ending.push(pool.cache);
+    {
+        let mut pools = POOLS.write();
+        check_closed()?;
+        if pools.by_id.remove(&id).is_some() {
+            pools.ending.push(pool.cache);
+        }
     }
-    drop(pools);
-    sweep(false);
+    sweep(false, None);
     Ok(())
 }
 
 /// What pools that were destroyed have free goes back; those with no block in use are gone. `wait` for what is freed but in use; else that
-/// stays for the next time.
-pub fn sweep(wait: bool) {
+/// stays for the next time. `device`: None: of all.
+pub fn sweep(wait: bool, device: Option<i32>) {
     if POOLS.read().ending.is_empty() {
         return;
     }
-    let ending = std::mem::take(&mut POOLS.write().ending);
     let Ok(runtime) = runtime::runtime() else { return };
+    let ending = std::mem::take(&mut POOLS.write().ending);
     for cache in ending {
+        if device.is_some_and(|device| device != cache.device) {
+            POOLS.write().ending.push(cache);
+            continue;
+        }
         let given = if wait { cache.empty() } else { cache.release_past(runtime) };
         let mut pools = POOLS.write();
         if given.is_ok() && cache.is_bare() {
@@ -139,6 +165,13 @@ pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> R
     }
     if size == 0 {
         return Ok(0);
+    }
+    // A segment begins where it begins.
+    if pool.no_split && alignment > ROUND {
+        return Err(Error::invalid_argument(format!(
+            "The memory pool {} does not split its segments: alignments of more than {ROUND} bytes are not to be had, {alignment} was asked for.",
+            pool.id
+        )));
     }
     let request = Request::new(size, alignment).ok_or_else(|| super::too_large(size, stream.device))?;
     super::allocate_in(pool.cache, &request, stream)
@@ -199,13 +232,23 @@ pub fn any_open() -> bool {
 
 /// The pool that this thread's allocations on a device come from.
 pub fn open_on(device: i32) -> Option<Arc<Pool>> {
-    OPEN.try_with(|open| open.borrow().0.iter().rev().find(|pool| pool.cache.device == device).cloned()).ok().flatten()
+    OPEN.try_with(|open| open.borrow().0.iter().rev().find(|pool| pool.cache.device == device && pool.is_there.load(Relaxed)).cloned())
+        .ok()
+        .flatten()
 }
 
 pub fn begin(id: u64) -> Result<()> {
-    let pool = numbered(id)?;
+    let pool = {
+        // None is destroyed meanwhile.
+        let pools = POOLS.read();
+        let pool = pools.by_id.get(&id).cloned();
+        if let Some(pool) = &pool {
+            pool.open.fetch_add(1, Relaxed);
+        }
+        pool
+    };
+    let pool = pool.map_or_else(|| numbered(id), Ok)?;
     super::forget_choices();
-    pool.open.fetch_add(1, Relaxed);
     OPEN.with(|open| open.borrow_mut().0.push(pool));
     DEPTH.set(DEPTH.get() + 1);
     Ok(())
@@ -213,13 +256,13 @@ pub fn begin(id: u64) -> Result<()> {
 
 /// Ends the newest opening of the pool in this thread.
 pub fn end(id: u64) -> Result<()> {
-    numbered(id)?;
     let ended = OPEN.with(|open| {
         let open = &mut open.borrow_mut().0;
         let at = open.iter().rposition(|pool| pool.id == id)?;
         Some(open.remove(at))
     });
     let Some(pool) = ended else {
+        numbered(id)?;
         let text = format!("The memory pool {id} is not open in this thread: tcuda_mem_pool_begin opens it.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
     };
@@ -231,6 +274,7 @@ pub fn end(id: u64) -> Result<()> {
 /// All pools are gone: what they held is, by the end of everything.
 pub fn forget_all() {
     let mut pools = POOLS.write();
+    pools.by_id.values().for_each(|pool| pool.is_there.store(false, Relaxed));
     pools.by_id.clear();
     pools.ending.clear();
     pools.idle.clear();

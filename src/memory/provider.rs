@@ -6,7 +6,7 @@
 use super::cache::core::ROUND;
 use super::lookup;
 use super::options::{self, Backend};
-use crate::base::{Error, Result, Status, log};
+use crate::base::{Error, Result, Status};
 use crate::runtime::api::Place;
 use crate::runtime::{Address, RawStream, Runtime};
 use parking_lot::{Mutex, RwLock};
@@ -36,11 +36,23 @@ pub enum Source {
     Provider(Arc<Provider>),
 }
 
+/// Segments that providers gave, with their sizes.
+static GIVEN: Mutex<BTreeMap<Address, usize>> = Mutex::new(BTreeMap::new());
+
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 
 /// Whether the calling thread runs a provider's function.
 pub fn is_inside() -> bool {
     INSIDE.get()
+}
+
+/// For what waits for memory to grow, which waits for the provider.
+pub fn refuse_inside() -> Result<()> {
+    if is_inside() {
+        let text = "A function of a pluggable allocator cannot ask this of tcuda, which waits for the function.";
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    Ok(())
 }
 
 impl Provider {
@@ -49,9 +61,9 @@ impl Provider {
     }
 
     fn run<T>(call: impl FnOnce() -> T) -> T {
-        INSIDE.set(true);
+        let outer = INSIDE.replace(true);
         let answer = call();
-        INSIDE.set(false);
+        INSIDE.set(outer);
         answer
     }
 
@@ -75,14 +87,21 @@ impl Provider {
                 "The allocator '{}' was asked for {size} bytes of device {device} and gave 0x{address:x}, which {what}.",
                 self.name
             );
-            log::write(log::Level::Error, &text);
             Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
         };
-        self.segments.fetch_add(1, Relaxed);
-        if address.checked_add(size).is_some_and(|end| end <= lookup::LIMIT) && holds(address, size) {
-            self.segments.fetch_sub(1, Relaxed);
-            return Err(wrong("it had given before"));
+        let last = address.saturating_add(size - 1);
+        {
+            // What somebody uses is not given back.
+            let mut given = GIVEN.lock();
+            if given.range(..=last).next_back().is_some_and(|(start, size)| start + size > address) {
+                return Err(wrong("was given before"));
+            }
+            if last < lookup::LIMIT && holds(address, size) {
+                return Err(wrong("is tcuda's own, in use"));
+            }
+            given.insert(address, size);
         }
+        self.segments.fetch_add(1, Relaxed);
         let found = if !address.is_multiple_of(ROUND) {
             Ok(Some("is no multiple of 512"))
         } else if address.checked_add(size).is_none_or(|end| end > lookup::LIMIT) {
@@ -104,6 +123,8 @@ impl Provider {
     }
 
     pub fn free(&self, address: Address, size: usize, device: i32, stream: RawStream) {
+        // First: once it is back, it may be given again.
+        GIVEN.lock().remove(&address);
         Provider::run(|| (self.free)(address, size, device, stream));
         self.segments.fetch_sub(1, Relaxed);
     }

@@ -82,6 +82,7 @@ pub fn child(scene: &str) {
         "lost" => fault::scene_lost(),
         "no_statistics" => statistics::scene_before_init(),
         "backend" => crate::backend::scene_backend(),
+        "pools_over_shutdown" => crate::pools::scene_over_shutdown(),
         "backend_switch" => crate::backend::scene_backend_switch(),
         "contents" => memory::scene_contents(),
         "peers" => memory::scene_peers(),

@@ -268,8 +268,21 @@ fn the_same_memory_twice_is_refused() {
     ok!(tcuda_memset_async(first, 6, 44 * MIB, stream.0));
     plugged.lies(&[Lie::TheSameAgain; 4]);
     let said = fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 44 * MIB, stream.0));
-    assert!(said.contains("given before"), "{said}");
+    assert!(said.contains("was given before"), "{said}");
     plugged.lies(&[]);
+    // Nor does a pool get it.
+    let options = tcuda_mem_pool_options_t {
+        struct_size: size_of::<tcuda_mem_pool_options_t>(),
+        allocator: plugged.handle,
+        use_on_oom: 0,
+        no_split: 0,
+    };
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, -1, &options));
+    plugged.lies(&[Lie::TheSameAgain; 4]);
+    let said = fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 44 * MIB, stream.0, pool));
+    assert!(said.contains("was given before"), "{said}");
+    plugged.lies(&[]);
+    ok!(tcuda_mem_pool_destroy(pool));
     // What is in use was left alone.
     assert_eq!(bytes_of(first, 8, stream.0), [6; 8]);
     free(first);

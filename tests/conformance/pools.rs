@@ -25,6 +25,9 @@ tests![
     a_pause_drops_contents_if_asked,
     what_a_paused_pool_refuses,
     a_resume_without_room_can_be_tried_again: [VirtualMemory],
+    a_resume_takes_what_others_have_free: [VirtualMemory],
+    a_pause_among_requests: [VirtualMemory],
+    a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
     what_cannot_be_paused,
     wrong_arguments,
     peaks_have_the_pools_in_them,
@@ -441,6 +444,82 @@ fn a_resume_without_room_can_be_tried_again() {
     assert!(bytes_of(block, 8 * MIB, stream.0).iter().all(|byte| *byte == 5));
     free(block);
     pool.end();
+    empty_caches();
+}
+
+fn a_resume_takes_what_others_have_free() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let block = pool.allocate(8 * MIB, stream.0);
+    pool.pause(TCUDA_PAUSE_DROP);
+    free(allocate(8 * MIB, stream.0));
+    let _limit = Limit::of(-1, 14 * MIB as u64);
+    ok!(tcuda_mem_pool_resume(pool.0));
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+/// Requests meet the pause at any point: they are served, or hear of it.
+fn a_pause_among_requests() {
+    empty_caches();
+    let pool = Apart::new();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let name = pool.0 as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let stream = Own::new();
+                let mut size = 4000;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut block = null_mut();
+                    size = (size * 7) % (9 * MIB) + 1;
+                    match unsafe { tcuda_mem_pool_malloc(&mut block, size, stream.0, name as tcuda_mem_pool_t) } as i32 {
+                        0 => free(block),
+                        status => assert_eq!(status, 17, "{}", message()),
+                    }
+                }
+            });
+        }
+        for round in 0..60 {
+            pool.pause(round % 2);
+            assert_eq!(pool.reserved(), 0);
+            ok!(tcuda_mem_pool_resume(pool.0));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(pool.stats().allocation.all.current, 0);
+    pool.end();
+    empty_caches();
+}
+
+fn a_shutdown_ends_what_is_open_and_paused() {
+    crate::init::in_child("pools_over_shutdown", &[]);
+}
+
+pub fn scene_over_shutdown() {
+    let pools = [Apart::new(), Apart::new()];
+    let block = pools[0].allocate(3 * MIB, default_of(0));
+    pools[0].pause(TCUDA_PAUSE_KEEP);
+    ok!(tcuda_mem_pool_begin(pools[1].0));
+    let old = pools[1].0;
+    ok!(tcuda::capi::init::tcuda_shutdown());
+    ok!(tcuda_free_cached(block));
+    ok!(tcuda::capi::init::tcuda_init(null()));
+    let next = [Apart::new(), Apart::new()];
+    free(allocate(MIB, default_of(0)));
+    for pool in &next {
+        assert_eq!(pool.stats().allocation.all.allocated, 0, "nothing is open any more");
+        free(pool.allocate(MIB, default_of(0)));
+        assert!(pool.pause(TCUDA_PAUSE_KEEP) == 0 || pool.reserved() == 0);
+        ok!(tcuda_mem_pool_resume(pool.0));
+        free(pool.allocate(MIB, default_of(0)));
+    }
+    // What was open before may be closed.
+    ok!(tcuda_mem_pool_end(old));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_end(old));
+    next.into_iter().for_each(Apart::end);
     empty_caches();
 }
 

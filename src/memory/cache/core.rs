@@ -170,14 +170,14 @@ pub struct Core {
 /// The device that a pool is a part of: its statistics have the pool's in them.
 pub struct Whole {
     pub device: &'static Cache,
-    /// Used under the pool's lock and the device's.
+    /// Of all pools, used under the device's lock.
     shard: &'static Shard,
 }
 
 impl Whole {
     pub fn new(device: &'static Cache) -> Whole {
         let _stopped = device.core.lock();
-        Whole { device, shard: device.stats.take_shard(false) }
+        Whole { device, shard: device.of_pools.get_or_init(|| device.stats.take_shard(false)) }
     }
 
     /// With the device's fronts stopped: their ceilings are lower now.

@@ -214,6 +214,12 @@ pub fn numbered(id: u16) -> Option<&'static Front> {
     unsafe { FRONTS[id as usize].load(Acquire).as_ref() }
 }
 
+/// Whether there is room for a pool; the last are for streams.
+pub fn has_room() -> bool {
+    const FOR_STREAMS: u32 = 4096;
+    COUNT.load(Relaxed) + FOR_STREAMS < u32::from(block::FIRST_NO_FRONT)
+}
+
 /// A front of a home. None: 65,535 are there.
 pub fn make(cache: u32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
     let id = COUNT.fetch_update(Relaxed, Relaxed, |count| (count < u32::from(block::FIRST_NO_FRONT)).then_some(count + 1)).ok()? as u16;

@@ -171,6 +171,10 @@ impl Cache {
         let _growing = self.growing.lock();
         {
             let mut core = self.core.lock();
+            if core.paused {
+                drop(core);
+                return Err(self.sleeps());
+            }
             if searched != Some(core.changes())
                 && let Some(address) = search(&mut core, slot, request)
             {
@@ -200,6 +204,9 @@ impl Cache {
         let ordered = self.order_after(stream, &owners).ok()?;
         let reach = Reach { slot, ordered: &ordered };
         let _growing = self.growing.lock();
+        if self.core.quiet().paused {
+            return None;
+        }
         if let Some(address) = search_within(&mut self.core.lock(), &reach, request) {
             return Some(address);
         }

@@ -46,12 +46,13 @@ use crate::memory::options::Options;
 use crate::memory::poison;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::Stats;
-use crate::memory::totals::Totals;
+use crate::memory::totals::{Shard, Totals};
 use crate::runtime::Runtime;
 use crate::runtime::table::MemAllocationProp;
 use ordered::Ordered;
 use parking_lot::Mutex;
 use pause::Paused;
+use std::sync::OnceLock;
 
 /// Index of a stream in its device's cache.
 pub type StreamSlot = u16;
@@ -80,22 +81,25 @@ pub struct Cache {
     pub history: &'static History,
     driving: Mutex<()>,
     climbing: Mutex<()>,
-    growing: Mutex<()>,
+    /// The device's, for its pools too: what is held is compared with the limit and counted in one step.
+    growing: &'static Mutex<()>,
     abilities: Mutex<Option<Abilities>>,
     /// None: what is current for all.
     source: Mutex<Option<Source>>,
     paused: Mutex<Option<Paused>>,
     ordered: Ordered,
+    /// Where the device counts the blocks of its pools.
+    of_pools: OnceLock<&'static Shard>,
 }
 
 impl Cache {
     /// `memory`: bytes of the device.
     pub fn new(number: u32, device: i32, memory: u64) -> Cache {
         let stats = Box::leak(Box::new(Totals::new(memory)));
-        Cache::with(number, device, stats, Box::leak(Box::new(History::idle())))
+        Cache::with(number, device, stats, Box::leak(Box::new(History::idle())), Box::leak(Box::new(Mutex::new(()))))
     }
 
-    fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Cache {
+    fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History, growing: &'static Mutex<()>) -> Cache {
         Cache {
             device,
             core: Lock::new(Core::new(number, device, stats, history)),
@@ -103,11 +107,12 @@ impl Cache {
             history,
             driving: Mutex::new(()),
             climbing: Mutex::new(()),
-            growing: Mutex::new(()),
+            growing,
             abilities: Mutex::new(None),
             source: Mutex::new(None),
             paused: Mutex::new(None),
             ordered: Ordered::default(),
+            of_pools: OnceLock::new(),
         }
     }
 
@@ -132,6 +137,7 @@ impl Cache {
     /// Looks whether free memory was written to. It stays mapped meanwhile.
     pub fn check_poison(&self) -> Result<()> {
         let watched = poison::watched(self.device);
+        provider::refuse_inside()?;
         device::synchronize(self.device)?;
         let _growing = self.growing.lock();
         poison::check(self.device, watched);

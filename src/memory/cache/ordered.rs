@@ -144,7 +144,7 @@ impl Cache {
             let mut core = self.core.lock();
             let slot = core.slot_of(StreamKey::of(on))?;
             core.let_in(slot);
-            core.take_ordered(address)
+            core.take_ordered(address, slot)
         };
         // Somebody has allocated it again meanwhile.
         let Some((block, handle, base)) = taken else { return Ok(()) };
@@ -171,11 +171,12 @@ impl Cache {
 
 impl Core {
     /// The block around an address that is all of its segment, and free: in the driver's hands from now on.
-    fn take_ordered(&mut self, address: Address) -> Option<(BlockId, HandleId, Address)> {
+    fn take_ordered(&mut self, address: Address, slot: StreamSlot) -> Option<(BlockId, HandleId, Address)> {
         let area = self.area_of(address)?;
         let (first, base, size) = (area.first, area.base, area.size);
         let record = block::at(first);
-        if record.state() != State::Free || record.size() != size {
+        // Of another stream it would be somebody else's free.
+        if record.state() != State::Free || record.size() != size || record.owner() != slot {
             return None;
         }
         let handle = self.physical.overlapping(base, base + 1).next()?.handle;

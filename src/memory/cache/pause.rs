@@ -7,7 +7,7 @@ use super::segment::{access_list, insist, release};
 use super::{Abilities, Cache};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::poison;
+use crate::memory::{poison, provider};
 use crate::runtime::table::MemAllocationProp;
 use crate::runtime::{self, Address, MemHandle, Runtime};
 
@@ -19,7 +19,12 @@ struct Pinned {
 impl Pinned {
     fn new(runtime: &Runtime, size: usize) -> Result<Pinned> {
         const PORTABLE: u32 = 1;
-        Ok(Pinned { address: runtime.host_alloc(size, PORTABLE)? })
+        let no_room = |error: Error| {
+            let status =
+                if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY { Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY } else { error.status };
+            Error { status, ..error }
+        };
+        Ok(Pinned { address: runtime.host_alloc(size, PORTABLE).map_err(no_room)? })
     }
 }
 
@@ -72,6 +77,7 @@ impl Cache {
     /// Waits for the device, and gives the pool's memory back; with `keep` what is in blocks in use is kept in pinned memory of the host.
     /// The bytes that went back. Nothing changes on failure.
     pub fn pause(&self, keep: bool) -> Result<usize> {
+        provider::refuse_inside()?;
         let runtime = runtime::runtime()?;
         let abilities = self.abilities(runtime)?;
         let _climbing = self.climbing.lock();
@@ -110,10 +116,10 @@ impl Cache {
             (handles, mappings, live)
         };
         let saved = if keep { runtime.outside_capture(|| save(runtime, &live))? } else { Vec::new() };
-        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles))?;
         for mapping in &mappings {
             poison::leaves(self.device, mapping.start, mapping.size);
         }
+        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles))?;
         let mut core = self.core.lock();
         for (id, _) in &handles {
             core.physical[*id].backing = Backing::Away;
@@ -132,14 +138,25 @@ impl Cache {
     pub fn resume(&self) -> Result<()> {
         let runtime = runtime::runtime()?;
         device::check_lost(self.device)?;
+        provider::refuse_inside()?;
         let _climbing = self.climbing.lock();
-        let _growing = self.growing.lock();
-        let Some(paused) = self.paused.lock().take() else { return Ok(()) };
-        let resumed = self.come_back(runtime, &paused);
-        if resumed.is_err() {
-            *self.paused.lock() = Some(paused);
+        let once = || {
+            let _growing = self.growing.lock();
+            let Some(paused) = self.paused.lock().take() else { return Ok(()) };
+            let resumed = self.come_back(runtime, &paused);
+            if resumed.is_err() {
+                *self.paused.lock() = Some(paused);
+            }
+            resumed
+        };
+        match once() {
+            // What others of the device have free gives way.
+            Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => {
+                crate::memory::release_others(self);
+                once()
+            }
+            resumed => resumed,
         }
-        resumed
     }
 
     fn come_back(&self, runtime: &Runtime, paused: &Paused) -> Result<()> {
@@ -188,6 +205,9 @@ impl Cache {
 
     /// For a pool that ends: what was kept is dropped. Refused while blocks are in use, which would have no memory any more.
     pub fn end_pause(&self) -> Result<()> {
+        if self.is_paused() {
+            self.settle_all();
+        }
         let _growing = self.growing.lock();
         let mut paused = self.paused.lock();
         if paused.is_none() {
@@ -210,7 +230,11 @@ impl Cache {
     }
 
     fn cannot_pause(&self, abilities: &Abilities) -> Error {
-        let why = if abilities.whole_blocks { "does not split its segments" } else { "has segments that are not of virtual memory" };
+        let why = if abilities.whole_blocks {
+            "does not split its segments"
+        } else {
+            "has, or would have, segments that are not of virtual memory (a pluggable allocator, expandable_segments:False, or a device without)"
+        };
         let text = format!("The memory pool {} cannot be paused at its addresses: it {why}.", self.core.quiet().pool);
         Error::new(Status::TCUDA_ERROR_NOT_SUPPORTED, text)
     }

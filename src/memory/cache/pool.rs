@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 
 impl Cache {
     pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Cache {
-        let cache = Cache::with(number, whole.device, stats, whole.history);
+        let cache = Cache::with(number, whole.device, stats, whole.history, whole.growing);
         cache.core.lock().whole = Some(Whole::new(whole));
         cache
     }

@@ -9,7 +9,7 @@ use super::stitch::{Found, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::provider::Source;
+use crate::memory::provider::{self, Source};
 use crate::memory::stats::Family;
 use crate::memory::totals::Event;
 use crate::memory::{lookup, options, poison};
@@ -193,17 +193,27 @@ impl Core {
     }
 }
 
+/// Whether a block in use starts at an address: its entry in the table of addresses cannot name another one.
+fn starts_a_block(address: Address) -> bool {
+    lookup::find(address).is_some_and(|id| block::at(id).state() == State::Allocated)
+}
+
 #[cold]
 fn beyond_the_table(base: Address) -> Error {
     Error::internal(format!("The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of, or no multiple of 512."))
 }
 
 /// Addresses cost nothing: many times the memory leaves room for what is mapped anew. Where the process has fewer left, less.
-fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize) -> Result<(Address, usize)> {
+fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize, pool: bool) -> Result<(Address, usize)> {
     const TIMES: usize = 8;
+    /// There may be many pools, and more room may follow: so many times the need.
+    const TIMES_OF_POOL: usize = 16;
+    const LEAST_OF_POOL: usize = 1 << 30;
     let unit = granularity.max(lookup::GRANULARITY);
     let need = need.next_multiple_of(unit);
-    let mut size = abilities.total.saturating_mul(TIMES).min(LARGEST).max(need).next_multiple_of(unit);
+    let whole = abilities.total.saturating_mul(TIMES);
+    let wish = if pool { need.saturating_mul(TIMES_OF_POOL).max(LEAST_OF_POOL).min(whole) } else { whole };
+    let mut size = wish.min(LARGEST).max(need).next_multiple_of(unit);
     loop {
         match runtime.address_reserve(size, unit) {
             Ok(base) => return Ok((base, size)),
@@ -283,7 +293,7 @@ impl Cache {
                 }
                 Found::Plan(plan) => plan,
                 Found::NoAddresses(need) => {
-                    let reserve = || reserve(runtime, abilities, need, granularity);
+                    let reserve = || reserve(runtime, abilities, need, granularity, self.core.quiet().whole.is_some());
                     let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
                     if base + size > lookup::LIMIT {
                         insist(|| runtime.address_free(base, size));
@@ -379,7 +389,7 @@ impl Cache {
                 Source::Driver => guard().and_then(|_guard| Ok((runtime.malloc(size)?, Backing::Plain))),
                 Source::Ordered => self.allocate_ordered(runtime, size, stream).map(|base| (base, Backing::Ordered)),
                 Source::Provider(provider) => guard().and_then(|_guard| {
-                    let holds = |base, size| self.core.quiet().holds_some(base, size);
+                    let holds = |base, size| self.core.quiet().holds_some(base, size) || starts_a_block(base);
                     let base = provider.allocate(runtime, size, self.device, stream, holds)?;
                     Ok((base, Backing::Provided(provider.clone(), stream)))
                 }),
@@ -439,6 +449,7 @@ impl Cache {
     /// Gives the driver what is free and past. What the driver does not take stays; the first reason is the answer.
     /// A pool that is paused has nothing to give.
     pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
+        provider::refuse_inside()?;
         let _growing = self.growing.lock();
         self.release_free_now(runtime)
     }
@@ -569,6 +580,7 @@ impl Cache {
     /// Opens all memory of this device to another one, which just got peer access.
     /// That of a pool that is paused opens when it comes back.
     pub fn open_to_peers(&self, runtime: &Runtime) -> Result<()> {
+        provider::refuse_inside()?;
         let _growing = self.growing.lock();
         let mapped: Vec<(Address, usize)> = {
             let core = self.core.lock();
@@ -583,6 +595,8 @@ impl Cache {
     /// Gives everything back, handed out or not. For the end of the process' use of the device.
     pub fn tear_down(&self, runtime: &Runtime) {
         let _growing = self.growing.lock();
+        // What a pause kept goes with the pool.
+        drop(self.paused.lock().take());
         let mut core = self.core.lock();
         let _guard = device::Guard::new(self.device);
         let physical = std::mem::take(&mut core.physical);
