@@ -52,6 +52,8 @@ pub struct Policy {
     /// When the window began, and what mapping anew took since.
     window: Option<Instant>,
     spent: Duration,
+    /// Whether the stream had work at one of these times: without any, nothing is held up.
+    worked: bool,
 }
 
 /// What one growth may do.
@@ -137,16 +139,17 @@ impl Policy {
         }
     }
 
-    /// Free memory was mapped anew, which took from `began` to `now`.
-    pub fn mapped_anew(&mut self, began: Instant, now: Instant) {
+    /// Free memory was mapped anew, which took from `began` to `now`. `busy`: its stream had work.
+    pub fn mapped_anew(&mut self, began: Instant, now: Instant, busy: bool) {
         let window = *self.window.get_or_insert(began);
         self.spent += now - began;
+        self.worked |= busy;
         let passed = now - window;
         if passed >= WINDOW {
-            if self.spent.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
+            if self.worked && self.spent.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
                 self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
             }
-            (self.window, self.spent) = (Some(now), Duration::ZERO);
+            (self.window, self.spent, self.worked) = (Some(now), Duration::ZERO, false);
         }
     }
 
@@ -177,20 +180,26 @@ mod tests {
         let mut policy = Policy::default();
         // Half of the time, but for a moment only.
         for step in 0..40 {
-            policy.mapped_anew(at(step * 20), at(step * 20 + 10));
+            policy.mapped_anew(at(step * 20), at(step * 20 + 10), true);
         }
         assert_eq!(policy.hurry, 0.0);
-        policy.mapped_anew(at(1000), at(1001));
+        policy.mapped_anew(at(1000), at(1001), false);
         assert_eq!(policy.hurry, STEP_OF_TIME);
         // One per cent is no matter.
         for step in 0..100 {
-            policy.mapped_anew(at(1001 + step * 100), at(1002 + step * 100));
+            policy.mapped_anew(at(1001 + step * 100), at(1002 + step * 100), true);
         }
         assert_eq!(policy.hurry, STEP_OF_TIME);
         for step in 0..2000 {
-            policy.mapped_anew(at(20_000 + step * 20), at(20_010 + step * 20));
+            policy.mapped_anew(at(20_000 + step * 20), at(20_010 + step * 20), step % 10 == 0);
         }
         assert_eq!(policy.hurry, MOST_OF_TIME);
+        // A replay with no work is no hurry.
+        policy.restart(0);
+        for step in 0..2000 {
+            policy.mapped_anew(at(70_000 + step * 20), at(70_010 + step * 20), false);
+        }
+        assert_eq!(policy.hurry, 0.0);
         policy.restart(0);
         assert_eq!(policy.hurry, 0.0);
     }

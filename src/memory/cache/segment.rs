@@ -304,8 +304,8 @@ impl Cache {
                 }
             };
             let makes: usize = plan.make.iter().sum();
-            // Without work on the stream nothing is held up.
-            let anew = !plan.parts.is_empty() && self.is_busy(reach.slot);
+            let anew = !plan.parts.is_empty();
+            let busy = anew && self.is_busy(reach.slot);
             match self.build_plan(runtime, &properties, plan, reach, request) {
                 // What is there has to do: once more, without the budget that the driver does not have.
                 Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && tries == 0 && makes > 0 => {
@@ -316,7 +316,7 @@ impl Cache {
                 }
                 answer => {
                     if anew {
-                        self.core.quiet().policy.mapped_anew(began, Instant::now());
+                        self.core.quiet().policy.mapped_anew(began, Instant::now(), busy);
                     }
                     return answer;
                 }
