@@ -1,60 +1,26 @@
-"""CuPy's memory pool in the place of `bench ANCHOR.so SECONDS` (benches/bench.cpp has the measures and the answers): what a program in
-Python pays. Threads are not measured: they take turns at the interpreter."""
+"""CuPy's memory pool: what a program in Python pays."""
 
 import pathlib
-import random
 import struct
 import sys
 import time
 
 import cupy
 
+import anchor_python
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 import pack_trace  # noqa: E402
 
-SECONDS = float(sys.argv[1])
 POOL = cupy.cuda.MemoryPool()
 
 
-def enough(one, least, most):
-    return int(min(max(SECONDS * 1e9 / max(one, 1), least), most))
+def on_a_stream(measure):
+    def measured(*numbers):
+        with cupy.cuda.Stream(non_blocking=True):
+            return measure(POOL.malloc, *map(int, numbers))
 
-
-def pairs(size, count):
-    malloc = POOL.malloc
-    start = time.perf_counter_ns()
-    for _ in range(count):
-        malloc(size)  # freed at once: nobody keeps it
-    return (time.perf_counter_ns() - start) / count
-
-
-def pair(size):
-    with cupy.cuda.Stream(non_blocking=True):
-        pairs(int(size), 200)
-        return {"ns": pairs(int(size), enough(pairs(int(size), 500), 1000, 1_000_000))}
-
-
-def random_size(most):
-    doublings = max(1, (most // 512).bit_length() - 1)
-    least = 512 << random.randrange(doublings)
-    return least + random.randrange(least)
-
-
-def working_set(count, most):
-    count, most, malloc = int(count), int(most), POOL.malloc
-    with cupy.cuda.Stream(non_blocking=True):
-        blocks = [malloc(random_size(most)) for _ in range(count)]
-
-        def replace(turns):
-            plan = [(random.randrange(count), random_size(most)) for _ in range(turns)]
-            start = time.perf_counter_ns()
-            for at, size in plan:
-                blocks[at] = None
-                blocks[at] = malloc(size)
-            return (time.perf_counter_ns() - start) / turns
-
-        rough = replace(max(2 * count, 5000))
-        return {"ns": replace(enough(rough, 2000, 200_000))}
+    return measured
 
 
 def replay(path):
@@ -102,24 +68,8 @@ def replay(path):
     return answer
 
 
-MEASURES = {"pair": pair, "set": working_set, "replay": replay}
-
-
-def main():
+if __name__ == "__main__":
     cupy.cuda.Device(0).use()
     POOL.malloc(512)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name, *arguments = line.split()
-        try:
-            answer = MEASURES[name](*arguments)
-            print(" ".join(f"{key} {value}" for key, value in answer.items()), flush=True)
-        except KeyError:
-            print("error not measured from Python", flush=True)
-        except cupy.cuda.memory.OutOfMemoryError:
-            print("error no memory", flush=True)
-        POOL.free_all_blocks()
-
-
-if __name__ == "__main__":
-    main()
+    anchor_python.serve({"pair": on_a_stream(anchor_python.pair), "set": on_a_stream(anchor_python.working_set), "replay": replay},
+                        cupy.cuda.memory.OutOfMemoryError, POOL.free_all_blocks)

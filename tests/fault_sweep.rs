@@ -24,6 +24,8 @@ const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 /// CUDA's invalid value, out of memory, not supported.
 const CODES: [i32; 3] = [1, 2, 801];
+/// Of so many faults one is seen; the others are mended below.
+const SHARE: u64 = 4;
 const MODE: &str = "TCUDA_FAULT_SWEEP_MODE";
 
 fn in_process(mode: &str) {
@@ -49,33 +51,35 @@ fn in_mode(mode: &str, sweep: fn()) {
 
 #[test]
 fn virtual_memory() {
-    in_mode("virtual_memory", || sweep_all(workload));
+    in_mode("virtual_memory", || sweep_all(workload, SHARE));
 }
 
 #[test]
 fn plain_segments() {
     in_mode("plain_segments", || {
         config::set("TCUDA_ALLOC_CONF", "expandable_segments:False".into());
-        sweep_all(workload);
+        sweep_all(workload, SHARE);
     });
 }
 
 #[test]
 fn pools() {
-    in_mode("pools", || sweep_all(work_with_pools));
+    // What fails once in a resume, or when something goes back, is tried again.
+    in_mode("pools", || sweep_all(work_with_pools, 2 * SHARE));
 }
 
 #[test]
 fn cuda_malloc_async() {
     in_mode("cuda_malloc_async", || {
         config::set("TCUDA_ALLOC_CONF", "backend:cudaMallocAsync".into());
-        sweep_all(workload);
+        // What the driver's pool holds may be unknown for a while: those calls are seen by nobody.
+        sweep_all(workload, SHARE + 1);
     });
 }
 
 #[test]
 fn pluggable_allocators() {
-    in_mode("pluggable_allocators", || sweep_all(work_with_a_plugin));
+    in_mode("pluggable_allocators", || sweep_all(work_with_a_plugin, SHARE));
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn record() {
 fn virtual_memory_recorded() {
     in_mode("virtual_memory_recorded", || {
         RECORDS.store(true, Ordering::Relaxed);
-        sweep_all(workload);
+        sweep_all(workload, SHARE);
     });
 }
 
@@ -106,7 +110,7 @@ fn plain_segments_recorded() {
     in_mode("plain_segments_recorded", || {
         config::set("TCUDA_ALLOC_CONF", "expandable_segments:False".into());
         RECORDS.store(true, Ordering::Relaxed);
-        sweep_all(workload);
+        sweep_all(workload, SHARE);
     });
 }
 
@@ -430,7 +434,8 @@ fn finish() {
     assert_eq!((live.streams, live.events, live.handles, live.mappings, live.blocks, live.reservations), (0, 0, 0, 0, 0, 0));
 }
 
-fn sweep_all(work: Work) {
+/// At least one fault of `share` has to be seen by the program.
+fn sweep_all(work: Work, share: u64) {
     record();
     works(work, "before all faults");
     for code in CODES {
@@ -445,7 +450,7 @@ fn sweep_all(work: Work) {
             nth += 1;
         }
         println!("{nth} calls, {struck} of them failed a function");
-        assert!(nth > 100 && struck > nth / 8, "code {code}: {struck} of {nth} faults struck");
+        assert!(nth > 100 && struck > nth / share, "code {code}: {struck} of {nth} faults struck");
     }
     finish();
 }

@@ -2,6 +2,7 @@
  * libarena.so of plugin_arena.c lies in the folder of the program or in ../lib. */
 
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -31,6 +32,37 @@ static int find_library(void)
 
 static int64_t current(const tcuda_pool_stat_t *stat) { return stat->all.current; }
 
+/* Work that takes until it is let go. */
+static void hold(void *gate)
+{
+    while (!__atomic_load_n((int *)gate, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+/* Segments of the pool in a snapshot: how many, and their bytes. */
+static uint64_t in_snapshot(tcuda_mem_pool_t pool, uint64_t *bytes)
+{
+    tcuda_snapshot_info_t info = TCUDA_SNAPSHOT_INFO_INIT;
+    tcuda_snapshot_segment_t segment = TCUDA_SNAPSHOT_SEGMENT_INIT;
+    tcuda_snapshot_t snapshot = NULL;
+    uint64_t at, id = 0, found = 0;
+
+    CHECK_OK(tcuda_mem_pool_id(&id, pool));
+    CHECK_OK(tcuda_memory_snapshot(&snapshot, 0));
+    CHECK_OK(tcuda_snapshot_info(snapshot, &info));
+    *bytes = 0;
+    for (at = 0; at < info.segments; at++) {
+        CHECK_OK(tcuda_snapshot_segment(snapshot, &segment, at));
+        if (segment.pool_id[0] == 0 && segment.pool_id[1] == id) {
+            CHECK(!segment.is_expandable);
+            found++;
+            *bytes += segment.total_size;
+        }
+    }
+    CHECK_OK(tcuda_snapshot_destroy(snapshot));
+    return found;
+}
+
 int main(void)
 {
     tcuda_pluggable_allocator_t allocator = NULL;
@@ -44,7 +76,8 @@ int main(void)
     void (*bring)(void *);
     void (*refuse)(int);
     int (*out)(void), (*misled)(void);
-    int at;
+    uint64_t bytes_held;
+    int at, gate = 0;
 
     CHECK(find_library());
     library = dlopen(path, RTLD_NOW);
@@ -75,16 +108,26 @@ int main(void)
     CHECK_EQUAL(current(&stats.segment), out());
     CHECK(out() >= 1 && out() <= 3);
     CHECK_EQUAL(current(&stats.requested_bytes), 20 * 1000 + 190 * 10000);
+    CHECK_EQUAL(in_snapshot(pool, &bytes_held), out());
+    CHECK_EQUAL(bytes_held, current(&stats.reserved_bytes));
     CHECK_OK(tcuda_memset_async(blocks[7], 42, 1000, stream));
     CHECK_OK(tcuda_copy_async(bytes, blocks[7], sizeof bytes, stream));
     CHECK_OK(tcuda_stream_synchronize(stream));
     CHECK_EQUAL(bytes[63], 42);
 
-    /* A use on another stream is waited for. */
+    /* While another stream uses a block it is not handed out again; then it is. */
+    CHECK_OK(tcuda_stream_add_host_function(other, hold, &gate));
     CHECK_OK(tcuda_record_stream(blocks[19], other));
-    CHECK_OK(tcuda_memset_async(blocks[19], 1, 100000, other));
     CHECK_OK(tcuda_free_cached(blocks[19]));
+    CHECK_OK(tcuda_mem_pool_malloc(&next, 1000 + 19 * 10000, stream, pool));
+    CHECK(next != blocks[19]);
+    CHECK_OK(tcuda_mem_pool_stats(&stats, pool));
+    CHECK_EQUAL(current(&stats.active) - current(&stats.allocation), 1);
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(tcuda_stream_synchronize(other));
+    CHECK_OK(tcuda_mem_pool_stats(&stats, pool));
+    CHECK_EQUAL(current(&stats.active) - current(&stats.allocation), 0);
+    CHECK_OK(tcuda_free_cached(next));
 
     /* It has nothing: free memory goes back to it, and it is asked again; then the request fails, and all is as before. */
     refuse(1);

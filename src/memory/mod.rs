@@ -256,8 +256,8 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if poison::is_on() {
         return give_back_poisoned(address, stream);
     }
-    if let Some(cache) = lookup::find(address).and_then(cache_of_block)
-        && cache.has_ordered()
+    if cache::ordered::is_used()
+        && let Some(cache) = lookup::find(address).and_then(cache_of_block)
     {
         return cache.free_ordered(address, stream);
     }

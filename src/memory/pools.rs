@@ -30,7 +30,6 @@ pub struct Pool {
     pub id: u64,
     pub cache: &'static Cache,
     pub use_on_oom: bool,
-    no_split: bool,
     /// Threads that have it open, each as often as it opened it.
     open: AtomicUsize,
     /// Not before a shutdown.
@@ -60,15 +59,21 @@ pub fn caches() -> Vec<&'static Cache> {
     POOLS.read().caches.clone()
 }
 
-pub fn all() -> Vec<Arc<Pool>> {
+fn all() -> Vec<Arc<Pool>> {
     POOLS.read().by_id.values().cloned().collect()
 }
 
+impl Pools {
+    fn find(&self, id: u64) -> Result<Arc<Pool>> {
+        self.by_id.get(&id).cloned().ok_or_else(|| {
+            let text = format!("No memory pool has the handle 0x{id:x}, or it was destroyed.");
+            Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+        })
+    }
+}
+
 pub fn numbered(id: u64) -> Result<Arc<Pool>> {
-    POOLS.read().by_id.get(&id).cloned().ok_or_else(|| {
-        let text = format!("No memory pool has the handle 0x{id:x}, or it was destroyed.");
-        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
-    })
+    POOLS.read().find(id)
 }
 
 pub fn create(device: i32, options: Options) -> Result<u64> {
@@ -94,14 +99,7 @@ pub fn create(device: i32, options: Options) -> Result<u64> {
     pools.last += 1;
     let id = pools.last;
     cache.become_pool(id, options.source, options.no_split);
-    let pool = Pool {
-        id,
-        cache,
-        use_on_oom: options.use_on_oom,
-        no_split: options.no_split,
-        open: AtomicUsize::new(0),
-        is_there: AtomicBool::new(true),
-    };
+    let pool = Pool { id, cache, use_on_oom: options.use_on_oom, open: AtomicUsize::new(0), is_there: AtomicBool::new(true) };
     pools.by_id.insert(id, Arc::new(pool));
     Ok(id)
 }
@@ -167,7 +165,7 @@ pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> R
         return Ok(0);
     }
     // A segment begins where it begins.
-    if pool.no_split && alignment > ROUND {
+    if alignment > ROUND && pool.cache.core.quiet().no_split {
         return Err(Error::invalid_argument(format!(
             "The memory pool {} does not split its segments: alignments of more than {ROUND} bytes are not to be had, {alignment} was asked for.",
             pool.id
@@ -187,18 +185,13 @@ pub fn lend(device: i32, request: &Request, stream: Stream) -> Option<Address> {
 pub fn held(device: i32) -> Vec<(u64, usize, usize)> {
     let of_device = all().into_iter().filter(|pool| pool.cache.device == device);
     let held = of_device.map(|pool| {
-        let (used, reserved) = pool.held();
+        let (used, reserved) = (pool.cache.stats.active().bytes, pool.cache.stats.reserved());
         (pool.id, used, reserved.saturating_sub(used))
     });
     held.filter(|(_, used, free)| used + free > 0).collect()
 }
 
 impl Pool {
-    /// Bytes in use, and held.
-    pub fn held(&self) -> (usize, usize) {
-        (self.cache.stats.active().bytes, self.cache.stats.reserved())
-    }
-
     /// Waits for what is freed but in use, then gives all free memory back to where it came from.
     pub fn trim(&self) -> Result<()> {
         if self.cache.is_paused() {
@@ -241,13 +234,10 @@ pub fn begin(id: u64) -> Result<()> {
     let pool = {
         // None is destroyed meanwhile.
         let pools = POOLS.read();
-        let pool = pools.by_id.get(&id).cloned();
-        if let Some(pool) = &pool {
-            pool.open.fetch_add(1, Relaxed);
-        }
+        let pool = pools.find(id)?;
+        pool.open.fetch_add(1, Relaxed);
         pool
     };
-    let pool = pool.map_or_else(|| numbered(id), Ok)?;
     super::forget_choices();
     OPEN.with(|open| open.borrow_mut().0.push(pool));
     DEPTH.set(DEPTH.get() + 1);
@@ -277,7 +267,6 @@ pub fn forget_all() {
     pools.by_id.values().for_each(|pool| pool.is_there.store(false, Relaxed));
     pools.by_id.clear();
     pools.ending.clear();
-    pools.idle.clear();
     pools.idle = pools.caches.clone();
     pools.idle.iter().for_each(|cache| cache.forget_pool());
     provider::set_current(None).ok();

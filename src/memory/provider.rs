@@ -1,5 +1,5 @@
-//! Where segments come from: the driver, the driver's own pool (one call a block), or a provider of the program's own below the cache (torch's pluggable allocators). A provider gives
-//! and takes whole segments; blocks, order, statistics and everything else stay the cache's.
+//! Where segments come from: the driver, the driver's own pool (one call a block), or a provider of the program's own below the cache
+//! (torch's pluggable allocators). A provider gives and takes whole segments; blocks, order, statistics and everything else stay the cache's.
 //!
 //! Its functions run with no lock held but those that keep a second growth away, and must not allocate from the cache that they serve.
 
@@ -41,14 +41,9 @@ static GIVEN: Mutex<BTreeMap<Address, usize>> = Mutex::new(BTreeMap::new());
 
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 
-/// Whether the calling thread runs a provider's function.
-pub fn is_inside() -> bool {
-    INSIDE.get()
-}
-
-/// For what waits for memory to grow, which waits for the provider.
+/// For what waits for memory to grow, which waits for the provider's function that the calling thread runs.
 pub fn refuse_inside() -> Result<()> {
-    if is_inside() {
+    if INSIDE.get() {
         let text = "A function of a pluggable allocator cannot ask this of tcuda, which waits for the function.";
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
     }

@@ -2,6 +2,7 @@
 
 /// A block is allocated, or freed; size and stream are the block's in both.
 #[derive(Clone, Copy)]
+#[allow(dead_code)] // pinned memory has no streams
 pub struct Event {
     pub block: usize,
     pub free: bool,

@@ -24,7 +24,7 @@ pub(in crate::memory) mod message;
 #[cfg(test)]
 mod model;
 mod order;
-mod ordered;
+pub mod ordered;
 mod pause;
 mod physical;
 pub mod picture;
@@ -48,8 +48,7 @@ use crate::memory::provider::{self, Source};
 use crate::memory::stats::Stats;
 use crate::memory::totals::{Shard, Totals};
 use crate::runtime::Runtime;
-use crate::runtime::table::MemAllocationProp;
-use ordered::Ordered;
+use crate::runtime::table::{MemAllocationProp, RawMemPool};
 use parking_lot::Mutex;
 use pause::Paused;
 use std::sync::OnceLock;
@@ -65,15 +64,14 @@ pub struct Abilities {
     pub virtual_memory: Option<(MemAllocationProp, usize)>,
     pub options: Options,
     pub source: Source,
-    /// A segment is handed out whole.
-    pub whole_blocks: bool,
 }
 
 /// The cache of one device.
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
-/// they are asked or marked), `abilities`, `core`; a pool's before its device's. While `core` is held nothing is asked of the driver that could wait, so that a host
-/// function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
+/// they are asked or marked), `abilities`, `core`; a pool's before its device's. While `core` is held nothing is asked of the driver that could
+/// wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for
+/// nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     pub device: i32,
     pub core: Lock,
@@ -87,7 +85,8 @@ pub struct Cache {
     /// None: what is current for all.
     source: Mutex<Option<Source>>,
     paused: Mutex<Option<Paused>>,
-    ordered: Ordered,
+    /// The driver's pool, since a block came from there.
+    ordered: Mutex<Option<RawMemPool>>,
     /// Where the device counts the blocks of its pools.
     of_pools: OnceLock<&'static Shard>,
 }
@@ -111,7 +110,7 @@ impl Cache {
             abilities: Mutex::new(None),
             source: Mutex::new(None),
             paused: Mutex::new(None),
-            ordered: Ordered::default(),
+            ordered: Mutex::new(None),
             of_pools: OnceLock::new(),
         }
     }

@@ -13,26 +13,21 @@ use crate::runtime::api::MemPoolAttribute;
 use crate::runtime::table::RawMemPool;
 use crate::runtime::{self, Address, RawStream, Runtime};
 use crate::stream::Stream;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-#[derive(Default)]
-pub struct Ordered {
-    /// Some block came from there.
-    used: AtomicBool,
-    pool: Mutex<Option<RawMemPool>>,
+/// Some block of the process came from there: frees have to look.
+static USED: AtomicBool = AtomicBool::new(false);
+
+pub fn is_used() -> bool {
+    USED.load(Relaxed)
 }
 
 impl Cache {
-    pub fn has_ordered(&self) -> bool {
-        self.ordered.used.load(Relaxed)
-    }
-
     pub(super) fn allocate_ordered(&self, runtime: &Runtime, size: usize, raw: RawStream) -> Result<Address> {
         self.open_ordered(runtime)?;
         let entered = Stream { device: self.device, raw }.enter()?;
         let address = entered.runtime.malloc_async(size, entered.raw)?;
-        self.ordered.used.store(true, Relaxed);
+        USED.store(true, Relaxed);
         self.count_spare(runtime, size as i64);
         Ok(address)
     }
@@ -40,7 +35,7 @@ impl Cache {
     /// The driver's pool keeps what is freed, and peers reach it.
     fn open_ordered(&self, runtime: &Runtime) -> Result<()> {
         const POOLS_SUPPORTED: i32 = 115;
-        let mut pool = self.ordered.pool.lock();
+        let mut pool = self.ordered.lock();
         if pool.is_some() {
             return Ok(());
         }
@@ -53,17 +48,14 @@ impl Cache {
         }
         let raw = runtime.default_mem_pool(self.device)?;
         runtime.set_mem_pool_attribute(raw, MemPoolAttribute::ReleaseThreshold, u64::MAX)?;
-        let access = access_list(self.device);
-        if access.len() > 1 {
-            runtime.mem_pool_set_access(raw, &access[1..])?;
-        }
+        open_to_peers(runtime, self.device, raw)?;
         *pool = Some(raw);
         Ok(())
     }
 
     /// What the driver's pool has grown or shrunk by, beside the blocks, is reserved as well. `more`: bytes of blocks that are not counted yet.
     fn count_spare(&self, runtime: &Runtime, more: i64) {
-        let Some(pool) = *self.ordered.pool.lock() else { return };
+        let Some(pool) = *self.ordered.lock() else { return };
         let Ok(held) = runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent) else { return };
         let mut core = self.core.quiet();
         let spare = (held as i64 - core.ordered_bytes as i64 - more).max(0) as usize;
@@ -76,25 +68,23 @@ impl Cache {
     }
 
     pub(super) fn open_ordered_to_peers(&self, runtime: &Runtime) -> Result<()> {
-        let access = access_list(self.device);
-        match *self.ordered.pool.lock() {
-            Some(pool) if access.len() > 1 => runtime.mem_pool_set_access(pool, &access[1..]),
-            _ => Ok(()),
+        match *self.ordered.lock() {
+            Some(pool) => open_to_peers(runtime, self.device, pool),
+            None => Ok(()),
         }
     }
 
     /// For the end of everything: the driver's pool keeps nothing any more.
     pub(super) fn close_ordered(&self, runtime: &Runtime) {
-        if let Some(pool) = self.ordered.pool.lock().take() {
+        if let Some(pool) = self.ordered.lock().take() {
             let _ = runtime.set_mem_pool_attribute(pool, MemPoolAttribute::ReleaseThreshold, 0);
             let _ = runtime.mem_pool_trim(pool, 0);
         }
-        self.ordered.used.store(false, Relaxed);
     }
 
     /// What the driver's pool does not need goes back to the device. All that was freed has to be past for that.
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
-        let raw = *self.ordered.pool.lock();
+        let raw = *self.ordered.lock();
         if let Some(raw) = raw {
             let _ = device::synchronize(self.device);
             let _ = runtime.mem_pool_trim(raw, 0);
@@ -166,6 +156,14 @@ impl Cache {
         drop(core);
         self.count_spare(runtime, 0);
         Ok(())
+    }
+}
+
+/// All others than the device itself, which needs no leave.
+fn open_to_peers(runtime: &Runtime, device: i32, pool: RawMemPool) -> Result<()> {
+    match &access_list(device)[1..] {
+        [] => Ok(()),
+        peers => runtime.mem_pool_set_access(pool, peers),
     }
 }
 

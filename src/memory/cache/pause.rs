@@ -7,32 +7,17 @@ use super::segment::{access_list, insist, release};
 use super::{Abilities, Cache};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::{poison, provider};
+use crate::memory::{pinned, poison, provider};
 use crate::runtime::table::MemAllocationProp;
 use crate::runtime::{self, Address, MemHandle, Runtime};
 
-/// Pinned memory of the host. Freed when dropped.
-struct Pinned {
-    address: Address,
-}
-
-impl Pinned {
-    fn new(runtime: &Runtime, size: usize) -> Result<Pinned> {
-        const PORTABLE: u32 = 1;
-        let no_room = |error: Error| {
-            let status =
-                if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY { Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY } else { error.status };
-            Error { status, ..error }
-        };
-        Ok(Pinned { address: runtime.host_alloc(size, PORTABLE).map_err(no_room)? })
-    }
-}
+/// A block of the cache of pinned memory. Freed when dropped.
+struct Pinned(Address);
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if let Ok(runtime) = runtime::runtime() {
-            insist(|| runtime.free_host(self.address));
-        }
+        // It is one: there is nothing that could fail.
+        let _ = pinned::free(self.0);
     }
 }
 
@@ -47,7 +32,7 @@ type Run = (Address, usize);
 
 impl Saved {
     fn copy(&self, copy: impl Fn(Address, Address, usize) -> Result<()>) -> Result<()> {
-        let mut host = self.copy.address;
+        let mut host = self.copy.0;
         self.runs.iter().try_for_each(|(address, size)| {
             let here = host;
             host += size;
@@ -93,7 +78,7 @@ impl Cache {
     }
 
     fn take_away(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
-        let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause(abilities)) };
+        let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
         device::synchronize(self.device)?;
         self.settle_all();
         let before = self.core.lock().reserved();
@@ -103,7 +88,7 @@ impl Cache {
             let core = self.core.lock();
             if core.physical.ids().any(|id| core.physical[id].backing.raw().is_none()) {
                 drop(core);
-                return Err(self.cannot_pause(abilities));
+                return Err(self.cannot_pause());
             }
             let handles: Vec<(HandleId, MemHandle)> =
                 core.physical.ids().filter_map(|id| Some((id, core.physical[id].backing.raw()?))).collect();
@@ -229,13 +214,14 @@ impl Cache {
         Ok(())
     }
 
-    fn cannot_pause(&self, abilities: &Abilities) -> Error {
-        let why = if abilities.whole_blocks {
+    fn cannot_pause(&self) -> Error {
+        let core = self.core.quiet();
+        let why = if core.no_split {
             "does not split its segments"
         } else {
             "has, or would have, segments that are not of virtual memory (a pluggable allocator, expandable_segments:False, or a device without)"
         };
-        let text = format!("The memory pool {} cannot be paused at its addresses: it {why}.", self.core.quiet().pool);
+        let text = format!("The memory pool {} cannot be paused at its addresses: it {why}.", core.pool);
         Error::new(Status::TCUDA_ERROR_NOT_SUPPORTED, text)
     }
 }
@@ -260,7 +246,7 @@ fn save(runtime: &Runtime, live: &[Run]) -> Result<Vec<Saved>> {
         };
         let count = runs.iter().position(full).map_or(runs.len(), |at| at + 1);
         let runs: Vec<Run> = runs.drain(..count).collect();
-        let copy = Pinned::new(runtime, runs.iter().map(|run| run.1).sum())?;
+        let copy = Pinned(pinned::allocate(runs.iter().map(|run| run.1).sum())?);
         let buffer = Saved { runs, copy };
         buffer.copy(|address, host, size| runtime.memcpy(host, address, size))?;
         saved.push(buffer);

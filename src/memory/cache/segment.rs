@@ -48,7 +48,7 @@ pub fn abilities(runtime: &Runtime, device: i32, source: Source, pieces: bool) -
     let options = options::get();
     let wanted = options.expandable_segments && pieces && matches!(source, Source::Driver);
     let virtual_memory = if wanted && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
-    Ok(Abilities { total, virtual_memory, options, source, whole_blocks: !pieces })
+    Ok(Abilities { total, virtual_memory, options, source })
 }
 
 /// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
@@ -369,7 +369,7 @@ impl Cache {
     fn grow_plain(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
         let size = match request.search {
             // A segment is a block.
-            size if abilities.whole_blocks => size.next_multiple_of(PLAIN_SMALL),
+            size if self.core.quiet().no_split => size.next_multiple_of(PLAIN_SMALL),
             size if matches!(abilities.source, Source::Ordered) => size,
             size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
             size if size < PLAIN_OWN => abilities.options.large_segment_size_mb << 20,
