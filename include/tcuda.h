@@ -1713,7 +1713,8 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
 /**
  * Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
  * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays
- * so, whatever the mode. What is kept counts in no statistics, and the device's memory does not grow while it is copied.
+ * so, whatever the mode. What is kept is blocks of the
+ * cache of pinned memory, counted and limited as such; the device's memory does not grow while it is copied.
  *
  * @param given gets the bytes that went back.
  * @param pool  one whose segments come from the driver as virtual memory and are split.
