@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
-//! tensor    copy                                                     features
+//! random                                                             features
+//! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
 //! device
@@ -18,6 +19,7 @@ pub mod copy;
 pub mod device;
 pub mod event;
 pub mod memory;
+pub mod random;
 pub mod runtime;
 pub mod stream;
 pub mod tensor;

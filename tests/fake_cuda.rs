@@ -8,7 +8,9 @@ use std::process::Command;
 use tcuda::base::{Error, Status};
 use tcuda::runtime::api::{MemPoolAttribute, Place};
 use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation, Table};
-use tcuda::runtime::{Runtime, cuda};
+use tcuda::runtime::{self, Runtime, cuda};
+use tcuda::stream::Stream;
+use tcuda::{device, random};
 
 const CASE: &str = "TCUDA_TEST_CASE";
 const ROOT: &str = "TCUDA_TEST_ROOT";
@@ -388,6 +390,39 @@ fn a_driver_call_finds_the_current_devices_context() {
         let place = format!("loader/{soname}");
         case(name, |m| m.with("loader/libcuda.so.1", &driver(13000)).with(&place, &runtime_library(version)), load_on_each_device);
     }
+}
+
+#[test]
+fn no_numbers_are_drawn_on_a_stream_that_is_captured() {
+    case(
+        "no_numbers_are_drawn_on_a_stream_that_is_captured",
+        |m| m.with("loader/libcuda.so.1", &driver(13000)).with("loader/libcudart.so.13", &runtime_library(13000)),
+        || {
+            let generator = random::Generator::new(0, random::State::seeded(7));
+            let error = generator.draws(Stream { device: 0, raw: STREAM }).err().unwrap();
+            assert_eq!(error.status, Status::TCUDA_ERROR_CAPTURE);
+            assert_says(&error.message, &["being captured", "before the capture"]);
+            assert_eq!(generator.state(), random::State::seeded(7));
+        },
+    );
+}
+
+#[test]
+fn seeds_before_the_first_use_are_for_the_device_that_is_current_then() {
+    case(
+        "seeds_before_the_first_use_are_for_the_device_that_is_current_then",
+        |m| m.with("loader/libcuda.so.1", &driver(13000)).with("loader/libcudart.so.13", &runtime_library(13000)),
+        || {
+            // The program itself, not by way of tcuda.
+            opened().set_device(1).unwrap();
+            let wish = |device, seed| random::Wish { device, state: random::State::seeded(seed) };
+            random::set_default(&[wish(0, 1), wish(device::CURRENT, 2)]).unwrap();
+            assert!(!runtime::is_initialized());
+            // What needs a device first makes another one current.
+            device::set(0).unwrap();
+            assert_eq!([0, 1].map(|device| random::for_device(None, device).unwrap().state().seed), [1, 2]);
+        },
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@
 pub mod config;
 pub mod dlpack;
 pub mod dtype;
+pub mod entropy;
 pub mod error;
 pub mod log;
 pub mod process;

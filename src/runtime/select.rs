@@ -4,7 +4,7 @@ use super::api::Runtime;
 use super::{cuda, sim};
 use crate::base::{Error, Result, config, process};
 use once_cell::sync::OnceCell;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
@@ -28,6 +28,8 @@ impl Choice {
 
 static CELL: OnceCell<Runtime> = OnceCell::new();
 static CURRENT: AtomicPtr<Runtime> = AtomicPtr::new(std::ptr::null_mut());
+/// Or -1.
+static FIRST_DEVICE: AtomicI32 = AtomicI32::new(-1);
 
 /// The backend, made at the first call. Threads that come at the same time wait for the first.
 #[inline]
@@ -42,7 +44,7 @@ fn initialise() -> Result<&'static Runtime> {
     let runtime = CELL.get_or_try_init(|| {
         process::arm_fork_hook();
         let choice = Choice::parse(config::get("TCUDA_BACKEND").as_deref().unwrap_or("cuda"))?;
-        match choice {
+        let opened = match choice {
             Choice::Sim => sim::open("TCUDA_BACKEND asks for the simulated device"),
             Choice::Cuda => cuda::open().map_err(|failure| {
                 Error::new(
@@ -54,7 +56,8 @@ fn initialise() -> Result<&'static Runtime> {
             Choice::Auto => {
                 cuda::open().or_else(|failure| sim::open(&format!("TCUDA_BACKEND is auto and there is no real device: {failure}")))
             }
-        }
+        };
+        opened.inspect(|runtime| FIRST_DEVICE.store(runtime.get_device().unwrap_or(-1), Ordering::Relaxed))
     })?;
     CURRENT.store(std::ptr::from_ref(runtime).cast_mut(), Ordering::Release);
     Ok(runtime)
@@ -67,6 +70,14 @@ pub fn is_initialized() -> bool {
 /// Whether a backend was chosen, which stays for the life of the process, also after shutdown.
 pub fn is_chosen() -> bool {
     !CURRENT.load(Ordering::Acquire).is_null()
+}
+
+/// The device that was current on the thread that chose the backend, when it did. If CUDA could not say, the calling thread's.
+pub fn first_device() -> Result<i32> {
+    match FIRST_DEVICE.load(Ordering::Relaxed) {
+        -1 => runtime()?.get_device(),
+        device => Ok(device),
+    }
 }
 
 /// `cuda`, `sim`, or `none` when there is no usable backend.

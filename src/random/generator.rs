@@ -1,0 +1,270 @@
+//! A generator of torch: a seed, and an offset up to which numbers were drawn. Kernels make the numbers from both; all that the host does is
+//! to hand out stretches of the offset, each once.
+
+use super::geometry::Geometry;
+use crate::base::{Error, Result, Status, entropy};
+use crate::stream::Stream;
+use parking_lot::{Mutex, MutexGuard};
+
+/// What a new generator of torch has.
+pub const DEFAULT_SEED: u64 = 67_280_421_310_721;
+
+/// Offsets count 32-bit numbers, and Philox makes four at once.
+const STEP: u64 = 4;
+
+/// What a kernel needs to draw, as one argument by value. include/tcuda/philox.cuh has the numbers' side.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(non_camel_case_types)]
+pub struct tcuda_philox_state_t {
+    /// The seed; where `captured` is 1, the address on the device of a uint64_t that holds it.
+    pub seed: u64,
+    /// The offset, a multiple of 4; where `captured` is 1, the address on the device of a uint64_t that holds where it begins.
+    pub offset: u64,
+    /// What is to be added to the offset.
+    pub offset_intragraph: u64,
+    /// 1: in a graph, where each replay has numbers of its own.
+    pub captured: i32,
+    /// 0.
+    pub reserved: i32,
+}
+const _: () = assert!(size_of::<tcuda_philox_state_t>() == 32);
+
+pub use tcuda_philox_state_t as PhiloxState;
+
+/// A seed and an offset: what torch calls the state of a generator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    pub seed: u64,
+    pub offset: u64,
+}
+
+impl State {
+    pub const BYTES: usize = 16;
+
+    pub fn new(seed: u64, offset: u64) -> Result<State> {
+        if !offset.is_multiple_of(STEP) {
+            return Err(Error::invalid_argument(format!("offset must be a multiple of 4, {offset} is not.")));
+        }
+        Ok(State { seed, offset })
+    }
+
+    pub fn seeded(seed: u64) -> State {
+        State { seed, offset: 0 }
+    }
+
+    /// torch's layout: both in little endian.
+    pub fn to_bytes(self) -> [u8; State::BYTES] {
+        let mut bytes = [0; State::BYTES];
+        bytes[..8].copy_from_slice(&self.seed.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.offset.to_le_bytes());
+        bytes
+    }
+
+    /// Of that layout, or of the older one of a seed alone.
+    pub fn from_bytes(bytes: &[u8]) -> Result<State> {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        match (words.len(), rest) {
+            (1, []) => Ok(State::seeded(word(0))),
+            (2, []) => State::new(word(0), word(1)),
+            _ => Err(Error::invalid_argument(format!(
+                "RNG state is wrong size: {} bytes. It has 16 (the seed and the offset), or 8 (the seed).",
+                bytes.len()
+            ))),
+        }
+    }
+}
+
+/// A seed that nobody can foretell, of 53 bits, so that a double holds it.
+pub fn fresh_seed() -> Result<u64> {
+    Ok(entropy::bits()? >> 11)
+}
+
+pub struct Generator {
+    device: i32,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Clone, Copy)]
+struct Inner {
+    state: State,
+    /// None: the device's, asked for when it is needed.
+    geometry: Option<Geometry>,
+}
+
+impl Generator {
+    pub fn new(device: i32, state: State) -> Generator {
+        Generator { device, inner: Mutex::new(Inner { state, geometry: None }) }
+    }
+
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// Another one that goes on from here by itself.
+    pub fn duplicate(&self) -> Generator {
+        Generator { device: self.device, inner: Mutex::new(*self.inner.lock()) }
+    }
+
+    pub fn state(&self) -> State {
+        self.inner.lock().state
+    }
+
+    pub fn set_state(&self, state: State) {
+        self.inner.lock().state = state;
+    }
+
+    pub fn set_offset(&self, offset: u64) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.state = State::new(inner.state.seed, offset)?;
+        Ok(())
+    }
+
+    pub fn geometry(&self) -> Result<Geometry> {
+        let known = self.inner.lock().geometry;
+        known.map_or_else(|| Geometry::of_device(self.device), Ok)
+    }
+
+    /// None: the device's own.
+    pub fn set_geometry(&self, geometry: Option<Geometry>) {
+        self.inner.lock().geometry = geometry;
+    }
+
+    /// Begins to draw for work of a stream. Others wait until that is launched, so the work of one generator is in the order in which it
+    /// took its numbers.
+    pub fn draws(&self, stream: Stream) -> Result<Draws<'_>> {
+        if stream.is_capturing()? {
+            let text = "No random numbers can be drawn on a stream that is being captured by another than tcuda: each replay would have the \
+                        same. Draw them before the capture, into memory that the graph reads.";
+            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
+        }
+        let inner = self.inner.lock();
+        let geometry = inner.geometry.map_or_else(|| Geometry::of_device(self.device), Ok)?;
+        Ok(Draws { geometry, offset: inner.state.offset, inner })
+    }
+}
+
+/// A generator in one caller's hands.
+pub struct Draws<'a> {
+    inner: MutexGuard<'a, Inner>,
+    geometry: Geometry,
+    offset: u64,
+}
+
+impl Draws<'_> {
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// A stretch of the offset for one launch: `increment` for each of its threads, rounded up to a multiple of 4.
+    pub fn take(&mut self, increment: u64) -> Result<PhiloxState> {
+        let after = increment.checked_next_multiple_of(STEP).and_then(|increment| self.offset.checked_add(increment));
+        let Some(after) = after else {
+            return Err(Error::invalid_argument(format!(
+                "The generator's offset is {} and would grow by {increment}, beyond 64 bits. Seed it anew.",
+                self.offset
+            )));
+        };
+        let offset = std::mem::replace(&mut self.offset, after);
+        Ok(PhiloxState { seed: self.inner.state.seed, offset, offset_intragraph: 0, captured: 0, reserved: 0 })
+    }
+
+    /// The numbers are used. Without it they are there for whoever draws next.
+    pub fn commit(mut self) {
+        self.inner.state.offset = self.offset;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `draws` gives them, without a device.
+    fn draws(generator: &Generator) -> Draws<'_> {
+        let inner = generator.inner.lock();
+        Draws { geometry: Geometry::Portable, offset: inner.state.offset, inner }
+    }
+
+    fn take(generator: &Generator, increment: u64) -> Result<(u64, u64)> {
+        let mut draws = draws(generator);
+        let taken = draws.take(increment)?;
+        draws.commit();
+        Ok((taken.seed, taken.offset))
+    }
+
+    #[test]
+    fn what_is_taken_is_rounded_up_and_begins_where_the_last_ended() {
+        let generator = Generator::new(0, State::seeded(7));
+        let taken: Vec<_> = [1, 4, 5, 0, 8, 3].map(|increment| take(&generator, increment).unwrap().1).to_vec();
+        assert_eq!(taken, [0, 4, 8, 16, 16, 24]);
+        assert_eq!(generator.state(), State { seed: 7, offset: 28 });
+    }
+
+    #[test]
+    fn what_is_not_committed_is_drawn_by_the_next() {
+        let generator = Generator::new(0, State::seeded(7));
+        {
+            let mut draws = draws(&generator);
+            assert_eq!((draws.take(4).unwrap().offset, draws.take(4).unwrap().offset), (0, 4));
+        }
+        assert_eq!(generator.state().offset, 0);
+        let mut draws = draws(&generator);
+        let values: Vec<u64> = (0..3).map(|_| draws.take(100).unwrap().offset).collect();
+        assert_eq!(values, [0, 100, 200]);
+        draws.commit();
+        assert_eq!(generator.state().offset, 300);
+    }
+
+    #[test]
+    fn an_offset_that_does_not_fit_is_an_error_and_changes_nothing() {
+        let last = u64::MAX - 3;
+        let generator = Generator::new(0, State::new(7, last).unwrap());
+        for increment in [1, 4, u64::MAX - 3, u64::MAX - 2, u64::MAX] {
+            let error = take(&generator, increment).unwrap_err();
+            assert!(error.message.contains(&last.to_string()) && error.message.contains(&increment.to_string()), "{error}");
+        }
+        assert_eq!(take(&generator, 0), Ok((7, last)));
+        generator.set_state(State::seeded(8));
+        assert_eq!(take(&generator, u64::MAX - 3), Ok((8, 0)));
+        assert_eq!(generator.state().offset, last);
+    }
+
+    #[test]
+    fn states_are_bytes_of_torch() {
+        let state = State::new(0x1122_3344_5566_7788, 0x0a0b_0c0d_0e0f_1014).unwrap();
+        let bytes = state.to_bytes();
+        assert_eq!(bytes, [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x14, 0x10, 0x0f, 0x0e, 0x0d, 0x0c, 0x0b, 0x0a]);
+        assert_eq!(State::from_bytes(&bytes), Ok(state));
+        assert_eq!(State::from_bytes(&bytes[..8]), Ok(State::seeded(state.seed)));
+        for size in (0..16).filter(|size| *size != 8) {
+            let error = State::from_bytes(&bytes[..size]).unwrap_err();
+            assert!(error.message.starts_with("RNG state is wrong size") && error.message.contains(&format!(" {size} ")), "{error}");
+        }
+        assert!(State::from_bytes(&[0; 17]).is_err() && State::from_bytes(&[0; 24]).is_err());
+        let mut odd = bytes;
+        odd[8] = 2;
+        assert!(State::from_bytes(&odd).unwrap_err().message.starts_with("offset must be a multiple of 4"));
+    }
+
+    #[test]
+    fn a_duplicate_goes_its_own_way() {
+        let generator = Generator::new(0, State::new(7, 40).unwrap());
+        generator.set_geometry(Some(Geometry::Portable));
+        let other = generator.duplicate();
+        assert_eq!((other.state(), other.geometry()), (generator.state(), Ok(Geometry::Portable)));
+        take(&other, 4).unwrap();
+        other.set_state(State::seeded(9));
+        assert_eq!(generator.state(), State { seed: 7, offset: 40 });
+        assert!(generator.set_offset(41).is_err() && generator.state().offset == 40);
+        generator.set_offset(44).unwrap();
+        assert_eq!(generator.state(), State { seed: 7, offset: 44 });
+    }
+
+    #[test]
+    fn fresh_seeds_fit_a_double() {
+        let seeds: Vec<u64> = (0..64).map(|_| fresh_seed().unwrap()).collect();
+        assert!(seeds.iter().all(|seed| *seed < 1 << 53 && *seed as f64 as u64 == *seed));
+        assert!(seeds.iter().any(|seed| *seed >= 1 << 52) && seeds[0] != seeds[1]);
+    }
+}

@@ -1,0 +1,23 @@
+//! # random
+//! Owns:   generators (seed, offset, geometry), their handles, the default one of each device, what those were given before there was a
+//!         device.
+//! Uses:   stream, device, runtime, base.
+//! Never:  makes a number itself (the kernels do); waits for a device.
+//! Locks:  handles::HANDLES or defaults::DEFAULTS, then a generator's own, which is held while kernels that draw from it are launched.
+//! Tests:  in the files, tests/generator.rs, tests/conformance/generators.rs, tests_c/test_generator.c.
+
+mod defaults;
+mod generator;
+mod geometry;
+mod handles;
+
+pub use defaults::{Wish, set as set_default};
+pub use generator::{DEFAULT_SEED, Draws, Generator, PhiloxState, State, fresh_seed};
+pub use geometry::{Geometry, NAMED};
+pub use handles::{Handle, create, default_handle, destroy, enter, for_device, named};
+
+/// Every generator is gone, and the default ones begin anew.
+pub fn shutdown() {
+    handles::clear();
+    defaults::clear();
+}
