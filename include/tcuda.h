@@ -1811,7 +1811,8 @@ const char *tcuda_get_allocator_backend(void);
 
 /**
  * Says what is recorded from now on (torch.cuda.memory._record_memory_history). What was allocated before is in a snapshot, with no
- * entry of its own. It stops all threads that use the device for a moment. tcuda_shutdown ends it.
+ * entry of its own. A device's pools are recorded with it. It stops all threads that use the device for a moment, and waits while one of
+ * them maps memory, so a host function of a stream may not call it. tcuda_shutdown ends it.
  *
  * @param enabled     TCUDA_HISTORY_OFF: nothing, and what was recorded is forgotten. TCUDA_HISTORY_STATE: what each block in use was
  *                    annotated with. TCUDA_HISTORY_ALL: also what happens, and when.

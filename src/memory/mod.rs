@@ -518,6 +518,7 @@ pub fn backend_name() -> &'static CStr {
 
 /// What is recorded of a device (or all) from now on, and how many entries are kept (torch.cuda.memory._record_memory_history).
 pub fn record_history(mode: Mode, most: usize, clear: bool, device: Option<i32>) -> Result<()> {
+    provider::refuse_inside()?;
     match device {
         Some(device) => cache_of(device)?.record_history(mode, most, clear),
         None => caches()?.iter().for_each(|cache| cache.record_history(mode, most, clear)),
@@ -542,12 +543,7 @@ pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
     provider::refuse_inside()?;
     let caches = caches()?;
     let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
-    let pictures = asked.map(|cache| {
-        let mut picture = cache.picture();
-        pools::caches().iter().filter(|pool| pool.device == cache.device).for_each(|pool| picture.add(pool.picture()));
-        (cache.device as usize, picture)
-    });
-    Ok(Snapshot::new(caches.len(), pictures))
+    Ok(Snapshot::new(caches.len(), asked.map(|cache| (cache.device as usize, cache.picture()))))
 }
 
 /// Gives everything back, also what is handed out. Nothing may use it any more.
@@ -559,8 +555,8 @@ pub fn shutdown() {
             let _ = cache.check_poison();
         }
         cache.tear_down(runtime);
-        cache.record_history(Mode::Off, 0, true);
     }
+    CACHES.get().into_iter().flatten().for_each(|cache| cache.record_history(Mode::Off, 0, true));
     pinned::shutdown();
     pools::forget_all();
     poison::forget_all();

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use tcuda::capi::history::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::pool::*;
 use tcuda::capi::pressure::*;
 use tcuda::capi::snapshot::*;
 use tcuda::memory::snapshot::Use;
@@ -23,10 +24,12 @@ tests![
     threads_lose_nothing_but_the_oldest,
     what_threads_do_can_be_replayed,
     a_snapshot_while_threads_work_is_of_one_moment,
+    so_are_a_devices_pools,
     annotations_are_the_threads,
     blocks_keep_annotations_without_entries,
     each_device_has_its_own: [TwoDevices],
     what_is_off_is_forgotten,
+    what_is_cleared_is_forgotten_in_pools_too,
     a_failure_is_an_entry_and_its_observer_may_look,
     files_are_whole_or_none,
     bad_arguments_are_refused,
@@ -364,6 +367,15 @@ fn what_threads_do_can_be_replayed() {
     empty_caches();
 }
 
+/// Also when a check fails.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn a_snapshot_while_threads_work_is_of_one_moment() {
     const SNAPSHOTS: usize = 60;
     empty_caches();
@@ -379,6 +391,7 @@ fn a_snapshot_while_threads_work_is_of_one_moment() {
                 }
             });
         }
+        let _done = Done(&done);
         for _ in 0..SNAPSHOTS {
             let snapshot = tcuda::memory::snapshot(Some(0)).unwrap();
             snapshot.check(0);
@@ -403,8 +416,52 @@ fn a_snapshot_while_threads_work_is_of_one_moment() {
                 assert_eq!(in_use.get(&address).copied(), allocated.then_some(size), "0x{address:x}");
             }
         }
-        done.store(true, Ordering::Relaxed);
     });
+    drop(streams);
+    ok!(tcuda::capi::device::tcuda_synchronize(0));
+    empty_caches();
+}
+
+fn so_are_a_devices_pools() {
+    const SNAPSHOTS: usize = 300;
+    empty_caches();
+    let streams: Vec<Own> = (0..4).map(|_| Own::on(0)).collect();
+    let pools: [_; 2] = std::array::from_fn(|_| get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null())));
+    let (done, started) = (AtomicBool::new(false), std::sync::Barrier::new(streams.len() + 1));
+    std::thread::scope(|scope| {
+        for (seed, own) in streams.iter().enumerate() {
+            let (done, started, stream, pool) = (&done, &started, own.0 as usize, pools[seed % 2] as usize);
+            scope.spawn(move || {
+                let pool = pool as tcuda_mem_pool_t;
+                // Of four one works beside the pools.
+                let inside = seed < 3;
+                if inside {
+                    ok!(tcuda_mem_pool_begin(pool));
+                }
+                let block = allocate(1000, handle(stream));
+                started.wait();
+                while !done.load(Ordering::Relaxed) {
+                    work(seed as u64, handle(stream), 100, || ());
+                }
+                free(block);
+                if inside {
+                    ok!(tcuda_mem_pool_end(pool));
+                }
+            });
+        }
+        let _done = Done(&done);
+        started.wait();
+        let mut seen = [0; 3];
+        for _ in 0..SNAPSHOTS {
+            let snapshot = tcuda::memory::snapshot(Some(0)).unwrap();
+            snapshot.check(0);
+            assert!(snapshot.segments.windows(2).all(|pair| pair[0].blocks.end == pair[1].blocks.start), "blocks lie as their segments");
+            let numbers = [0, pools[0] as u64, pools[1] as u64];
+            snapshot.segments.iter().for_each(|segment| seen[numbers.iter().position(|number| *number == segment.pool.1).unwrap()] += 1);
+        }
+        assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    });
+    pools.into_iter().for_each(|pool| ok!(tcuda_mem_pool_destroy(pool)));
     drop(streams);
     ok!(tcuda::capi::device::tcuda_synchronize(0));
     empty_caches();
@@ -500,6 +557,25 @@ fn what_is_off_is_forgotten() {
     assert_eq!(Taken::of(0).of_blocks(), [entry("snapshot", null_mut(), 1024)]);
     drop(recording);
     free(block);
+    empty_caches();
+}
+
+fn what_is_cleared_is_forgotten_in_pools_too() {
+    empty_caches();
+    let own = Own::on(0);
+    let _recording = Recording::of(STATE, 0);
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
+    ok!(tcuda_memory_annotate(c"noted".as_ptr()));
+    let inside = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 1000, own.0, pool));
+    let outside = allocate(1000, own.0);
+    let notes = |taken: &Taken| [inside, outside].map(|block| text(taken.block(block).annotation));
+    assert_eq!(notes(&Taken::of(0)), ["noted", "noted"]);
+    ok!(tcuda_memory_record_history(STATE, 0, false, 0));
+    assert_eq!(notes(&Taken::of(0)), ["noted", "noted"]);
+    ok!(tcuda_memory_record_history(STATE, 0, true, 0));
+    assert_eq!(notes(&Taken::of(0)), ["", ""]);
+    [inside, outside].into_iter().for_each(free);
+    ok!(tcuda_mem_pool_destroy(pool));
     empty_caches();
 }
 

@@ -3,9 +3,12 @@
 use super::block::{self, BlockId, State};
 use super::core::COMMON;
 use super::physical::Mapping;
+use super::segment::Area;
 use super::{Cache, Core, StreamSlot};
 use crate::memory::history::{Action, Draft, Mode, texts};
+use crate::memory::pools;
 use crate::memory::stats::Stats;
+use crate::memory::sync::MutexGuard;
 use crate::runtime::Address;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -51,24 +54,12 @@ pub struct Segment {
     pub blocks: Range<usize>,
 }
 
-/// One device, as it was at one moment.
+/// One device with its pools, as it was at one moment.
 pub struct Picture {
     pub segments: Vec<Segment>,
     pub blocks: Vec<Block>,
     pub stats: Stats,
     pub history: Draft,
-}
-
-impl Picture {
-    /// What a pool of the device holds. What happened there is in the device's history.
-    pub fn add(&mut self, pool: Picture) {
-        let from = self.blocks.len();
-        self.blocks.extend(pool.blocks);
-        self.segments.extend(
-            pool.segments.into_iter().map(|segment| Segment { blocks: segment.blocks.start + from..segment.blocks.end + from, ..segment }),
-        );
-        self.segments.sort_by_key(|segment| segment.address);
-    }
 }
 
 impl Core {
@@ -117,50 +108,44 @@ impl Core {
         }
     }
 
-    /// All fronts are stopped.
-    pub fn record_history(&mut self, mode: Mode, most: usize, clear: bool) {
+    /// All fronts are stopped. True: what blocks were annotated with before does not count any more.
+    pub fn record_history(&mut self, mode: Mode, most: usize, clear: bool) -> bool {
         let was_on = self.history.is_on();
         self.all_fronts().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
         self.history.set(mode, most, clear);
-        if !was_on || clear {
-            let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
-            blocks.filter(|block| block.state() == State::Allocated).for_each(|block| block.set_annotation(texts::NONE));
-        }
+        !was_on || clear
     }
 
-    /// All fronts are stopped, and nothing is in the driver's hands.
-    fn picture(&self) -> Picture {
-        let pending: HashMap<BlockId, usize> = self.pending.iter().map(|pending| (pending.block, pending.requested)).collect();
-        let (mut segments, mut blocks) = (Vec::new(), Vec::new());
-        // A pool that is paused has no memory.
-        for area in self.areas.values().filter(|_| !self.paused) {
-            let mut open = None;
-            for id in block::chain(area.first) {
-                let record = block::at(id);
-                if matches!(record.state(), State::Unmapped | State::Moved | State::Busy | State::Unused) {
-                    segments.extend(open.take());
-                    continue;
-                }
-                let segment = open.get_or_insert_with(|| Segment {
-                    device: self.device,
-                    address: record.address(),
-                    size: 0,
-                    stream: 0,
-                    small: area.small,
-                    expandable: !area.plain,
-                    allocated: 0,
-                    active: 0,
-                    requested: 0,
-                    pool: (0, self.pool),
-                    blocks: blocks.len()..blocks.len(),
-                });
-                self.draw(segment, &mut blocks, id, pending.get(&id).copied());
+    fn forget_annotations(&self) {
+        let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
+        blocks.filter(|block| block.state() == State::Allocated).for_each(|block| block.set_annotation(texts::NONE));
+    }
+
+    /// A stretch of addresses. What is freed but in use is in `pending`, with the size that was asked for.
+    fn draw_area(&self, area: &Area, pending: &HashMap<BlockId, usize>, segments: &mut Vec<Segment>, blocks: &mut Vec<Block>) {
+        let mut open = None;
+        for id in block::chain(area.first) {
+            let record = block::at(id);
+            if matches!(record.state(), State::Unmapped | State::Moved | State::Busy | State::Unused) {
+                segments.extend(open.take());
+                continue;
             }
-            segments.extend(open);
+            let segment = open.get_or_insert_with(|| Segment {
+                device: self.device,
+                address: record.address(),
+                size: 0,
+                stream: 0,
+                small: area.small,
+                expandable: !area.plain,
+                allocated: 0,
+                active: 0,
+                requested: 0,
+                pool: (0, self.pool),
+                blocks: blocks.len()..blocks.len(),
+            });
+            self.draw(segment, blocks, id, pending.get(&id).copied());
         }
-        segments.sort_by_key(|segment| segment.address);
-        let history = self.history.draft(self.all_fronts().filter_map(|front| front.writer()));
-        Picture { segments, blocks, stats: self.stats.stats(), history }
+        segments.extend(open);
     }
 
     fn draw(&self, segment: &mut Segment, blocks: &mut Vec<Block>, id: BlockId, pending: Option<usize>) {
@@ -198,19 +183,37 @@ impl Core {
 }
 
 impl Cache {
-    pub fn record_history(&self, mode: Mode, most: usize, clear: bool) {
-        self.core.lock().record_history(mode, most, clear);
+    /// The device and, first, its pools, each stopped and under its lock, with nothing in the driver's hands: one moment.
+    fn at_one_moment<T>(&self, work: impl FnOnce(&mut [MutexGuard<Core>]) -> T) -> T {
+        let _growing = self.growing.lock();
+        // What is in a pool grew there, so none is missing.
+        let pools = pools::caches().into_iter().filter(|pool| pool.device == self.device);
+        let mut cores: Vec<MutexGuard<Core>> = pools.map(|pool| pool.core.lock()).collect();
+        cores.push(self.core.lock());
+        work(&mut cores)
     }
 
-    /// Nothing is being mapped meanwhile, so that all that is reserved is seen; but nobody waits for the device.
+    /// Of a device, for its pools too. What was recorded is forgotten where it is not recorded any more.
+    pub fn record_history(&self, mode: Mode, most: usize, clear: bool) {
+        self.at_one_moment(|cores| {
+            let forgets = cores.last_mut().is_some_and(|device| device.record_history(mode, most, clear));
+            cores.iter().filter(|_| forgets).for_each(|core| core.forget_annotations());
+        });
+    }
+
+    /// A device with its pools. Nobody waits for the device.
     pub fn picture(&self) -> Picture {
-        let _growing = self.growing.lock();
-        let core = self.core.lock();
-        // A pool is in its device's picture.
-        if core.whole.is_none() {
-            let active = core.stats.active_with_parts().bytes;
-            self.history.note(Action::Snapshot, 0, active, 0);
-        }
-        core.picture()
+        self.at_one_moment(|cores| {
+            self.history.note(Action::Snapshot, 0, self.stats.active_with_parts().bytes, 0);
+            let pending = cores.iter().flat_map(|core| &core.pending).map(|pending| (pending.block, pending.requested)).collect();
+            // A pool that is paused has no memory.
+            let there = cores.iter().filter(|core| !core.paused);
+            let mut areas: Vec<(&Core, &Area)> = there.flat_map(|core| core.areas.values().map(|area| (&**core, area))).collect();
+            areas.sort_by_key(|(_, area)| area.base);
+            let (mut segments, mut blocks) = (Vec::new(), Vec::new());
+            areas.into_iter().for_each(|(core, area)| core.draw_area(area, &pending, &mut segments, &mut blocks));
+            let history = self.history.draft(cores.iter().flat_map(|core| core.all_fronts()).filter_map(|front| front.writer()));
+            Picture { segments, blocks, stats: self.stats.stats(), history }
+        })
     }
 }
