@@ -130,10 +130,12 @@ static HELD: Mutex<BTreeMap<usize, Arc<Held>>> = Mutex::new(BTreeMap::new());
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
 fn held(handle: tcuda_snapshot_t) -> Result<Arc<Held>> {
-    HELD.lock().get(&(handle as usize)).cloned().ok_or_else(|| {
-        let text = format!("{handle:?} is no snapshot, or it was destroyed before. tcuda_memory_snapshot makes one.");
-        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
-    })
+    HELD.lock().get(&(handle as usize)).cloned().ok_or_else(|| no_snapshot(handle))
+}
+
+fn no_snapshot(handle: tcuda_snapshot_t) -> Error {
+    let text = format!("{handle:?} is no snapshot, or it was destroyed before. tcuda_memory_snapshot makes one.");
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
 }
 
 fn take(device: i32) -> Result<Snapshot> {
@@ -170,12 +172,13 @@ pub unsafe extern "C" fn tcuda_memory_snapshot(snapshot: *mut tcuda_snapshot_t, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_snapshot_destroy(snapshot: tcuda_snapshot_t) -> tcuda_status_t {
     guard_always("tcuda_snapshot_destroy", || {
-        if !snapshot.is_null() && !process::is_shut_down() {
+        let checked = !snapshot.is_null() && !process::is_shut_down();
+        if checked {
             process::check()?;
-            held(snapshot)?;
         }
-        HELD.lock().remove(&(snapshot as usize));
-        Ok(())
+        // Of several threads one gets it, and drops it when the lock is free.
+        let ended = HELD.lock().remove(&(snapshot as usize));
+        if ended.is_none() && checked { Err(no_snapshot(snapshot)) } else { Ok(()) }
     })
 }
 

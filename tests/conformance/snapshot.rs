@@ -34,6 +34,7 @@ tests![
     files_are_whole_or_none,
     bad_arguments_are_refused,
     a_snapshot_that_is_gone_is_none,
+    of_several_threads_one_ends_a_snapshot,
 ];
 
 const OFF: i32 = 0;
@@ -692,4 +693,21 @@ fn a_snapshot_that_is_gone_is_none() {
     let mut info = tcuda_snapshot_info_t { struct_size: size_of::<tcuda_snapshot_info_t>(), ..Default::default() };
     fails!(INVALID_HANDLE, tcuda_snapshot_info(handle, &mut info));
     fails!(INVALID_HANDLE, tcuda_snapshot_write(handle, c"/nowhere".as_ptr()));
+}
+
+fn of_several_threads_one_ends_a_snapshot() {
+    const ROUNDS: usize = 300;
+    let turn = std::sync::Barrier::new(THREADS);
+    let handles: Vec<usize> = (0..ROUNDS).map(|_| get!(null_mut(), out => tcuda_memory_snapshot(out, 0)) as usize).collect();
+    let ended: Vec<AtomicU64> = (0..ROUNDS).map(|_| AtomicU64::new(0)).collect();
+    in_threads(|_| {
+        for (handle, ended) in handles.iter().zip(&ended) {
+            turn.wait();
+            match unsafe { tcuda_snapshot_destroy(*handle as tcuda_snapshot_t) } {
+                tcuda::base::Status::TCUDA_SUCCESS => _ = ended.fetch_add(1, Ordering::Relaxed),
+                status => assert_eq!(status, tcuda::base::Status::TCUDA_ERROR_INVALID_HANDLE),
+            }
+        }
+    });
+    assert!(ended.iter().all(|ended| ended.load(Ordering::Relaxed) == 1), "{ended:?}");
 }
