@@ -77,6 +77,11 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_PAUSE_DROP (0)
 #define TCUDA_PAUSE_KEEP (1)
 
+/* What a generator draws like: torch on its own device, torch on a device with these numbers, or the same on every device. */
+#define TCUDA_GEOMETRY_DEVICE (0)
+#define TCUDA_GEOMETRY_NAMED (1)
+#define TCUDA_GEOMETRY_PORTABLE (2)
+
 /* Levels of tcuda_log_fn_t. */
 #define TCUDA_LOG_ERROR (1)
 #define TCUDA_LOG_WARNING (2)
@@ -227,6 +232,11 @@ typedef enum tcuda_tensor_origin_t tcuda_tensor_origin_t;
 typedef int32_t tcuda_tensor_origin_t;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_generator tcuda_generator;
 
 /**
  * Only ever a pointer to it.
@@ -820,6 +830,37 @@ typedef struct tcuda_managed_tensor_t {
 } tcuda_managed_tensor_t;
 
 /**
+ * A generator: an opaque handle.
+ */
+typedef struct tcuda_generator *tcuda_generator_t;
+
+/**
+ * What a kernel needs to draw, as one argument by value. include/tcuda/philox.cuh has the numbers' side.
+ */
+typedef struct tcuda_philox_state_t {
+    /**
+     * The seed; where `captured` is 1, the address on the device of a uint64_t that holds it.
+     */
+    uint64_t seed;
+    /**
+     * The offset, a multiple of 4; where `captured` is 1, the address on the device of a uint64_t that holds where it begins.
+     */
+    uint64_t offset;
+    /**
+     * What is to be added to the offset.
+     */
+    uint64_t offset_intragraph;
+    /**
+     * 1: in a graph, where each replay has numbers of its own.
+     */
+    int32_t captured;
+    /**
+     * 0.
+     */
+    int32_t reserved;
+} tcuda_philox_state_t;
+
+/**
  * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
  */
 typedef struct tcuda_sim_options_t {
@@ -975,8 +1016,9 @@ bool tcuda_is_initialized(void);
 bool tcuda_is_available(void);
 
 /**
- * Waits for all devices, gives back all memory, and destroys every stream and event that tcuda made, those of the program too. No other
- * thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers like it.
+ * Waits for all devices, gives back all memory, and destroys every stream, event and generator that tcuda made, those of the program too.
+ * No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers
+ * like it.
  */
 tcuda_status_t tcuda_shutdown(void);
 
@@ -2076,6 +2118,203 @@ tcuda_status_t tcuda_tensor_pin(tcuda_managed_tensor_t **out, tcuda_tensor_origi
  * @param tensor    the tensor.
  */
 tcuda_status_t tcuda_tensor_destroy(tcuda_managed_tensor_t *tensor);
+
+/* ==== Generators of random numbers ============================================================================================
+ * A generator is torch.Generator of a CUDA device: a seed and an offset, of which kernels make numbers by Philox 4x32-10. Each device has
+ * a default one, and NULL means it: that of the tensor's or stream's device, or of the current device where there is neither. Nobody can
+ * foretell its seed, unless it was given one before its first use.
+ * tcuda_manual_seed, tcuda_seed, tcuda_set_rng_state and their forms for all devices look for no device. Before the first call that does,
+ * they succeed and wait for it; then they are done in the order in which they were called (torch does seeds last), and the current device
+ * is the one that was current on the thread of that first call. Without a device they go on waiting. A child of fork has its own copy.
+ * Several threads may draw from one generator: each call gets numbers of its own, in the order in which the calls come. A host function
+ * of a stream may not use generators. docs/RANDOM.md says more.
+ */
+
+/**
+ * Makes a generator with torch's first seed, 67280421310721, and the offset 0 (torch.Generator).
+ *
+ * @param generator gets the handle; tcuda_generator_destroy ends it.
+ * @param device    -1: the current one. It draws for work of this device only.
+ */
+tcuda_status_t tcuda_generator_create(tcuda_generator_t *generator, int32_t device);
+
+/**
+ * Ends a generator. What was launched with its numbers is not concerned.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: it is the default one of a device.
+ */
+tcuda_status_t tcuda_generator_destroy(tcuda_generator_t generator);
+
+/**
+ * Makes a generator that goes on from where another one is, by itself: same device, seed, offset and geometry (torch: clone_state).
+ *
+ * @param clone gets the handle; tcuda_generator_destroy ends it.
+ */
+tcuda_status_t tcuda_generator_clone(tcuda_generator_t *clone, tcuda_generator_t generator);
+
+/**
+ * The default generator of a device (torch.cuda.default_generators). It is not destroyed; its handle is always the same.
+ */
+tcuda_status_t tcuda_default_generator(tcuda_generator_t *generator, int32_t device);
+
+/**
+ * The device that a generator is of.
+ */
+tcuda_status_t tcuda_generator_device(tcuda_generator_t generator, int32_t *device);
+
+/**
+ * Sets the seed, and the offset to 0. A negative seed of Python is the same 64 bits.
+ */
+tcuda_status_t tcuda_generator_manual_seed(tcuda_generator_t generator, uint64_t seed);
+
+/**
+ * Sets a seed that nobody can foretell, and the offset to 0.
+ *
+ * @param seed gets it: 53 bits, so that a double holds it.
+ */
+tcuda_status_t tcuda_generator_seed(tcuda_generator_t generator, uint64_t *seed);
+
+/**
+ * The seed that a generator has now.
+ */
+tcuda_status_t tcuda_generator_initial_seed(tcuda_generator_t generator, uint64_t *seed);
+
+/**
+ * The state of a generator as torch writes it: 16 bytes, the seed and the offset as 64-bit integers in little endian. The geometry is no
+ * part of it.
+ *
+ * @param state gets the 16 bytes.
+ * @param size  bytes that are there.
+ * @return TCUDA_ERROR_BUFFER_TOO_SMALL: fewer than 16.
+ */
+tcuda_status_t tcuda_generator_get_state(tcuda_generator_t generator, uint8_t *state, size_t size);
+
+/**
+ * Sets the state of a generator.
+ *
+ * @param state of tcuda_generator_get_state or of torch.
+ * @param size  16; or 8 for the older form, which is the seed alone and means the offset 0.
+ */
+tcuda_status_t tcuda_generator_set_state(tcuda_generator_t generator, const uint8_t *state, size_t size);
+
+/**
+ * The offset: how many 32-bit numbers each thread of a launch has drawn since the seed was set.
+ */
+tcuda_status_t tcuda_generator_get_offset(tcuda_generator_t generator, uint64_t *offset);
+
+/**
+ * Sets the offset and keeps the seed.
+ *
+ * @param offset a multiple of 4.
+ */
+tcuda_status_t tcuda_generator_set_offset(tcuda_generator_t generator, uint64_t offset);
+
+/**
+ * The geometry that a generator draws by.
+ *
+ * @param geometry        gets TCUDA_GEOMETRY_DEVICE, TCUDA_GEOMETRY_NAMED or TCUDA_GEOMETRY_PORTABLE.
+ * @param multiprocessors gets what tcuda_generator_set_geometry takes to have the same numbers on another device; 0 where all have them.
+ * @param threads         likewise: of each multiprocessor.
+ */
+tcuda_status_t tcuda_generator_get_geometry(tcuda_generator_t generator, int32_t *geometry, int32_t *multiprocessors, int32_t *threads);
+
+/**
+ * Chooses which numbers a generator makes of a seed and an offset (torch has only its own device's). torch's kernels start as many threads
+ * as the device runs at once, so that large tensors get other numbers on another kind of device.
+ *
+ * @param geometry        TCUDA_GEOMETRY_DEVICE: torch's numbers on the generator's device, the default. TCUDA_GEOMETRY_NAMED: torch's
+ *                        numbers on a device that has so many multiprocessors with so many threads. TCUDA_GEOMETRY_PORTABLE: the same
+ *                        numbers everywhere, which are not torch's.
+ * @param multiprocessors of the device that is named, 1 to 4096; with another geometry it does not matter.
+ * @param threads         of each of its multiprocessors, 256 to 8192; likewise.
+ */
+tcuda_status_t tcuda_generator_set_geometry(tcuda_generator_t generator, int32_t geometry, int32_t multiprocessors, int32_t threads);
+
+/**
+ * The numbers of a well-known GPU for TCUDA_GEOMETRY_NAMED.
+ *
+ * @param name A100, A10G, B200, H100 PCIe, H100 SXM, H200, L40S, T4 or V100, in any case.
+ */
+tcuda_status_t tcuda_generator_geometry_of(int32_t *multiprocessors, int32_t *threads, const char *name);
+
+/**
+ * Takes numbers for one launch of a program's own kernel, which makes them with tcuda/philox.cuh. Call it right before the launch: the
+ * numbers are taken even if the launch fails.
+ *
+ * @param state     gets what is passed to the kernel, by value.
+ * @param generator NULL: the default one of the stream's device.
+ * @param increment how many 32-bit numbers each thread of the launch draws at most; rounded up to a multiple of 4.
+ * @param stream    where the kernel is launched, of the generator's device.
+ * @return TCUDA_ERROR_CAPTURE: the stream is being captured. TCUDA_ERROR_INVALID_ARGUMENT: the offset would not fit 64 bits.
+ */
+tcuda_status_t tcuda_generator_philox_state(tcuda_philox_state_t *state,
+                                            tcuda_generator_t generator,
+                                            uint64_t increment,
+                                            tcuda_stream_t stream);
+
+/**
+ * The state of a device's default generator (torch.cuda.get_rng_state), as of tcuda_generator_get_state.
+ *
+ * @param state  gets 16 bytes.
+ * @param size   bytes that are there.
+ * @param device -1: the current one.
+ */
+tcuda_status_t tcuda_get_rng_state(uint8_t *state, size_t size, int32_t device);
+
+/**
+ * Sets the state of a device's default generator (torch.cuda.set_rng_state). Before the first use it waits, and the state is copied; an
+ * index that no device turns out to have is reported in the log then.
+ *
+ * @param size   16, or 8 for the older form: see tcuda_generator_set_state.
+ * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+ */
+tcuda_status_t tcuda_set_rng_state(const uint8_t *state, size_t size, int32_t device);
+
+/**
+ * The states of all default generators (torch.cuda.get_rng_state_all).
+ *
+ * @param states gets 16 bytes for each device, one behind the other.
+ * @param size   bytes that are there.
+ * @return TCUDA_ERROR_BUFFER_TOO_SMALL: fewer than 16 for each of tcuda_device_count.
+ */
+tcuda_status_t tcuda_get_rng_state_all(uint8_t *states, size_t size);
+
+/**
+ * Sets the states of the default generators of devices 0, 1 and so on, of all or none (torch.cuda.set_rng_state_all).
+ *
+ * @param states of tcuda_get_rng_state_all.
+ * @param size   16 for each device; those that none is left for keep theirs.
+ */
+tcuda_status_t tcuda_set_rng_state_all(const uint8_t *states, size_t size);
+
+/**
+ * Sets the seed of the current device's default generator, and its offset to 0 (torch.cuda.manual_seed). Before the first use it waits.
+ */
+tcuda_status_t tcuda_manual_seed(uint64_t seed);
+
+/**
+ * The same for the default generators of all devices (torch.cuda.manual_seed_all).
+ */
+tcuda_status_t tcuda_manual_seed_all(uint64_t seed);
+
+/**
+ * Sets a seed that nobody can foretell (torch.cuda.seed). Before the first use it waits.
+ *
+ * @param seed gets it.
+ */
+tcuda_status_t tcuda_seed(uint64_t *seed);
+
+/**
+ * Sets one such seed for the default generators of all devices (torch.cuda.seed_all).
+ *
+ * @param seed gets it.
+ */
+tcuda_status_t tcuda_seed_all(uint64_t *seed);
+
+/**
+ * The seed that the current device's default generator has now (torch.cuda.initial_seed).
+ */
+tcuda_status_t tcuda_initial_seed(uint64_t *seed);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

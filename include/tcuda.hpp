@@ -9,6 +9,7 @@
 
 #include "tcuda.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -294,6 +295,92 @@ public:
 private:
     T *data_ = nullptr;
     std::size_t size_ = 0;
+};
+
+/* A generator of random numbers: torch.Generator. Without one, NULL is the default generator of the device in question. */
+class generator {
+public:
+    using state_type = std::array<std::uint8_t, 16>;
+
+    explicit generator(std::int32_t device = TCUDA_DEVICE_CURRENT) {
+        tcuda_generator_t made = nullptr;
+        check(tcuda_generator_create(&made, device));
+        generator_ = made;
+    }
+    ~generator() {
+        if (generator_ != none())
+            (void)tcuda_generator_destroy(generator_);
+    }
+    generator(generator &&other) noexcept { std::swap(generator_, other.generator_); }
+    generator &operator=(generator &&other) noexcept {
+        std::swap(generator_, other.generator_);
+        return *this;
+    }
+    /* Another one that goes on from here by itself. */
+    generator clone() const {
+        tcuda_generator_t made = nullptr;
+        check(tcuda_generator_clone(&made, generator_));
+        return generator(adopted{}, made);
+    }
+
+    tcuda_generator_t get() const noexcept { return generator_; }
+    operator tcuda_generator_t() const noexcept { return generator_; }
+
+    std::int32_t device() const {
+        std::int32_t device = 0;
+        check(tcuda_generator_device(generator_, &device));
+        return device;
+    }
+    void manual_seed(std::uint64_t seed) { check(tcuda_generator_manual_seed(generator_, seed)); }
+    /* Sets a seed that nobody can foretell. */
+    std::uint64_t seed() {
+        std::uint64_t seed = 0;
+        check(tcuda_generator_seed(generator_, &seed));
+        return seed;
+    }
+    std::uint64_t initial_seed() const {
+        std::uint64_t seed = 0;
+        check(tcuda_generator_initial_seed(generator_, &seed));
+        return seed;
+    }
+    state_type state() const {
+        state_type state{};
+        check(tcuda_generator_get_state(generator_, state.data(), state.size()));
+        return state;
+    }
+    void set_state(const state_type &state) { check(tcuda_generator_set_state(generator_, state.data(), state.size())); }
+    std::uint64_t offset() const {
+        std::uint64_t offset = 0;
+        check(tcuda_generator_get_offset(generator_, &offset));
+        return offset;
+    }
+    void set_offset(std::uint64_t offset) { check(tcuda_generator_set_offset(generator_, offset)); }
+    /* Draws as on a device that has so many multiprocessors with so many threads. */
+    void draw_as(std::int32_t multiprocessors, std::int32_t threads) {
+        check(tcuda_generator_set_geometry(generator_, TCUDA_GEOMETRY_NAMED, multiprocessors, threads));
+    }
+    /* One of the names of tcuda_generator_geometry_of: "A100". */
+    void draw_as(const char *name) {
+        std::int32_t multiprocessors = 0, threads = 0;
+        check(tcuda_generator_geometry_of(&multiprocessors, &threads, name));
+        draw_as(multiprocessors, threads);
+    }
+    /* Draws the same on every device. */
+    void draw_portably() { check(tcuda_generator_set_geometry(generator_, TCUDA_GEOMETRY_PORTABLE, 0, 0)); }
+    /* For one launch of a kernel whose threads draw so many 32-bit numbers at most. */
+    tcuda_philox_state_t philox_state(std::uint64_t increment, stream_ref stream) {
+        tcuda_philox_state_t state{};
+        check(tcuda_generator_philox_state(&state, generator_, increment, stream));
+        return state;
+    }
+
+private:
+    struct adopted {};
+    generator(adopted, tcuda_generator_t raw) noexcept : generator_(raw) {}
+    /* What was moved from: no generator, not even a default one. Every call refuses it. */
+    static tcuda_generator_t none() noexcept { return reinterpret_cast<tcuda_generator_t>(UINTPTR_MAX); }
+
+    tcuda_generator_t generator_ = none();
 };
 
 } // namespace tcuda

@@ -3,6 +3,7 @@
 use std::path::Path;
 use tcuda::base::{config, status};
 use tcuda::memory::options;
+use tcuda::random::{self, Geometry};
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
@@ -46,6 +47,17 @@ fn every_option_of_the_cache_is_listed_as_it_is() {
     assert_eq!(table("| key | default | values | meaning |"), known);
     let known: Vec<Vec<String>> = options::WITHOUT_EFFECT.iter().map(|key| vec![key.name.into(), key.why.into()]).collect();
     assert_eq!(table("| key without effect | why |"), known);
+}
+
+#[test]
+fn every_geometry_is_listed_as_it_is() {
+    let listed = rows(&page("RANDOM.md"), |first| random::NAMED.iter().any(|(name, ..)| *name == first));
+    let known = random::NAMED.iter().map(|(name, multiprocessors, threads)| {
+        let most = Geometry::Named { multiprocessors: *multiprocessors, threads: *threads }.most_threads().unwrap();
+        let most = format!("{},{:03}", most / 1000, most % 1000);
+        vec![name.to_string(), multiprocessors.to_string(), threads.to_string(), most]
+    });
+    assert_eq!(listed, known.collect::<Vec<_>>());
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn the_geometry_is_the_devices_until_another_is_given() {
     let geometry = || generator.draws(on).unwrap().geometry();
     assert_eq!((geometry(), generator.geometry()), (own, Ok(own)));
     // Whoever holds the generator sees it.
-    let other = Geometry::by_name("T4").unwrap();
+    let other = Geometry::named(40, 1024).unwrap();
     random::named(Some(&handle), -1).unwrap().set_geometry(Some(other));
     assert_eq!(geometry(), other);
     generator.set_geometry(Some(Geometry::Portable));

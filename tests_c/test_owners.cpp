@@ -186,6 +186,40 @@ static void buffers_move_and_come_back()
     CHECK(caught);
 }
 
+static void generators_move_and_draw()
+{
+    tcuda::generator first;
+    CHECK_EQUAL(first.device(), tcuda::current_device());
+    first.manual_seed(7);
+    const tcuda_generator_t raw = first.get();
+    tcuda::generator second(std::move(first));
+    CHECK(second.get() == raw);
+    bool refused = false;
+    try {
+        first.manual_seed(8); /* moved from: no generator, not the default one */
+    } catch (const tcuda::error &error) {
+        refused = error.status() == TCUDA_ERROR_INVALID_HANDLE;
+    }
+    CHECK(refused);
+    const tcuda_philox_state_t taken = second.philox_state(5, tcuda::stream_ref::default_of());
+    CHECK(taken.seed == 7 && taken.offset == 0 && second.offset() == 8);
+    tcuda::generator other = second.clone();
+    second.set_offset(400);
+    CHECK(other.offset() == 8 && other.initial_seed() == 7);
+    other.set_state(second.state());
+    CHECK_EQUAL(other.offset(), 400);
+    CHECK(other.seed() == other.initial_seed() && other.offset() == 0);
+    std::int32_t kind = -1, multiprocessors = 0, threads = 0;
+    second.draw_as("A100");
+    CHECK_OK(tcuda_generator_get_geometry(second, &kind, &multiprocessors, &threads));
+    CHECK(kind == TCUDA_GEOMETRY_NAMED && multiprocessors == 108 && threads == 2048);
+    second.draw_portably();
+    CHECK_OK(tcuda_generator_get_geometry(second, &kind, &multiprocessors, &threads));
+    CHECK_EQUAL(kind, TCUDA_GEOMETRY_PORTABLE);
+    other = std::move(second);
+    CHECK(other.get() == raw);
+}
+
 int main()
 {
     errors_carry_the_status();
@@ -195,6 +229,7 @@ int main()
     events_move_and_measure();
     guards_restore_stream_and_device();
     buffers_move_and_come_back();
+    generators_move_and_draw();
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }

@@ -10,7 +10,7 @@ use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process};
-use crate::{device, event, memory, runtime, stream};
+use crate::{device, event, memory, random, runtime, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
 
@@ -104,8 +104,9 @@ pub extern "C" fn tcuda_is_available() -> bool {
     guard_value("tcuda_is_available", false, || Ok(device::count() > 0))
 }
 
-/// Waits for all devices, gives back all memory, and destroys every stream and event that tcuda made, those of the program too. No other
-/// thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers like it.
+/// Waits for all devices, gives back all memory, and destroys every stream, event and generator that tcuda made, those of the program too.
+/// No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers
+/// like it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
     guard_always("tcuda_shutdown", || {
@@ -127,6 +128,7 @@ pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
             event::shutdown();
             stream::shutdown();
         }
+        random::shutdown();
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
-//! Uses:   every room: tensor, copy, memory, event, stream, device, runtime, base.
+//! Uses:   every room: random, tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -40,5 +40,7 @@ pub mod snapshot;
 pub mod copy;
 
 pub mod tensor;
+
+pub mod random;
 
 pub mod sim;

@@ -25,30 +25,55 @@ static DEFAULTS: Mutex<Defaults> = Mutex::new(Defaults { by_device: BTreeMap::ne
 
 /// The default generator of a device of that index. Nobody can foretell its seed, unless it was given one before.
 pub fn of(device: i32) -> Result<Arc<Generator>> {
-    let mut defaults = DEFAULTS.lock();
-    defaults.catch_up()?;
-    if let Some(known) = defaults.by_device.get(&device) {
-        return Ok(known.clone());
-    }
-    let made = Arc::new(Generator::new(device, State::seeded(fresh_seed()?)));
-    defaults.by_device.insert(device, made.clone());
-    Ok(made)
+    caught_up(|defaults| {
+        if let Some(known) = defaults.by_device.get(&device) {
+            return Ok(known.clone());
+        }
+        let made = Arc::new(Generator::new(device, State::seeded(fresh_seed()?)));
+        defaults.by_device.insert(device, made.clone());
+        Ok(made)
+    })
 }
 
 /// Every device gets its state, or none does. Without a backend the states wait for one.
 pub fn set(wishes: &[Wish]) -> Result<()> {
-    let mut defaults = DEFAULTS.lock();
     if !runtime::select::is_chosen() {
         wishes.iter().try_for_each(|wish| check_sign(wish.device))?;
-        wishes.iter().for_each(|wish| keep(&mut defaults.early, *wish));
+        let early = &mut DEFAULTS.lock().early;
+        wishes.iter().for_each(|wish| keep(early, *wish));
         return Ok(());
     }
-    defaults.catch_up()?;
     let resolve =
         |wish: &Wish| if wish.device == device::ALL { Ok(*wish) } else { Ok(Wish { device: device::resolve(wish.device)?, ..*wish }) };
     let resolved = wishes.iter().map(resolve).collect::<Result<Vec<Wish>>>()?;
-    resolved.into_iter().for_each(|wish| defaults.apply(wish));
-    Ok(())
+    caught_up(|defaults| {
+        resolved.into_iter().for_each(|wish| defaults.apply(wish));
+        Ok(())
+    })
+}
+
+/// Works on the generators once what waited is done.
+fn caught_up<T>(work: impl FnOnce(&mut Defaults) -> Result<T>) -> Result<T> {
+    let mut defaults = DEFAULTS.lock();
+    let left_out = defaults.catch_up()?;
+    let done = work(&mut defaults);
+    // With no lock held: who hears it may call tcuda.
+    drop(defaults);
+    for device in left_out {
+        log::warn(&format!(
+            "The random state that was set for device {device} before the first use of a device is left out: there are {}.",
+            device::count()
+        ));
+    }
+    done
+}
+
+/// Whether there are so many devices, as far as that is known.
+pub fn check_count(states: usize) -> Result<()> {
+    if !runtime::select::is_chosen() || states <= device::count() as usize {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!("There are {states} states, but {} devices to have them.", device::count())))
 }
 
 /// As far as that can be known without a backend.
@@ -75,23 +100,23 @@ impl Defaults {
         }
     }
 
-    /// Does what was asked for before there was a backend. What was then the current device is the one that was when it was chosen.
-    fn catch_up(&mut self) -> Result<()> {
+    /// Does what was asked for before there was a backend. What was then the current device is the one that was when it was chosen. The
+    /// answer is for which devices it was that there are not.
+    fn catch_up(&mut self) -> Result<Vec<i32>> {
+        let mut left_out = Vec::new();
         if self.early.is_empty() {
-            return Ok(());
+            return Ok(left_out);
         }
         let (count, first) = (runtime::runtime()?.device_count, runtime::select::first_device()?);
         for wish in std::mem::take(&mut self.early) {
             let device = if wish.device == device::CURRENT { first } else { wish.device };
             if device >= count {
-                log::warn(&format!(
-                    "The state that was set for the random numbers of device {device}, before tcuda looked for devices, is not used: there are {count}."
-                ));
+                left_out.push(device);
             } else {
                 self.apply(Wish { device, ..wish });
             }
         }
-        Ok(())
+        Ok(left_out)
     }
 }
 

@@ -63,16 +63,17 @@ impl State {
 
     /// Of that layout, or of the older one of a seed alone.
     pub fn from_bytes(bytes: &[u8]) -> Result<State> {
-        let (words, rest) = bytes.as_chunks::<8>();
-        let word = |at: usize| u64::from_le_bytes(words[at]);
-        match (words.len(), rest) {
-            (1, []) => Ok(State::seeded(word(0))),
-            (2, []) => State::new(word(0), word(1)),
-            _ => Err(Error::invalid_argument(format!(
-                "RNG state is wrong size: {} bytes. It has 16 (the seed and the offset), or 8 (the seed).",
-                bytes.len()
-            ))),
+        State::check_size(bytes.len())?;
+        let words = bytes.as_chunks().0;
+        State::new(u64::from_le_bytes(words[0]), words.get(1).map_or(0, |offset| u64::from_le_bytes(*offset)))
+    }
+
+    pub fn check_size(bytes: usize) -> Result<()> {
+        if [8, State::BYTES].contains(&bytes) {
+            return Ok(());
         }
+        let text = format!("RNG state is wrong size: {bytes} bytes. It has 16 (the seed and the offset), or 8 (the seed).");
+        Err(Error::invalid_argument(text))
     }
 }
 

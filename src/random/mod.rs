@@ -11,8 +11,8 @@ mod generator;
 mod geometry;
 mod handles;
 
-pub use defaults::{Wish, set as set_default};
-pub use generator::{DEFAULT_SEED, Draws, Generator, PhiloxState, State, fresh_seed};
+pub use defaults::{Wish, check_count, of as default_of, set as set_default};
+pub use generator::{DEFAULT_SEED, Draws, Generator, PhiloxState, State, fresh_seed, tcuda_philox_state_t};
 pub use geometry::{Geometry, NAMED};
 pub use handles::{Handle, create, default_handle, destroy, enter, for_device, named};
 

@@ -9,9 +9,11 @@ use tcuda::base::Status;
 use tcuda::capi::device::*;
 use tcuda::capi::event::*;
 use tcuda::capi::init::tcuda_shutdown;
+use tcuda::capi::random::*;
 use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
+use tcuda::random::tcuda_philox_state_t;
 
 tests![
     hot_calls_make_no_call_of_cuda: [Faults],
@@ -101,6 +103,18 @@ fn workload() -> Vec<Status> {
             ok!(tcuda_set_stream(default_of(0)));
         }
         did(back);
+        let (mut generator, mut offset, mut seed) = (null_mut(), 0, 0);
+        did(tcuda_generator_create(&mut generator, 0));
+        if !generator.is_null() {
+            let mut state: tcuda_philox_state_t = std::mem::zeroed();
+            let taken = tcuda_generator_philox_state(&mut state, generator, 4, default_of(0));
+            ok!(tcuda_generator_get_offset(generator, &mut offset));
+            assert_eq!(offset, if taken == Status::TCUDA_SUCCESS { 4 } else { 0 });
+            did(taken);
+            did(tcuda_generator_destroy(generator));
+        }
+        did(tcuda_manual_seed(1));
+        did(tcuda_initial_seed(&mut seed));
         for event in events {
             did(tcuda_event_destroy(event));
         }

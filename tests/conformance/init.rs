@@ -1,7 +1,7 @@
 //! Start and end: options, no device, threads at once, fork, shutdown. What changes a whole process runs in a child process.
 
 use crate::kit::*;
-use crate::{fails, fault, get, memory, ok, order, poison, statistics, tests};
+use crate::{fails, fault, generators, get, memory, ok, order, poison, statistics, tests};
 use std::process::Command;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
@@ -81,6 +81,11 @@ pub fn child(scene: &str) {
         "sweep" => fault::scene_sweep(),
         "lost" => fault::scene_lost(),
         "no_statistics" => statistics::scene_before_init(),
+        "early_seeds" => generators::scene_early_seeds(),
+        "early_states" => generators::scene_early_states(),
+        "early_fork" => generators::scene_early_fork(),
+        "early_no_device" => generators::scene_early_no_device(),
+        "generators_over_shutdown" => generators::scene_over_shutdown(),
         "backend" => crate::backend::scene_backend(),
         "pools_over_shutdown" => crate::pools::scene_over_shutdown(),
         "backend_switch" => crate::backend::scene_backend_switch(),
@@ -165,7 +170,7 @@ fn scene_no_device() {
 }
 
 /// Forks; what the child does decides its exit code.
-fn forked(child: impl FnOnce()) {
+pub fn forked(child: impl FnOnce()) {
     match unsafe { libc::fork() } {
         0 => {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));

@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod event;
 mod fault;
+mod generators;
 mod init;
 mod kit;
 mod memory;
@@ -50,6 +51,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("pinned", pinned::TESTS),
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
+    ("generators", generators::TESTS),
     ("fault", fault::TESTS),
 ];
 

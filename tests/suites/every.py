@@ -22,8 +22,11 @@ PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
 MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n    every_block(0);\n    every_block(0);\n"
                               "    tcuda_memory_snapshot(&handle, 0);"}
 # Texts that mean something to a function, where any other is an error (or, as a file's name, leaves a file).
-TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num_host_alloc",
+TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num_host_alloc", "tcuda_generator_geometry_of": "A100",
          "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null"}
+# Numbers that mean something to a function, where any other is an error.
+NUMBERS = {"tcuda_generator_set_state": {"size": "16"}, "tcuda_set_rng_state": {"size": "16"}, "tcuda_set_rng_state_all": {"size": "16"},
+           "tcuda_generator_set_offset": {"offset": "4"}, "tcuda_generator_set_geometry": {"threads": "2048"}}
 # Functions whose text may be NULL, and why.
 NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_stat_key": "likewise"}
 # Functions that cannot succeed with the arguments made here, and why.
@@ -69,7 +72,7 @@ class Generator:
         return kind in PLAIN
 
     def plain(self, function, parameter, kind, var, index):
-        name = parameter.name
+        name, number = parameter.name, NUMBERS.get(function.name, {}).get(parameter.name)
         if kind == "bool":
             return f"bool {var} = true;", [(f"{name} false", f"{var} = false;", "ANY")]
         if kind in ("double", "float"):
@@ -81,8 +84,8 @@ class Generator:
                 expected = "ANY" if function.name in TOLERANT else "FAIL"
                 variants += [(f"{name} 9999", f"{var} = 9999;", "FAIL"), (f"{name} -77", f"{var} = -77;", expected)]
                 return f"{kind} {var} = 0;", variants
-            return f"{kind} {var} = 1;", variants
-        good = {"size": "64", "capacity": "BUFFER", "alignment": "64"}.get(name, "BUFFER / 64" if "capacity" in name else "1")
+            return f"{kind} {var} = {number or 1};", variants
+        good = number or {"size": "64", "capacity": "BUFFER", "alignment": "64"}.get(name, "BUFFER / 64" if "capacity" in name else "1")
         huge = HUGE[kind]
         values = (("huge", huge), ("half of huge", f"{huge} / 2 + 1"), ("zero", "0"))
         return f"{kind} {var} = {good};", [(f"{name} {label}", f"{var} = {value};", "ANY") for label, value in values]
