@@ -411,6 +411,49 @@ fn a_capturing_stream_is_neither_asked_nor_waited_for() {
     stream::destroy(stream.raw).unwrap();
 }
 
+/// Blocks with the same uses end together: for five no more is asked than for one.
+#[test]
+fn equal_uses_are_waited_for_once() {
+    let _turn = machine();
+    let asked = [1, 5].map(|blocks| {
+        let stream = own();
+        let gate = Gate::on(stream);
+        let blocks: Vec<usize> = (0..blocks).map(|_| allocate(4 * M)).collect();
+        blocks.iter().for_each(|block| free_used(*block, stream));
+        pinned::set_limit(Some(held())).unwrap();
+        let before = count("cudaStreamIsCapturing");
+        // Stands for a capture.
+        fail("cudaStreamIsCapturing", 0, code::CAPTURE_UNSUPPORTED);
+        assert!(pinned::allocate(4 * M).is_err());
+        sim::machine().unwrap().faults().clear();
+        let asked = count("cudaStreamIsCapturing") - before;
+        drop(gate);
+        stream.synchronize().unwrap();
+        pinned::set_limit(None).unwrap();
+        pinned::empty_cache().unwrap();
+        stream::destroy(stream.raw).unwrap();
+        asked
+    });
+    assert!(asked[0] > 0 && asked[0] == asked[1], "{asked:?}");
+}
+
+/// With nothing over the limit there is nothing to give back for it, so the driver is not asked the same again.
+#[test]
+fn what_the_driver_refused_is_not_asked_again_with_nothing_changed() {
+    let _turn = machine();
+    let kept = allocate(M);
+    pinned::free(kept).unwrap();
+    for limit in [None, Some(1 << 30)] {
+        pinned::set_limit(limit).unwrap();
+        fail("cudaHostAlloc", 0, code::OUT_OF_MEMORY);
+        let before = count("cudaHostAlloc");
+        assert!(pinned::allocate(8 * M).is_err());
+        assert_eq!(count("cudaHostAlloc") - before, 2, "once as it is, once with all free memory given back");
+        sim::machine().unwrap().faults().clear();
+    }
+    assert_eq!(held(), 0);
+}
+
 #[test]
 fn options_choose_where_memory_comes_from() {
     let _turn = machine();
@@ -458,20 +501,32 @@ fn options_choose_where_memory_comes_from() {
     assert_eq!(pinned::limit(), Ok(None));
 }
 
-/// Pinning something must not make a context on a device that the program does not use.
+/// Pinning something must not make a context on a device that the program does not use: here the one that is current. In a process of its
+/// own, since the other tests use it.
 #[test]
 fn a_device_with_a_context_does_it() {
-    let _turn = machine();
+    const ALONE: &str = "TCUDA_PINNED_CONTEXT";
+    if std::env::var_os(ALONE).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = command.args(["--exact", "a_device_with_a_context_does_it", "--nocapture"]).env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("contexts: false, true"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    config::set("TCUDA_BACKEND", "sim".into());
     let runtime = runtime::runtime().unwrap();
-    device::set(0).unwrap();
-    let block = std::thread::spawn(|| {
-        // Lost devices do nothing: what stands in for them is the other one.
-        device::set(1).unwrap();
-        allocate(4 * M)
-    });
-    let block = block.join().unwrap();
+    std::thread::spawn(|| device::set(1).unwrap()).join().unwrap();
+    let has_context = |device| runtime.has_primary_context(device).unwrap();
+    assert!(!has_context(0) && has_context(1), "another thread uses device 1 only");
+    let block = allocate(4 * M);
+    let mut own = vec![0u8; 8192];
+    pinned::register(own.as_mut_ptr() as usize, own.len(), 0).unwrap();
+    pinned::unregister(own.as_ptr() as usize).unwrap();
     assert!(matches!(runtime.place_of(block), Ok(Place::Pinned { .. })));
     pinned::free(block).unwrap();
+    pinned::empty_cache().unwrap();
+    assert_eq!(device::current(), Ok(0));
+    println!("contexts: {}, {}", has_context(0), has_context(1));
 }
 
 #[test]

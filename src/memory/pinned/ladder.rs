@@ -50,7 +50,10 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     if let Ok(Some(address)) = waited {
         return Ok(address);
     }
-    if let Ok(address) = grow(kind, Some(over_limit(kind)))? {
+    let over = over_limit(kind);
+    if over > 0
+        && let Ok(address) = grow(kind, Some(over))?
+    {
         return Ok(address);
     }
     match grow(kind, Some(usize::MAX))? {

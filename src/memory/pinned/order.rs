@@ -10,7 +10,7 @@ use crate::memory::cache::core::StreamKey;
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Held while streams are asked and marked, before the core's lock. Nothing that waits is done meanwhile.
@@ -185,6 +185,9 @@ pub fn wait<T>(wanted: usize, mut enough: impl FnMut() -> Option<T>) -> Result<O
         let core = CORE.lock();
         let mut waiting: Vec<_> = core.pending.iter().map(|block| (block.kind.bytes() < wanted, block.uses.clone())).collect();
         waiting.sort_by_key(|(is_small, _)| *is_small);
+        // Those with the same uses are free at once, or none of them is.
+        let mut seen = BTreeSet::new();
+        waiting.retain(|(_, uses)| seen.insert(uses.clone()));
         waiting
     };
     let mut failure = None;

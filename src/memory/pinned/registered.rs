@@ -1,9 +1,8 @@
 //! Memory of the program that is pinned where it lies (cudaHostRegister).
 
 use super::core::CORE;
-use super::source::PORTABLE;
+use super::source::{self, PORTABLE};
 use crate::base::{Error, Result, Status};
-use crate::device;
 use crate::runtime::{self, Address, api::Place, code, host};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -52,13 +51,11 @@ pub fn register(address: Address, size: usize, flags: u32) -> Result<()> {
         let text = format!("{size} bytes from {address:#x} cannot be registered: no memory is at their beginning, or none at their end.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text));
     }
-    let runtime = runtime::runtime()?;
-    let place = runtime.place_of(address)?;
+    let place = runtime::runtime()?.place_of(address)?;
     if let Place::Device { device } | Place::Managed { device } = place {
         return overlaps(format!("they are memory of device {device}."));
     }
-    let _guard = device::Guard::new(device::with_context()?)?;
-    let registered = runtime.outside_capture(|| runtime.host_register(address, size, flags | PORTABLE));
+    let registered = source::driver(|runtime| runtime.host_register(address, size, flags | PORTABLE));
     registered.or_else(|error| match error.native {
         code::HOST_MEMORY_ALREADY_REGISTERED => overlaps("some of them are registered already, by somebody else.".into()),
         _ => Err(error.context(format!("Registering {size} bytes from {address:#x}")).with_bytes(size as u64)),
@@ -84,9 +81,7 @@ pub fn unregister(address: Address) -> Result<()> {
 }
 
 fn release(address: Address) -> Result<()> {
-    let runtime = runtime::runtime()?;
-    let _guard = device::Guard::new(device::with_context()?)?;
-    runtime.outside_capture(|| runtime.host_unregister(address)).map_err(|error| error.context(format!("Unregistering {address:#x}")))
+    source::driver(|runtime| runtime.host_unregister(address)).map_err(|error| error.context(format!("Unregistering {address:#x}")))
 }
 
 /// Unregisters everything.

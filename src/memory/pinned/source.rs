@@ -7,6 +7,7 @@ use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory::options::{Node, Options};
 use crate::runtime::{self, Address, Runtime, host};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// cudaHostAllocPortable, and cudaHostRegisterPortable: pinned for every context.
@@ -25,8 +26,24 @@ pub fn wanted_node(node: Node) -> u32 {
 }
 
 fn node_of_current_device() -> Option<u32> {
-    let at = device::properties(device::current().ok()?).ok()?;
-    host::node_of_pci(&format!("{:04x}:{:02x}:{:02x}.0", at.pci_domain_id, at.pci_bus_id, at.pci_device_id))
+    /// By device: the kernel is asked once for each.
+    static NODES: OnceLock<Vec<OnceLock<Option<u32>>>> = OnceLock::new();
+    let count = runtime::runtime().ok()?.device_count;
+    let nodes = NODES.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect());
+    let device = device::current().ok()?;
+    let node = nodes.get(device as usize)?;
+    if let Some(node) = node.get() {
+        return *node;
+    }
+    let at = device::properties(device).ok()?;
+    *node.get_or_init(|| host::node_of_pci(&format!("{:04x}:{:02x}:{:02x}.0", at.pci_domain_id, at.pci_bus_id, at.pci_device_id)))
+}
+
+/// Asks the driver for something of the host, which is no device's: on one that has a context, and whatever is captured.
+pub(super) fn driver<T>(ask: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
+    let runtime = runtime::runtime()?;
+    let _guard = device::Guard::new(device::with_context()?)?;
+    runtime.outside_capture(|| ask(runtime))
 }
 
 /// Whether memory of this node has to be put there.
@@ -40,16 +57,13 @@ fn binds(node: Node) -> bool {
 
 /// New memory. An error of status OUT_OF_MEMORY: neither the driver nor the kernel has any.
 pub fn obtain(size: usize, class: Class, options: &Options) -> Result<(Address, Segment)> {
-    let runtime = runtime::runtime()?;
-    let _guard = device::Guard::new(device::with_context()?)?;
     let started = Instant::now();
     let registered = options.pinned_use_cuda_host_register || binds(options.pinned_numa_node);
-    let obtained = runtime
-        .outside_capture(|| if registered { register_pages(runtime, size, class, options) } else { runtime.host_alloc(size, PORTABLE) });
+    let address =
+        driver(|runtime| if registered { register_pages(runtime, size, class, options) } else { runtime.host_alloc(size, PORTABLE) })?;
     let segment = Segment { size, class, registered };
-    let address = obtained?;
     if address.saturating_add(size) > table::LIMIT || !address.is_multiple_of(table::UNIT) {
-        release(runtime, address, &segment)?;
+        driver(|runtime| release(runtime, address, &segment))?;
         return Err(Error::not_supported(format!("Pinned memory at {address:#x} lies outside of what tcuda keeps books of.")));
     }
     CORE.lock().note_time(started.elapsed(), true);
@@ -77,15 +91,10 @@ fn bind(pages: Address, size: usize, class: Class, node: Node) -> Result<()> {
 
 /// Gives a segment back. Its memory is there as before after an error, but for one that means the loss of a device: then nobody knows.
 pub fn give_back(address: Address, segment: &Segment) -> Result<()> {
-    let runtime = runtime::runtime()?;
     let started = Instant::now();
-    let released =
-        device::Guard::new(device::with_context()?).and_then(|_guard| runtime.outside_capture(|| release(runtime, address, segment)));
-    let mut core = CORE.lock();
-    if released.is_ok() {
-        core.note_time(started.elapsed(), false);
-    }
-    released
+    driver(|runtime| release(runtime, address, segment))?;
+    CORE.lock().note_time(started.elapsed(), false);
+    Ok(())
 }
 
 fn release(runtime: &Runtime, address: Address, segment: &Segment) -> Result<()> {
