@@ -311,30 +311,39 @@ pub unsafe extern "C" fn tcuda_memory_stats(stats: *mut tcuda_memory_stats_t, de
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memory_stat_get(value: *mut i64, device: i32, key: *const c_char) -> tcuda_status_t {
     guard("tcuda_memory_stat_get", || {
-        let out = Out::new(value, "value")?;
-        if key.is_null() {
-            return Err(null("key"));
-        }
-        let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
-        let figure = stats_of(device)?.by_key(&key).ok_or_else(|| {
-            Error::invalid_argument(format!(
-                "There is no statistic '{key}'. tcuda_memory_stat_key lists them; one is allocated_bytes.all.current."
-            ))
-        })?;
-        out.write(figure);
-        Ok(())
+        let known = "tcuda_memory_stat_key lists them; one is allocated_bytes.all.current.";
+        unsafe { stat_by_key(value, key, known, |key| Ok(stats_of(device)?.by_key(key))) }
     })
+}
+
+/// One figure by its key. `known`: which there are.
+pub(super) unsafe fn stat_by_key(
+    value: *mut i64,
+    key: *const c_char,
+    known: &str,
+    figure: impl FnOnce(&str) -> Result<Option<i64>>,
+) -> Result<()> {
+    let out = Out::new(value, "value")?;
+    if key.is_null() {
+        return Err(null("key"));
+    }
+    let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
+    out.write(figure(&key)?.ok_or_else(|| Error::invalid_argument(format!("There is no statistic '{key}'. {known}")))?);
+    Ok(())
+}
+
+/// A key by its index; NULL: there is none.
+pub(super) fn stat_key(index: i32, keys: &'static OnceLock<Vec<String>>, figures: impl FnOnce() -> Vec<(String, i64)>) -> *const c_char {
+    let keys = keys.get_or_init(|| figures().into_iter().map(|(key, _)| key).collect());
+    let key = usize::try_from(index).ok().and_then(|index| keys.get(index));
+    key.map_or(std::ptr::null(), |key| lasting(key))
 }
 
 /// The keys of tcuda_memory_stat_get, sorted: index 0, 1, ... until NULL. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_memory_stat_key(index: i32) -> *const c_char {
     static KEYS: OnceLock<Vec<String>> = OnceLock::new();
-    guard_value("tcuda_memory_stat_key", std::ptr::null(), || {
-        let keys = KEYS.get_or_init(|| Stats::default().flat().into_iter().map(|(key, _)| key).collect());
-        let key = usize::try_from(index).ok().and_then(|index| keys.get(index));
-        Ok(key.map_or(std::ptr::null(), |key| lasting(key)))
-    })
+    guard_value("tcuda_memory_stat_key", std::ptr::null(), || Ok(stat_key(index, &KEYS, || Stats::default().flat())))
 }
 
 /// torch.cuda.memory_summary: a table for people.

@@ -11,14 +11,13 @@
 //!
 //! Options of TCUDA_ALLOC_CONF begin with `pinned_`; docs/PINNED.md has them.
 
-use super::guard::{Out, guard, guard_destroy, guard_value, lasting, null};
-use super::memory::{stat_out, tcuda_stat_t};
+use super::guard::{Out, guard, guard_destroy, guard_value};
+use super::memory::{stat_by_key, stat_key, stat_out, tcuda_stat_t};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
-use crate::base::Error;
 use crate::base::status::tcuda_status_t;
 use crate::memory::pinned::{self, stats::HostStats, stats::Times};
 use crate::stream;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::OnceLock;
 
 // The header has them by hand, as CUDA's bits.
@@ -138,17 +137,8 @@ pub unsafe extern "C" fn tcuda_host_memory_stats(stats: *mut tcuda_host_memory_s
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_host_memory_stat_get(value: *mut i64, key: *const c_char) -> tcuda_status_t {
     guard("tcuda_host_memory_stat_get", || {
-        let out = Out::new(value, "value")?;
-        if key.is_null() {
-            return Err(null("key"));
-        }
-        let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
-        let figure = pinned::stats().by_key(&key).ok_or_else(|| {
-            let text = format!("There is no statistic '{key}'. tcuda_host_memory_stat_key lists them; one is active_bytes.current.");
-            Error::invalid_argument(text)
-        })?;
-        out.write(figure);
-        Ok(())
+        let known = "tcuda_host_memory_stat_key lists them; one is active_bytes.current.";
+        unsafe { stat_by_key(value, key, known, |key| Ok(pinned::stats().by_key(key))) }
     })
 }
 
@@ -156,11 +146,7 @@ pub unsafe extern "C" fn tcuda_host_memory_stat_get(value: *mut i64, key: *const
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_host_memory_stat_key(index: i32) -> *const c_char {
     static KEYS: OnceLock<Vec<String>> = OnceLock::new();
-    guard_value("tcuda_host_memory_stat_key", std::ptr::null(), || {
-        let keys = KEYS.get_or_init(|| HostStats::default().flat().into_iter().map(|(key, _)| key).collect());
-        let key = usize::try_from(index).ok().and_then(|index| keys.get(index));
-        Ok(key.map_or(std::ptr::null(), |key| lasting(key)))
-    })
+    guard_value("tcuda_host_memory_stat_key", std::ptr::null(), || Ok(stat_key(index, &KEYS, || HostStats::default().flat())))
 }
 
 /// Every peak becomes the current figure (torch.cuda.reset_peak_host_memory_stats).
