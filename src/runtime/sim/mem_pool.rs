@@ -78,14 +78,20 @@ impl Books {
         self.trim(device, keep);
     }
 
+    /// A freed block can be used again behind its free.
+    fn spare(&mut self, address: Address, freed_at: Point) {
+        if let Some(Block { device, room, .. }) = self.blocks.get(&address) {
+            self.pools[*device].ordered.spares.push(Spare { address, room: *room, freed_at });
+        }
+    }
+
     /// A block of the pool that all work is done with becomes free at once.
     pub fn free_now(&mut self, address: Address) {
         let Some(block) = self.blocks.get_mut(&address) else { return };
         (block.freed, block.now, block.pending) = (true, 0, 0);
         let (device, room) = (block.device, block.room);
-        let pool = &mut self.pools[device].ordered;
-        pool.used -= room;
-        pool.spares.push(Spare { address, room, freed_at: (0, 0) });
+        self.pools[device].ordered.used -= room;
+        self.spare(address, (0, 0));
         self.trim_to_threshold(device);
     }
 }
@@ -121,7 +127,7 @@ impl Memory {
         block.pending -= 1;
         let (device, room) = (block.device, block.room);
         books.pools[device].ordered.used -= room;
-        books.pools[device].ordered.spares.push(Spare { address, room, freed_at });
+        books.spare(address, freed_at);
     }
 
     /// The stream has come to the allocation.
@@ -177,9 +183,7 @@ impl Memory {
 
     /// The free has its place in a stream, so the block can be used again behind it.
     fn keep(&self, address: Address, freed_at: Point) {
-        let mut books = self.books();
-        let Some((device, room)) = books.blocks.get(&address).map(|block| (block.device, block.room)) else { return };
-        books.pools[device].ordered.spares.push(Spare { address, room, freed_at });
+        self.books().spare(address, freed_at);
     }
 
     /// What a synchronisation does.
