@@ -406,7 +406,8 @@ fn the_cache_agrees_with_the_model() {
     }
 }
 
-/// A cache that forgets a free of the other thread, planted between the list and the model: the list is three operations then.
+/// No cache runs here: the defect is in lists that have an allocation of more than 1 MiB and later a free by the other thread. What is
+/// shown of a list of a hundred operations is those two.
 #[test]
 fn a_list_that_fails_is_made_short() {
     let failure = shortest(Config { cases: 500, rng_seed: RngSeed::Fixed(1), ..configuration() }, |steps| {
