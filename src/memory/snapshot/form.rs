@@ -3,6 +3,7 @@
 use super::{Action, Block, Entry, Segment, Snapshot, Use};
 use crate::memory::history::texts;
 use crate::memory::options;
+use crate::memory::stats::Stats;
 use std::io::Result;
 
 /// Something that values are written to, one after the other. In a dictionary each is behind its key.
@@ -173,14 +174,16 @@ fn write_own(form: &mut impl Form, snapshot: &Snapshot) -> Result<()> {
     form.end_list()?;
     form.key("memory_stats")?;
     form.list()?;
-    for stats in &snapshot.stats {
-        form.dictionary()?;
-        for (key, value) in stats.flat() {
-            form.key(&key)?;
-            form.number(value)?;
-        }
-        form.end_dictionary()?;
-    }
+    snapshot.stats.iter().try_for_each(|stats| write_stats(form, stats))?;
     form.end_list()?;
+    form.end_dictionary()
+}
+
+pub fn write_stats(form: &mut impl Form, stats: &Stats) -> Result<()> {
+    form.dictionary()?;
+    for (key, value) in stats.flat() {
+        form.key(&key)?;
+        form.number(value)?;
+    }
     form.end_dictionary()
 }
