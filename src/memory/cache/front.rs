@@ -387,9 +387,7 @@ fn give(front: &Front, home: Held<'_>, id: BlockId, bytes: usize, size: usize, s
     drop(home);
     record.set_rounding(bytes - size);
     lookup::insert(address, small, id);
-    if front.records() {
-        front.tell_allocated(record, size, true);
-    }
+    front.tell_allocated(record, size, true);
     address
 }
 
@@ -511,9 +509,7 @@ fn free_found(thread: &Thread, address: usize, id: BlockId) -> Option<Option<&'s
     if !front.is_armed() {
         return None;
     }
-    if front.records() {
-        front.tell_freed(record);
-    }
+    front.tell_freed(record);
     let units = record.units() as usize;
     if head & SMALL == 0 {
         send_home(thread, front, id, false);
@@ -540,9 +536,7 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
     if !fits || !record.change(head, State::Loose, front.id) {
         return None;
     }
-    if front.records() {
-        front.log(|log| log.freed(record.address(), requested));
-    }
+    front.log(|log| log.freed(record.address(), requested));
     let count = front.loose_count.get();
     front.loose[count as usize % LOOSE].set(Loose { id, from: owner.id, bytes, requested });
     front.loose_count.set(count + 1);
