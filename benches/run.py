@@ -21,7 +21,6 @@ import shlex
 import statistics
 import subprocess
 import sys
-import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -32,7 +31,7 @@ import serving_trace  # noqa: E402
 
 CC = shlex.split(os.environ.get("CC", "cc"))
 CXX = shlex.split(os.environ.get("CXX", "c++"))
-TORCH, RUNTIME, CRT = ("torch", "2.11.0"), ("nvidia-cuda-runtime", "13.0.96"), ("nvidia-cuda-crt", "13.0.88")
+RUNTIME, CRT = ("nvidia-cuda-runtime", "13.0.96"), ("nvidia-cuda-crt", "13.0.88")
 # For the simulated device and the fake runtime: no trace is short of memory.
 GIB = 200
 
@@ -167,20 +166,11 @@ class FakeCuda:
 
     def fetch(self):
         import need
-        wheels = self.folder / "wheels"
-        platforms = [f"manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 24, 17)] + ["manylinux2014_x86_64"]
-        print(f"fetching {TORCH[0]} {TORCH[1]} from PyPI (530 MB, once)", flush=True)
+        wanted = r"torch/lib/libc10(_cuda)?\.so|torch/cuda/_memory_viz.py|torch/include/(c10|torch/headeronly)/.*|nvidia/cu13/include/.*"
         try:
-            for name, version in (TORCH, RUNTIME, CRT):
-                must([*need.pip(), "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp",
-                      *(f"--platform={platform}" for platform in platforms), "-d", wheels, f"{name}=={version}"])
-        except (OSError, ValueError) as error:
-            raise Absent(f"it could not be fetched: {error}") from error
-        wanted = re.compile(r"torch/lib/libc10(_cuda)?\.so|torch/cuda/_memory_viz.py|torch/include/(c10|torch/headeronly)/.*|nvidia/cu13/include/.*")
-        for wheel in wheels.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(self.folder, [name for name in archive.namelist() if wanted.fullmatch(name)])
-            wheel.unlink()
+            need.unpack(self.folder, wanted, need.TORCH, RUNTIME, CRT)
+        except need.Missing as error:
+            raise Absent(str(error)) from error
 
 
 class Bench:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOLS = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve() / "tools"
@@ -26,6 +27,8 @@ KNOWN = {
     "valgrind": ("3.15", None, None),
 }
 VALGRIND_PACKAGES = ["valgrind", "libc6-dbg"]
+# What tcuda is compared with, and read by: the project on PyPI and its version.
+TORCH = ("torch", "2.11.0")
 
 
 class Missing(Exception):
@@ -66,6 +69,24 @@ def from_pypi(project, inside):
                        "--target", str(folder), project]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return folder / inside
+
+
+def unpack(folder, wanted, *packages):
+    """Of wheels from PyPI, each a project and its version, the files whose names match `wanted`."""
+    wheels = folder / "wheels"
+    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (39, 35, 34, 31, 28, 27, 24, 17)] + ["--platform=manylinux2014_x86_64"]
+    try:
+        for project, version in packages:
+            print(f"fetching {project} {version} from PyPI, once", flush=True)
+            subprocess.run([*pip(), "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp",
+                            *platforms, "-d", wheels, f"{project}=={version}"], check=True, capture_output=True, text=True, timeout=1800)
+        for wheel in wheels.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(folder, [name for name in archive.namelist() if re.fullmatch(wanted, name)])
+            wheel.unlink()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+        raise Missing(f"it could not be fetched: {said[-1] if said else error}") from error
 
 
 def from_debian():
