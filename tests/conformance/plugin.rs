@@ -230,8 +230,13 @@ fn none_left_climbs_the_ladder() {
     free(block);
     plugged.lies(&[Lie::Nothing; 8]);
     let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 90 * MIB, stream.0));
-    assert!(said.contains("Tried to allocate 90.00 MiB"), "{said}");
+    assert!(said.contains("Tried to allocate 90.00 MiB") && said.contains("the pluggable allocator 'of the function at 0x"), "{said}");
     assert!(stat(-1, "num_ooms") > 0);
+    // Where the limit refuses it is not asked.
+    let limit = Limit::of(-1, stat(-1, "reserved_bytes.all.current") as u64);
+    let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 90 * MIB, stream.0));
+    assert!(!said.contains("pluggable"), "{said}");
+    drop(limit);
     plugged.lies(&[]);
     free(allocate(90 * MIB, stream.0));
     plugged.end();

@@ -240,7 +240,11 @@ impl Cache {
         let facts = self.facts(climb);
         // What the options keep the device from.
         let virtual_memory = facts.virtual_memory.or_else(|| (!abilities.options.expandable_segments).then_some(false));
-        let facts = Facts { at_limit, capturing, virtual_memory, ..facts };
+        let plugin = match (&abilities.source, &refusal) {
+            (Source::Provider(provider), Refusal::Driver(_)) if request.search <= LARGEST => Some(provider.name.clone()),
+            _ => None,
+        };
+        let facts = Facts { at_limit, plugin, capturing, virtual_memory, ..facts };
         self.stats.count(Event::Ooms);
         self.history.note(Action::Oom, facts.memory.free.unwrap_or(0), request.size, stream.raw as u64);
         let text = facts.text();

@@ -14,6 +14,8 @@ pub struct Facts {
     pub memory: Memory,
     /// It was the limit that refused, not the driver.
     pub at_limit: bool,
+    /// The pluggable allocator that had no memory.
+    pub plugin: Option<String>,
     /// The stream is being captured, so nothing was waited for.
     pub capturing: bool,
     /// Whether free parts can be joined by mapping: None: the device cannot, Some(false): the options say no.
@@ -56,6 +58,7 @@ impl Core {
             requested,
             memory,
             at_limit: false,
+            plugin: None,
             capturing: false,
             virtual_memory: abilities.virtual_memory.map(|_| true),
             of_pools: [Pool::Small, Pool::Large].map(of_pool),
@@ -111,6 +114,9 @@ impl Facts {
         if let Some(limit) = limit {
             text += &format!("{} allowed; ", size_text(limit));
             text += if self.at_limit { "this process is at that limit. " } else { "that limit is not reached. " };
+        }
+        if let Some(plugin) = &self.plugin {
+            text += &format!("It was the pluggable allocator '{plugin}' that had none, and returned NULL. ");
         }
         text += &format!(
             "Of the allocated memory {} is allocated by tcuda, and {} is reserved by tcuda but unallocated; the largest free block has {}. ",
@@ -227,6 +233,7 @@ mod tests {
             requested: 2 * GIB,
             memory: Memory { total: 16 * GIB, free: Some(GIB / 2), allocated: 13 * GIB, reserved: 14 * GIB, limit: None },
             at_limit: false,
+            plugin: None,
             capturing: false,
             virtual_memory: Some(true),
             memory_pools: Vec::new(),
