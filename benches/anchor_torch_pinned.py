@@ -15,4 +15,4 @@ if __name__ == "__main__":
     anchor_python.serve({
         "pair": lambda size: anchor_python.pair(malloc, int(size)),
         "set": lambda count, most: anchor_python.working_set(malloc, int(count), int(most)),
-    })
+    }, RuntimeError, torch._C._host_emptyCache)  # out of pinned memory is an error of CUDA as any other
