@@ -1,10 +1,10 @@
 //! The real backend over fake libraries: which of them is taken, what is said when none is, and that each slot of the table reaches
 //! its function with its arguments in place. tests/fake/*.c are the libraries; each case runs in a process of its own.
 
-use std::ffi::{CString, c_char, c_void};
-use std::hash::{Hash, Hasher};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod fake;
+
+use fake::*;
+use std::ffi::{CString, c_void};
 use tcuda::base::{Error, Status};
 use tcuda::runtime::api::{MemPoolAttribute, Place};
 use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation, Table};
@@ -12,120 +12,7 @@ use tcuda::runtime::{self, Runtime, cuda};
 use tcuda::stream::Stream;
 use tcuda::{device, random};
 
-const CASE: &str = "TCUDA_TEST_CASE";
-const ROOT: &str = "TCUDA_TEST_ROOT";
-const RUNTIMES: [(i32, &str); 3] = [(13000, "libcudart.so.13"), (12040, "libcudart.so.12"), (11080, "libcudart.so.11.0")];
-
-/// A machine for one case: a folder with the fake libraries in it, and the variables of the environment.
-struct Machine {
-    root: PathBuf,
-    variables: Vec<(String, String)>,
-}
-
-impl Machine {
-    /// Puts a library there. Below `loader/` the loader finds it by name.
-    fn with(self, place: &str, library: &Path) -> Machine {
-        let to = self.root.join(place);
-        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-        std::fs::copy(library, to).unwrap();
-        self
-    }
-
-    /// `{}` in the value stands for the machine's folder.
-    fn set(mut self, name: &str, value: &str) -> Machine {
-        let value = value.replace("{}", self.root.to_str().unwrap());
-        self.variables.push((name.into(), value));
-        self
-    }
-}
-
-/// Runs `body` in a new process, on the machine that `build` makes. `name` is the test's own.
-fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnce()) {
-    if std::env::var(CASE).is_ok_and(|case| case == name) {
-        return body();
-    }
-    let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(root.join("loader")).unwrap();
-    let machine = build(Machine { root: root.clone(), variables: Vec::new() });
-    // What the case does not bring must not come from the machine that the test runs on.
-    for library in ["libcuda.so.1"].into_iter().chain(RUNTIMES.map(|(_, soname)| soname)) {
-        let file = root.join("loader").join(library);
-        if !file.exists() {
-            std::fs::write(file, "no library").unwrap();
-        }
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]).env(CASE, name).env(ROOT, &root);
-    command.env("LD_LIBRARY_PATH", root.join("loader")).env("PATH", root.join("bin")).env("HOME", root.join("home"));
-    for variable in ["TCUDA_BACKEND", "TCUDA_CUDART_PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "VIRTUAL_ENV", "CONDA_PREFIX"]
-    {
-        command.env_remove(variable);
-    }
-    let output = command.envs(machine.variables).output().unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "{name}, in its own process ({}):\n{text}", output.status);
-    std::fs::remove_dir_all(root).unwrap();
-}
-
-// ---- the libraries
-
-fn runtime_library(version: i32) -> PathBuf {
-    let (_, soname) = RUNTIMES.iter().find(|(v, _)| v / 1000 == version / 1000).unwrap();
-    build("cudart.c", soname, &[&format!("-DVERSION={version}")], &[])
-}
-
-fn runtime_without(version: i32, lacks: &[&str]) -> PathBuf {
-    let (_, soname) = RUNTIMES.iter().find(|(v, _)| v / 1000 == version / 1000).unwrap();
-    build("cudart.c", soname, &[&format!("-DVERSION={version}")], lacks)
-}
-
-fn driver(version: i32) -> PathBuf {
-    build("cuda.c", "libcuda.so.1", &[&format!("-DVERSION={version}")], &[])
-}
-
-/// Compiles a library, unless that was done before. As NVIDIA's, it has a SONAME and its symbols carry a version; `lacks` are not
-/// exported.
-fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
-    let mut hasher = std::hash::DefaultHasher::new();
-    (source, soname, defines, lacks).hash(&mut hasher);
-    for file in [source, "fake.h"] {
-        std::fs::read(folder.join(file)).unwrap().hash(&mut hasher);
-    }
-    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{:016x}.so", hasher.finish()));
-    if library.exists() {
-        return library;
-    }
-    // Made under a name of this thread's own: others may want the same one now.
-    let own = format!("{}-{:?}", std::process::id(), std::thread::current().id());
-    let (made, script) = (library.with_extension(format!("{own}.so")), library.with_extension(format!("{own}.map")));
-    let hidden: String = lacks.iter().map(|name| format!("{name};")).collect();
-    let local = if lacks.is_empty() { String::new() } else { format!("local: {hidden}") };
-    std::fs::write(&script, format!("{soname} {{ global: cuda*; cu*; fake_*; {local} }};\n")).unwrap();
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let compiler = cc::Build::new().target(&target).host(&target).opt_level(1).cargo_metadata(false).get_compiler();
-    let output = compiler
-        .to_command()
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
-        .arg(&made)
-        .args(defines)
-        .arg(folder.join(source))
-        .arg(format!("-Wl,-soname,{soname}"))
-        .arg(format!("-Wl,--version-script={}", script.display()))
-        .arg("-ldl")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(made, &library).unwrap();
-    std::fs::remove_file(script).unwrap();
-    library
-}
-
 // ---- in the case's own process
-
-fn root() -> PathBuf {
-    PathBuf::from(std::env::var_os(ROOT).unwrap())
-}
 
 fn open() -> Result<Runtime, Error> {
     cuda::open_with_local(&root().join("local"))
@@ -147,38 +34,10 @@ fn refused(status: Status) -> String {
     }
 }
 
-#[track_caller]
-fn assert_says(text: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(text.contains(part), "'{part}' is missing in: {text}");
-    }
-}
-
-/// How often a function of the loaded fake was called.
-fn calls(library: &str, counter: &str, name: &str) -> i64 {
-    let (library, counter, name) = (CString::new(library).unwrap(), CString::new(counter).unwrap(), CString::new(name).unwrap());
-    unsafe {
-        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        assert!(!handle.is_null());
-        let counter = libc::dlsym(handle, counter.as_ptr());
-        assert!(!counter.is_null());
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> i64>(counter)(name.as_ptr())
-    }
-}
-
 fn is_loaded(library: &str) -> bool {
     let library = CString::new(library).unwrap();
     !unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) }.is_null()
 }
-
-// The values that the fakes expect.
-const TO: usize = 0x7f0000001000;
-const FROM: usize = 0x7f0000002000;
-const SIZE: usize = 0x500000003;
-const STREAM: usize = 0x7f0000003000;
-const EVENT: usize = 0x7f0000004000;
-const OTHER: usize = 0x7f0000005000;
-const HANDLE: u64 = 0x123456789abcdef;
 
 fn properties() -> MemAllocationProp {
     MemAllocationProp {
@@ -292,12 +151,17 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!((unsafe { t.cuCtxGetDevice.unwrap()(&mut out) }, out), (0, 1));
     r.context_pop().unwrap();
 
-    let module = r.module_load(c"ptx").unwrap();
+    let module = r.module_load(b"ptx\0").unwrap();
     let function = r.module_function(module, "kernel").unwrap();
     let mut argument = 8;
     let mut parameters = [(&raw mut argument).cast()];
     unsafe { r.launch_kernel(function, [1, 2, 3], [4, 5, 6], 7, STREAM, &mut parameters) }.unwrap();
-    assert_eq!(unsafe { t.cuModuleUnload.unwrap()(module) }, 0);
+    assert_eq!(r.function_attribute(function, 4).unwrap(), 40);
+    r.set_function_attribute(function, 8, 65536).unwrap();
+    assert_eq!(r.function_parameters(function).unwrap(), Some(vec![8, 4]));
+    assert_eq!(r.occupancy(function, 256, 1024).unwrap(), 3);
+    assert_eq!(r.best_block(function, 2048, 512).unwrap(), (264, 384));
+    r.module_unload(module).unwrap();
 
     let error = r.malloc(1).unwrap_err();
     assert_eq!((error.status, error.native, error.device), (Status::TCUDA_ERROR_OUT_OF_MEMORY, 2, 1));
@@ -377,11 +241,11 @@ fn a_driver_call_finds_the_current_devices_context() {
         for device in [0, 1, 0] {
             r.set_device(device).unwrap();
             // The fake's module handles tell the context they were loaded into.
-            assert_eq!(r.module_load(c"ptx").unwrap(), 0x7f0000006000 + device as usize);
+            assert_eq!(r.module_load(b"ptx\0").unwrap(), 0x7f0000006000 + device as usize);
         }
         // A thread that never called the runtime has no context yet.
         std::thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(r.module_load(c"ptx").unwrap(), 0x7f0000006000));
+            scope.spawn(|| assert_eq!(r.module_load(b"ptx\0").unwrap(), 0x7f0000006000));
             scope.spawn(|| assert_eq!(r.address_range(FROM).unwrap(), (TO, SIZE)));
         });
     }
@@ -578,7 +442,7 @@ fn a_driver_without_virtual_memory() {
         || {
             let r = opened();
             assert!(!r.has_virtual_memory() && r.table.cuMemMap.is_some());
-            for error in [r.mem_create(SIZE, &properties()).unwrap_err(), r.module_load(c"ptx").unwrap_err()] {
+            for error in [r.mem_create(SIZE, &properties()).unwrap_err(), r.module_load(b"ptx\0").unwrap_err()] {
                 assert_eq!(error.status, Status::TCUDA_ERROR_NOT_SUPPORTED, "{error}");
                 assert_says(&error.message, &["is not available", "libcudart.so.13"]);
             }

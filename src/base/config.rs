@@ -13,6 +13,18 @@ pub struct Variable {
 pub const VARIABLES: &[Variable] = &[
     Variable { name: "TCUDA_BACKEND", default: "cuda", meaning: "cuda, sim, or auto (cuda where there is a device, else sim)" },
     Variable { name: "TCUDA_CUDART_PATH", default: "", meaning: "the CUDA runtime library to load before any other" },
+    Variable { name: "TCUDA_NVRTC_PATH", default: "", meaning: "CUDA's run-time compiler (libnvrtc) to load before any other" },
+    Variable {
+        name: "TCUDA_CXX",
+        default: "",
+        meaning: "the C++ compiler that stands for it on the simulated device; else c++, g++ or clang++",
+    },
+    Variable { name: "TCUDA_JIT_CACHE", default: "1", meaning: "0: functions that were compiled at run time are not kept in files" },
+    Variable {
+        name: "TCUDA_JIT_CACHE_PATH",
+        default: "",
+        meaning: "the folder of these files; else tcuda/kernels in XDG_CACHE_HOME, or in ~/.cache",
+    },
     Variable { name: "TCUDA_ALLOC_CONF", default: "", meaning: "options of the caches of memory, as key:value,key:value" },
     Variable {
         name: "TCUDA_MEMORY_POISON",

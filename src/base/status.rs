@@ -41,6 +41,8 @@ pub enum tcuda_status_t {
     TCUDA_ERROR_VERSION_MISMATCH = 16,
     /// The call is right, but not now (already initialised, already owned, still in use).
     TCUDA_ERROR_INVALID_STATE = 17,
+    /// The compiler refused a source; the message has its log.
+    TCUDA_ERROR_COMPILATION = 18,
     /// Any other error of the CUDA runtime or driver; `tcuda_last_error_native` has its code.
     TCUDA_ERROR_CUDA = 30,
     /// Any other error of the operating system.
@@ -71,6 +73,7 @@ const LIST: &[(Status, &str, &str)] = &[
     (TCUDA_ERROR_BUFFER_TOO_SMALL, "TCUDA_ERROR_BUFFER_TOO_SMALL", "buffer too small"),
     (TCUDA_ERROR_VERSION_MISMATCH, "TCUDA_ERROR_VERSION_MISMATCH", "struct version not known"),
     (TCUDA_ERROR_INVALID_STATE, "TCUDA_ERROR_INVALID_STATE", "not possible in this state"),
+    (TCUDA_ERROR_COMPILATION, "TCUDA_ERROR_COMPILATION", "source does not compile"),
     (TCUDA_ERROR_CUDA, "TCUDA_ERROR_CUDA", "CUDA error"),
     (TCUDA_ERROR_SYSTEM, "TCUDA_ERROR_SYSTEM", "system error"),
     (TCUDA_ERROR_INTERNAL, "TCUDA_ERROR_INTERNAL", "internal error"),

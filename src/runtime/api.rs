@@ -535,11 +535,16 @@ impl Runtime {
         work()
     }
 
-    /// PTX or a cubin, into the current context.
-    pub fn module_load(&self, image: &CStr) -> Result<usize> {
+    /// PTX (which ends with a zero byte) or a cubin, into the current context.
+    pub fn module_load(&self, image: &[u8]) -> Result<usize> {
         let mut module = 0;
         call_if_there!(self.cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
         Ok(module)
+    }
+
+    /// What runs of it must be done.
+    pub fn module_unload(&self, module: usize) -> Result<()> {
+        call_if_there!(self.cuModuleUnload(module))
     }
 
     pub fn module_function(&self, module: usize, name: &str) -> Result<usize> {
@@ -574,6 +579,46 @@ impl Runtime {
             parameters.as_mut_ptr(),
             none
         ))
+    }
+
+    /// CUfunction_attribute by number.
+    pub fn function_attribute(&self, function: usize, attribute: i32) -> Result<i32> {
+        let mut value = 0;
+        call_if_there!(self.cuFuncGetAttribute(&mut value, attribute, function))?;
+        Ok(value)
+    }
+
+    pub fn set_function_attribute(&self, function: usize, attribute: i32, value: i32) -> Result<()> {
+        call_if_there!(self.cuFuncSetAttribute(function, attribute, value))
+    }
+
+    /// Bytes of each parameter. None: the driver is older than CUDA 12.4.
+    pub fn function_parameters(&self, function: usize) -> Result<Option<Vec<usize>>> {
+        let Some(ask) = self.table.cuFuncGetParamInfo else { return Ok(None) };
+        let mut sizes = Vec::new();
+        loop {
+            let (mut offset, mut size) = (0, 0);
+            match unsafe { ask(function, sizes.len(), &mut offset, &mut size) } {
+                code::SUCCESS => sizes.push(size),
+                // There is no such parameter.
+                code::INVALID_VALUE => return Ok(Some(sizes)),
+                other => return Err(self.error("cuFuncGetParamInfo", other)),
+            }
+        }
+    }
+
+    /// Blocks of so many threads that a multiprocessor runs at once.
+    pub fn occupancy(&self, function: usize, block: i32, shared: usize) -> Result<i32> {
+        let mut blocks = 0;
+        call_if_there!(self.cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function, block, shared))?;
+        Ok(blocks)
+    }
+
+    /// (blocks that fill the device, threads of a block with which it is fullest), with at most `limit` threads; 0 is no limit.
+    pub fn best_block(&self, function: usize, shared: usize, limit: i32) -> Result<(i32, i32)> {
+        let (mut grid, mut block) = (0, 0);
+        call_if_there!(self.cuOccupancyMaxPotentialBlockSize(&mut grid, &mut block, function, 0, shared, limit))?;
+        Ok((grid, block))
     }
 
     fn ready(&self, call: &'static str, code: Code) -> Result<bool> {

@@ -141,6 +141,13 @@ macro_rules! slots {
                 cuModuleUnload(module: usize);
                 cuLaunchKernel(function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                                shared: u32, stream: RawStream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+                cuFuncGetAttribute(value: *mut i32, attribute: i32, function: usize);
+                cuFuncSetAttribute(function: usize, attribute: i32, value: i32);
+                // Since CUDA 12.4.
+                cuFuncGetParamInfo(function: usize, index: usize, offset: *mut usize, size: *mut usize);
+                cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, function: usize, block: i32, shared: usize);
+                cuOccupancyMaxPotentialBlockSize(grid: *mut i32, block: *mut i32, function: usize, shared_of_block: usize, shared: usize,
+                                                 limit: i32);
             }
         }
     };

@@ -84,6 +84,26 @@ int cuModuleUnload(void *module) {
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    stream_t stream, void **parameters, void **extra) {
     NEEDS_CONTEXT;
-    CHECK(function == OTHER && gx == 1 && gy == 2 && gz == 3 && bx == 4 && by == 5 && bz == 6 && shared == 7 && stream == STREAM &&
+    CHECK(function == OTHER && gx == 1 && gy == 2 && gz == 3 && bx == 4 && by == 5 && bz == 6 && (shared == 7 || shared == 65536) && stream == STREAM &&
           *(int *)parameters[0] == 8 && !extra);
+}
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+    NEEDS_CONTEXT;
+    GIVE(function == OTHER, *value = attribute ? attribute * 10 : 1024);
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) {
+    NEEDS_CONTEXT;
+    CHECK(function == OTHER && attribute == 8 && value == 65536);
+}
+int cuFuncGetParamInfo(void *function, size_t index, size_t *offset, size_t *size) {
+    NEEDS_CONTEXT;
+    GIVE(function == OTHER && index < 2, (*offset = index * 8, *size = index ? 4 : 8));
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, void *function, int block, size_t shared) {
+    NEEDS_CONTEXT;
+    GIVE(function == OTHER && block == 256 && shared == 1024, *blocks = 3);
+}
+int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *function, size_t (*shared_of_block)(int), size_t shared, int limit) {
+    NEEDS_CONTEXT;
+    GIVE(function == OTHER && !shared_of_block && shared == 2048 && limit == 512, (*grid = 264, *block = 384));
 }

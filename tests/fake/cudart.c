@@ -75,7 +75,11 @@ int cudaSetDevice(int wanted) {
     return VERSION < 12000 ? 0 : bind();
 }
 int cudaDeviceSynchronize(void) { CHECK(1); }
-int cudaDeviceGetAttribute(int *value, int attribute, int of) { GIVE(attribute == 16 && of == 1, *value = 132); }
+int cudaDeviceGetAttribute(int *value, int attribute, int of) {
+    /* Multiprocessors, compute capability, shared memory of a block. */
+    int known = attribute == 16 ? 132 : attribute == 75 ? 9 : attribute == 97 ? 232448 : 0;
+    GIVE((known || attribute == 76) && of == 1, *value = known);
+}
 int cudaGetDeviceProperties(void *properties, int of) {
     size_t size = VERSION >= 13000 ? 1008 : 728;
     note(__func__);

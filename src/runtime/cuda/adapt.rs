@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// The runtime libraries, newest first: major version and SONAME. That of CUDA 11 ends in `.so.11.0` for all of 11.x.
 pub const RUNTIMES: [(i32, &str); 3] = [(13, "libcudart.so.13"), (12, "libcudart.so.12"), (11, "libcudart.so.11.0")];
 
+/// The run-time compilers, newest first, likewise. That of CUDA 11.2 and later is called 11.2.
+pub const COMPILERS: [(i32, &str); 3] = [(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12"), (11, "libnvrtc.so.11.2")];
+
 /// The driver. A symbol of it never changes its meaning: a new signature gets a new name.
 pub const DRIVER: &str = "libcuda.so.1";
 
@@ -56,4 +59,9 @@ bind_context_first! {
     cuModuleUnload(module: usize);
     cuLaunchKernel(function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
                    shared: u32, stream: RawStream, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+    cuFuncGetAttribute(value: *mut i32, attribute: i32, function: usize);
+    cuFuncSetAttribute(function: usize, attribute: i32, value: i32);
+    cuFuncGetParamInfo(function: usize, index: usize, offset: *mut usize, size: *mut usize);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, function: usize, block: i32, shared: usize);
+    cuOccupancyMaxPotentialBlockSize(grid: *mut i32, block: *mut i32, function: usize, shared_of_block: usize, shared: usize, limit: i32);
 }

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// Closed when dropped.
 pub struct Library(*mut c_void);
+// The loader is everybody's.
+unsafe impl Send for Library {}
+unsafe impl Sync for Library {}
 
 impl Library {
     /// Loads by file name (found as the loader finds libraries) or path. Err is the loader's own text.

@@ -1,5 +1,5 @@
 //! # runtime/cuda
-//! Owns:   the real libraries: which libcudart and libcuda are used, the table filled from them, what differs between their versions.
+//! Owns:   the real libraries: which libcudart, libcuda and libnvrtc are used, the table filled from them, what differs between their versions.
 //! Uses:   runtime::table and runtime::api, base.
 //! Never:  closes a library that is in use; falls back to the simulated device.
 //! Locks:  none; runtime::select lets one thread in.
@@ -7,6 +7,7 @@
 
 mod adapt;
 pub mod library;
+pub mod nvrtc;
 mod report;
 mod search;
 #[cfg(feature = "signatures")]
@@ -29,7 +30,7 @@ pub fn open() -> Result<Runtime> {
 pub fn open_with_local(local: &Path) -> Result<Runtime> {
     let driver = open_driver();
     let mut report = Report::new(&driver);
-    for place in search::places(local) {
+    for place in search::places(&search::RUNTIME, local) {
         let mut findings = Vec::new();
         for candidate in &place.candidates {
             match try_runtime(candidate, &place.name, &driver) {

@@ -1,10 +1,23 @@
-//! Where a CUDA runtime library is looked for, in order. Nothing is loaded here.
+//! Where a library of CUDA is looked for, in order. Nothing is loaded here.
 
-use super::adapt::RUNTIMES;
+use super::adapt::{COMPILERS, RUNTIMES};
 use crate::base::config;
 use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
+
+/// A library that is looked up.
+pub struct Wanted {
+    /// The variable that names a file.
+    variable: &'static str,
+    /// CUDA's major version and the name, newest first.
+    names: &'static [(i32, &'static str)],
+    /// Below `nvidia` in the packages of Python.
+    wheels: [&'static str; 2],
+}
+
+pub const RUNTIME: Wanted = Wanted { variable: "TCUDA_CUDART_PATH", names: &RUNTIMES, wheels: ["cu13/lib", "cuda_runtime/lib"] };
+pub const COMPILER: Wanted = Wanted { variable: "TCUDA_NVRTC_PATH", names: &COMPILERS, wheels: ["cu13/lib", "cuda_nvrtc/lib"] };
 
 /// One place, with the libraries to try there.
 pub struct Place {
@@ -29,49 +42,49 @@ pub enum How {
     Named,
     /// A file that exists.
     Found,
-    /// What TCUDA_CUDART_PATH says.
+    /// What the variable says.
     Given,
 }
 
-/// Every place, each looked up only when the one before had nothing. With TCUDA_CUDART_PATH there is no other place.
+/// Every place, each looked up only when the one before had nothing. Where the variable is set there is no other place.
 /// `local` is /usr/local.
-pub fn places(local: &Path) -> Box<dyn Iterator<Item = Place> + '_> {
-    if let Some(path) = config::get("TCUDA_CUDART_PATH") {
+pub fn places<'a>(wanted: &'a Wanted, local: &'a Path) -> Box<dyn Iterator<Item = Place> + 'a> {
+    if let Some(path) = config::get(wanted.variable) {
         let candidates = vec![Candidate { how: How::Given, file: path.into(), major: None }];
-        return Box::new(std::iter::once(Place { name: "TCUDA_CUDART_PATH".into(), candidates }));
+        return Box::new(std::iter::once(Place { name: wanted.variable.into(), candidates }));
     }
     let named = [("what the process has already", How::Loaded), ("the loader's path", How::Named)];
-    let folders: [fn(&Path) -> Place; 3] = [in_homes, in_toolkits, in_python];
-    Box::new(named.into_iter().map(by_name).chain(folders.into_iter().map(|place| place(local))))
+    let folders: [fn(&Wanted, &Path) -> Place; 3] = [in_homes, in_toolkits, in_python];
+    Box::new(named.into_iter().map(|place| by_name(wanted, place)).chain(folders.into_iter().map(|place| place(wanted, local))))
 }
 
-fn by_name((name, how): (&str, How)) -> Place {
-    let candidates = RUNTIMES.iter().map(|(major, soname)| Candidate { how, file: soname.into(), major: Some(*major) }).collect();
+fn by_name(wanted: &Wanted, (name, how): (&str, How)) -> Place {
+    let candidates = wanted.names.iter().map(|(major, soname)| Candidate { how, file: soname.into(), major: Some(*major) }).collect();
     Place { name: name.into(), candidates }
 }
 
-fn in_homes(_local: &Path) -> Place {
+fn in_homes(wanted: &Wanted, _local: &Path) -> Place {
     let set: Vec<(&str, PathBuf)> = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| Some((name, variable(name)?))).collect();
     if set.is_empty() {
         return Place { name: "CUDA_HOME and CUDA_PATH (not set)".into(), candidates: Vec::new() };
     }
     let names: Vec<String> = set.iter().map(|(name, path)| format!("{name}={}", path.display())).collect();
-    in_folders(names.join(", "), set.iter().flat_map(|(_, home)| libraries_of(home)))
+    in_folders(wanted, names.join(", "), set.iter().flat_map(|(_, home)| libraries_of(home)))
 }
 
-fn in_toolkits(local: &Path) -> Place {
-    in_folders(format!("{}/cuda*", local.display()), toolkits(local).iter().flat_map(|home| libraries_of(home)))
+fn in_toolkits(wanted: &Wanted, local: &Path) -> Place {
+    in_folders(wanted, format!("{}/cuda*", local.display()), toolkits(local).iter().flat_map(|home| libraries_of(home)))
 }
 
-fn in_python(local: &Path) -> Place {
+fn in_python(wanted: &Wanted, local: &Path) -> Place {
     let prefixes = prefixes(local);
     let names: Vec<String> = prefixes.iter().map(|prefix| prefix.display().to_string()).collect();
     let name = format!("Python environments (lib and the packages' nvidia/*/lib) under {}", names.join(", "));
-    in_folders(name, prefixes.iter().flat_map(|prefix| wheels(prefix)))
+    in_folders(wanted, name, prefixes.iter().flat_map(|prefix| wheels(wanted, prefix)))
 }
 
-/// The runtime libraries in these folders, newest first within a folder; a folder that is reached in several ways counts once.
-fn in_folders(name: String, folders: impl Iterator<Item = PathBuf>) -> Place {
+/// The libraries in these folders, newest first within a folder; a folder that is reached in several ways counts once.
+fn in_folders(wanted: &Wanted, name: String, folders: impl Iterator<Item = PathBuf>) -> Place {
     let mut seen = Vec::new();
     let mut candidates = Vec::new();
     for folder in folders {
@@ -80,10 +93,10 @@ fn in_folders(name: String, folders: impl Iterator<Item = PathBuf>) -> Place {
             continue;
         }
         seen.push(real);
-        for (major, soname) in RUNTIMES {
+        for (major, soname) in wanted.names {
             let file = folder.join(soname);
             if file.exists() {
-                candidates.push(Candidate { how: How::Found, file, major: Some(major) });
+                candidates.push(Candidate { how: How::Found, file, major: Some(*major) });
             }
         }
     }
@@ -128,8 +141,8 @@ fn prefixes(local: &Path) -> Vec<PathBuf> {
     kept
 }
 
-/// The folders that NVIDIA's wheels put libcudart into, under one prefix.
-fn wheels(prefix: &Path) -> Vec<PathBuf> {
+/// The folders that NVIDIA's wheels put the library into, under one prefix.
+fn wheels(wanted: &Wanted, prefix: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for library in libraries_of(prefix) {
         // Conda has the library beside Python's own.
@@ -139,7 +152,7 @@ fn wheels(prefix: &Path) -> Vec<PathBuf> {
         for version in entries(&library).iter().filter(|name| name.starts_with("python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 let nvidia = library.join(version).join(packages).join("nvidia");
-                found.extend([nvidia.join("cu13/lib"), nvidia.join("cuda_runtime/lib")]);
+                found.extend(wanted.wheels.map(|folder| nvidia.join(folder)));
             }
         }
     }
@@ -183,7 +196,7 @@ mod tests {
     fn a_folder_is_searched_once_and_from_the_newest() {
         let root = scratch("folders", &["real/libcudart.so.12", "real/libcudart.so.11.0", "real/libcudart.so.10"]);
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
-        let place = in_folders("x".into(), ["none", "real", "link"].into_iter().map(|folder| root.join(folder)));
+        let place = in_folders(&RUNTIME, "x".into(), ["none", "real", "link"].into_iter().map(|folder| root.join(folder)));
         let files: Vec<_> = place.candidates.iter().map(|c| (c.file.strip_prefix(&root).unwrap().to_str().unwrap(), c.major)).collect();
         assert_eq!(files, [("real/libcudart.so.12", Some(12)), ("real/libcudart.so.11.0", Some(11))]);
         std::fs::remove_dir_all(root).unwrap();
@@ -201,7 +214,9 @@ mod tests {
                 "lib/ruby/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12",
             ],
         );
-        let mut majors: Vec<_> = in_folders("x".into(), wheels(&root).into_iter()).candidates.iter().map(|c| c.major.unwrap()).collect();
+        assert_eq!(wheels(&COMPILER, &root).len(), wheels(&RUNTIME, &root).len());
+        let mut majors: Vec<_> =
+            in_folders(&RUNTIME, "x".into(), wheels(&RUNTIME, &root).into_iter()).candidates.iter().map(|c| c.major.unwrap()).collect();
         majors.sort();
         assert_eq!(majors, [11, 12, 12, 13]);
         std::fs::remove_dir_all(root).unwrap();

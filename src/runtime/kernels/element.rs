@@ -4,7 +4,7 @@ use crate::base::dtype::DType;
 
 /// What tcuda computes with; the order is that of `Type` in kernels/tensor.cu.
 #[repr(u32)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Element {
     Bool,
     U8,

@@ -4,11 +4,13 @@
 //! value. Its twin takes the same struct and does the same work on the host; `launch` is the only place that knows which of the two
 //! runs. To add a family: its `.cu` file, `kernels/build.py`, a file here with the struct, the kernels and the twins.
 
+pub mod compiled;
 pub mod element;
 mod plan;
 pub mod tensor;
 
-pub use plan::{Dim, Plan};
+pub use plan::{Dim, MAX_DIMS, Plan};
+pub use tensor::Divider;
 
 use super::api::Runtime;
 use super::sim;
@@ -16,7 +18,7 @@ use super::table::{Address, RawStream};
 use crate::base::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 
 /// One module a device, loaded when the first of its kernels is launched there.
 pub struct Family {
@@ -60,8 +62,7 @@ impl Family {
         let damaged = || Error::internal(format!("the PTX of the kernel family '{}' does not decompress", self.name));
         let mut ptx = miniz_oxide::inflate::decompress_to_vec_zlib(self.image).map_err(|_| damaged())?;
         ptx.push(0);
-        let ptx = CStr::from_bytes_with_nul(&ptx).map_err(|_| damaged())?;
-        let module = runtime.outside_capture(|| runtime.module_load(ptx)).map_err(|error| {
+        let module = runtime.outside_capture(|| runtime.module_load(&ptx)).map_err(|error| {
             let what = format!("The kernels '{}' of tcuda cannot be loaded on device {device}", self.name);
             error.context(what).on_device(device)
         })?;

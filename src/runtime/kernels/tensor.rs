@@ -27,10 +27,10 @@ pub enum Work {
 /// n / size = (high word of n * magic + n) >> shift, for n below 2^31.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Divider {
-    size: u32,
-    magic: u32,
-    shift: u32,
+pub struct Divider {
+    pub size: u32,
+    pub magic: u32,
+    pub shift: u32,
 }
 
 /// The argument of every kernel of the family, as in kernels/tensor.cu.
@@ -73,7 +73,7 @@ static CONVERT: Kernel<Walk> = Kernel::new(&FAMILY, "tcuda_convert", convert_twi
 static CONVERT_FLAT: Kernel<Walk> = Kernel::new(&FAMILY, "tcuda_convert_flat", convert_twin);
 
 impl Divider {
-    fn new(size: u32) -> Divider {
+    pub fn new(size: u32) -> Divider {
         let shift = size.next_power_of_two().trailing_zeros();
         let magic = (((1u64 << shift) - u64::from(size)) << 32) / u64::from(size) + 1;
         Divider { size, magic: magic as u32, shift }

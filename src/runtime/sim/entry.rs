@@ -600,3 +600,35 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> Code {
     refuse(Slot::cuLaunchKernel)
 }
+
+pub unsafe extern "C" fn cuFuncGetAttribute(_value: *mut i32, _attribute: i32, _function: usize) -> Code {
+    refuse(Slot::cuFuncGetAttribute)
+}
+
+pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: i32, _value: i32) -> Code {
+    refuse(Slot::cuFuncSetAttribute)
+}
+
+pub unsafe extern "C" fn cuFuncGetParamInfo(_function: usize, _index: usize, _offset: *mut usize, _size: *mut usize) -> Code {
+    refuse(Slot::cuFuncGetParamInfo)
+}
+
+pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    _blocks: *mut i32,
+    _function: usize,
+    _block: i32,
+    _shared: usize,
+) -> Code {
+    refuse(Slot::cuOccupancyMaxActiveBlocksPerMultiprocessor)
+}
+
+pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
+    _grid: *mut i32,
+    _block: *mut i32,
+    _function: usize,
+    _shared_of_block: usize,
+    _shared: usize,
+    _limit: i32,
+) -> Code {
+    refuse(Slot::cuOccupancyMaxPotentialBlockSize)
+}

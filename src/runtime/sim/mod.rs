@@ -11,12 +11,14 @@
 //! stream      queues of work                  thread      what each thread has
 //! memory vmm host small peer mem_pool         device      what it looks like
 //! os          pages                           shuffle     the seeded order
+//! compiler    of run-time sources, by the host's C++ compiler
 //! ```
 //!
 //! Without a seed an idle stream does its work at once on the calling thread, except host functions. Work that has to wait, and all work
 //! under a seed, is done by threads. Capture and IPC have their place in `stream` (a stream that captures keeps its work instead of
 //! doing it) and in `vmm` (physical memory is a file); `cudaStreamIsCapturing` answers none.
 
+pub mod compiler;
 mod copy;
 mod device;
 mod entry;
