@@ -82,6 +82,20 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_GEOMETRY_NAMED (1)
 #define TCUDA_GEOMETRY_PORTABLE (2)
 
+/* Kinds of tcuda_jit_scalar_t. */
+#define TCUDA_SCALAR_BOOL (0)
+#define TCUDA_SCALAR_INTEGER (1)
+#define TCUDA_SCALAR_REAL (2)
+#define TCUDA_SCALAR_COMPLEX (3)
+
+/* Kinds of tcuda_argument_t. */
+#define TCUDA_ARGUMENT_POINTER (0)
+#define TCUDA_ARGUMENT_I32 (1)
+#define TCUDA_ARGUMENT_I64 (2)
+#define TCUDA_ARGUMENT_F32 (3)
+#define TCUDA_ARGUMENT_F64 (4)
+#define TCUDA_ARGUMENT_BYTES (5)
+
 /* Levels of tcuda_log_fn_t. */
 #define TCUDA_LOG_ERROR (1)
 #define TCUDA_LOG_WARNING (2)
@@ -100,6 +114,8 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_SNAPSHOT_SEGMENT_INIT {sizeof(tcuda_snapshot_segment_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0}
 #define TCUDA_SNAPSHOT_BLOCK_INIT {sizeof(tcuda_snapshot_block_t), 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), 0, 0, 0, 0, 0}
+#define TCUDA_KERNEL_ATTRIBUTES_INIT {sizeof(tcuda_kernel_attributes_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -184,6 +200,10 @@ enum tcuda_status_t
      */
     TCUDA_ERROR_INVALID_STATE = 17,
     /**
+     * The compiler refused a source; the message has its log.
+     */
+    TCUDA_ERROR_COMPILATION = 18,
+    /**
      * Any other error of the CUDA runtime or driver; `tcuda_last_error_native` has its code.
      */
     TCUDA_ERROR_CUDA = 30,
@@ -237,6 +257,21 @@ typedef int32_t tcuda_tensor_origin_t;
  * Only ever a pointer to it.
  */
 typedef struct tcuda_generator tcuda_generator;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_jit tcuda_jit;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_kernel tcuda_kernel;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_kernel_module tcuda_kernel_module;
 
 /**
  * Only ever a pointer to it.
@@ -859,6 +894,136 @@ typedef struct tcuda_philox_state_t {
      */
     int32_t reserved;
 } tcuda_philox_state_t;
+
+/**
+ * A compiled function. Not a pointer to anything.
+ */
+typedef struct tcuda_jit *tcuda_jit_t;
+
+/**
+ * An extra argument of a compiled function: a number that is the same for all elements.
+ */
+typedef struct tcuda_jit_scalar_t {
+    /**
+     * By which a call sets it.
+     */
+    const char *name;
+    /**
+     * TCUDA_SCALAR_BOOL, _INTEGER, _REAL or _COMPLEX.
+     */
+    int32_t kind;
+    /**
+     * Of a bool (0 or 1) and an integer.
+     */
+    int64_t integer;
+    /**
+     * Of a real and of a complex number.
+     */
+    double real;
+    /**
+     * Of a complex number.
+     */
+    double imag;
+} tcuda_jit_scalar_t;
+
+/**
+ * A compiled source. Not a pointer to anything.
+ */
+typedef struct tcuda_kernel_module *tcuda_kernel_module_t;
+
+/**
+ * How a source is compiled. All zero: as C++17, with the name "kernel.cu", and kernels that are extern "C".
+ */
+typedef struct tcuda_kernel_options_t {
+    size_t struct_size;
+    /**
+     * As messages call the source; NULL: "kernel.cu".
+     */
+    const char *name;
+    /**
+     * Options of NVRTC ("-DN=4", "-I/usr/local/cuda/include", "--use_fast_math"); the architecture is the device's.
+     */
+    const char *const *options;
+    size_t option_count;
+    /**
+     * Expressions that name kernels which are not extern "C" ("scale<float>", "space::kernel"); by them tcuda_kernel_get finds them.
+     */
+    const char *const *names;
+    size_t name_count;
+} tcuda_kernel_options_t;
+
+/**
+ * A kernel of a compiled source, which ends with it. Not a pointer to anything.
+ */
+typedef struct tcuda_kernel *tcuda_kernel_t;
+
+/**
+ * A value that a kernel takes.
+ */
+typedef union tcuda_argument_value_t {
+    /**
+     * Of TCUDA_ARGUMENT_POINTER: an address, which the kernel gets. Of TCUDA_ARGUMENT_BYTES: where the bytes are, which it gets.
+     */
+    const void *pointer;
+    int32_t i32;
+    int64_t i64;
+    float f32;
+    double f64;
+} tcuda_argument_value_t;
+
+/**
+ * An argument of a launch.
+ */
+typedef struct tcuda_argument_t {
+    /**
+     * TCUDA_ARGUMENT_POINTER, _I32, _I64, _F32, _F64 or _BYTES.
+     */
+    int32_t kind;
+    /**
+     * Of TCUDA_ARGUMENT_BYTES: how many, such as the size of a struct; else 0.
+     */
+    size_t size;
+    union tcuda_argument_value_t value;
+} tcuda_argument_t;
+
+/**
+ * What the compiler made of a kernel.
+ */
+typedef struct tcuda_kernel_attributes_t {
+    size_t struct_size;
+    /**
+     * Threads that a block can have at most.
+     */
+    int32_t max_threads;
+    /**
+     * Registers of a thread.
+     */
+    int32_t registers;
+    /**
+     * Bytes of shared memory of a block, without dynamic ones.
+     */
+    int32_t shared;
+    /**
+     * Bytes of constant memory of the user's.
+     */
+    int32_t constant;
+    /**
+     * Bytes of local memory of a thread: what did not fit its registers.
+     */
+    int32_t local;
+    /**
+     * Bytes of dynamic shared memory that a launch can have so far; more is allowed for when a launch asks for it.
+     */
+    int32_t max_dynamic_shared;
+    /**
+     * 90 is 9.0.
+     */
+    int32_t ptx_version;
+    /**
+     * 90 is 9.0.
+     */
+    int32_t binary_version;
+} tcuda_kernel_attributes_t;
 
 /**
  * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
@@ -2315,6 +2480,178 @@ tcuda_status_t tcuda_seed_all(uint64_t *seed);
  * The seed that the current device's default generator has now (torch.cuda.initial_seed).
  */
 tcuda_status_t tcuda_initial_seed(uint64_t *seed);
+
+/* ==== Compiled functions ======================================================================================================
+ * A function of one element, written in C++, that runs over whole tensors (torch.cuda.jiterator): a template that is compiled when it meets
+ * tensors of new types, by NVRTC on a real device and by the system's C++ compiler on the simulated one. What was compiled is kept in
+ * memory and in files (TCUDA_JIT_CACHE_PATH); docs/JIT.md has what a source may use. The work is enqueued on a stream of the tensors'
+ * device; only the first call for new types waits, for the compiler.
+ */
+
+/**
+ * Makes a function of one output (torch.cuda.jiterator._create_jit_fn). The source is read, and compiled at the first call.
+ *
+ * @param jit            gets the function; to be destroyed.
+ * @param source         C++: template functions, the last of which is called, as
+ *                       `template <typename T> T axpy(T x, T y, T a) { return a * x + y; }`. Those before it are helpers.
+ * @param scalars        the extra arguments, which are its last parameters, in order, with their default values. May be NULL.
+ * @param scalar_count   at most 16.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also for a source that is no such function; the message shows the place.
+ */
+tcuda_status_t tcuda_jit_create(tcuda_jit_t *jit, const char *source, const tcuda_jit_scalar_t *scalars, size_t scalar_count);
+
+/**
+ * The same with 1 to 8 outputs (torch.cuda.jiterator._create_multi_output_jit_fn): references, behind the extra arguments, of a function
+ * that returns void: `template <typename T> void both(T x, T y, T &sum, T &difference) { sum = x + y; difference = x - y; }`.
+ *
+ * @param jit            gets the function; to be destroyed.
+ * @param source         as in tcuda_jit_create.
+ * @param outputs        their number.
+ * @param scalars        as in tcuda_jit_create.
+ * @param scalar_count   at most 16.
+ */
+tcuda_status_t tcuda_jit_create_multi_output(tcuda_jit_t *jit,
+                                             const char *source,
+                                             int32_t outputs,
+                                             const tcuda_jit_scalar_t *scalars,
+                                             size_t scalar_count);
+
+/**
+ * Ends a function. Work that it enqueued goes on, and what was compiled is kept.
+ */
+tcuda_status_t tcuda_jit_destroy(tcuda_jit_t jit);
+
+/**
+ * Calls a function and makes its outputs: new tensors of the shape that the inputs are broadcast to and of their common type, in their
+ * order of dimensions.
+ *
+ * The common type is torch's (torch.result_type): tensors with dimensions decide, one without counts only where it is of a higher category
+ * (bool, integer, real, complex). Inputs are converted to it as they are loaded. The function's T is that type, for float16 and bfloat16 it is float, as
+ * in torch.
+ *
+ * @param jit            the function.
+ * @param outputs        gets the tensors, as many as the function has; each to be destroyed.
+ * @param inputs         1 to 8 tensors of one device, with any strides.
+ * @param input_count    as many as the function takes.
+ * @param scalars        the extra arguments that are not to have their default values. May be NULL.
+ * @param scalar_count   their number.
+ * @param stream         of the tensors' device.
+ * @return TCUDA_ERROR_COMPILATION: the message has the compiler's log. TCUDA_ERROR_NOT_SUPPORTED: also where there is no compiler; the
+ * message says what was looked for and where. TCUDA_ERROR_INVALID_ARGUMENT: also for shapes that cannot be broadcast, tensors on different devices
+ * or on the CPU, and unknown extra arguments. TCUDA_ERROR_OUT_OF_MEMORY.
+ */
+tcuda_status_t tcuda_jit_call(tcuda_jit_t jit,
+                              tcuda_managed_tensor_t **outputs,
+                              const tcuda_tensor_t *const *inputs,
+                              size_t input_count,
+                              const tcuda_jit_scalar_t *scalars,
+                              size_t scalar_count,
+                              tcuda_stream_t stream);
+
+/**
+ * Calls a function with outputs that are there already, of the shape that the inputs are broadcast to.
+ *
+ * Their types may be others than the common one, where torch casts (torch.can_cast): a number may lose size and precision, but no complex
+ * number becomes real, no real one an integer, and nothing else a bool. An output may be an input with the same strides (in place); it may
+ * not overlap one otherwise, nor another output.
+ *
+ * @param jit            the function.
+ * @param outputs        the tensors, as many as the function has, with any strides; no two indices may mean one element.
+ * @param output_count   their number.
+ * @param inputs, input_count, scalars, scalar_count, stream   as in tcuda_jit_call.
+ */
+tcuda_status_t tcuda_jit_call_out(tcuda_jit_t jit,
+                                  const tcuda_tensor_t *const *outputs,
+                                  size_t output_count,
+                                  const tcuda_tensor_t *const *inputs,
+                                  size_t input_count,
+                                  const tcuda_jit_scalar_t *scalars,
+                                  size_t scalar_count,
+                                  tcuda_stream_t stream);
+
+/* ==== Kernels from source =====================================================================================================
+ * A whole source of CUDA, compiled at run time by NVRTC (torch.cuda._compile_kernel), with any number of kernels, which are launched with
+ * typed arguments. A module is for one device. Memory that a launch uses is the caller's to keep: a block of tcuda's cache that another
+ * stream than its own uses is made known with tcuda_record_stream. The simulated device runs no whole kernels: there
+ * tcuda_kernel_compile answers TCUDA_ERROR_NOT_SUPPORTED.
+ */
+
+/**
+ * Compiles a source of CUDA for a device (torch.cuda._compile_kernel).
+ *
+ * @param module   gets the module; to be destroyed.
+ * @param source   CUDA C++. NVRTC has no headers of its own; those of an installed toolkit are reached by an option "-I".
+ * @param device   -1 for the current one.
+ * @param options  NULL for all zero.
+ * @return TCUDA_ERROR_COMPILATION: the message has the compiler's log and the line. TCUDA_ERROR_NOT_SUPPORTED: there is no NVRTC (the
+ * message says what was looked for and where), or the device is simulated.
+ */
+tcuda_status_t tcuda_kernel_compile(tcuda_kernel_module_t *module,
+                                    const char *source,
+                                    int32_t device,
+                                    const tcuda_kernel_options_t *options);
+
+/**
+ * Ends a module and its kernels. Their launches must be done.
+ */
+tcuda_status_t tcuda_kernel_module_destroy(tcuda_kernel_module_t module);
+
+/**
+ * A kernel of a module (cuModuleGetFunction). It is not destroyed: it ends with its module.
+ *
+ * @param kernel   gets the kernel.
+ * @param module   the module.
+ * @param name     of an extern "C" kernel, or one of options->names as it was given.
+ */
+tcuda_status_t tcuda_kernel_get(tcuda_kernel_t *kernel, tcuda_kernel_module_t module, const char *name);
+
+/**
+ * Enqueues a kernel (cuLaunchKernel), on its module's device, whatever device is current.
+ *
+ * @param kernel           the kernel.
+ * @param grid             three numbers of blocks; those not needed are 1.
+ * @param block            three numbers of threads.
+ * @param shared           bytes of dynamic shared memory; above 48 KiB too, as far as the device has it.
+ * @param arguments        the kernel's, in order; read before the call returns. Their number and sizes are checked where the driver knows them (CUDA 12.4).
+ * @param argument_count   their number.
+ * @param stream           of the module's device.
+ */
+tcuda_status_t tcuda_kernel_launch(tcuda_kernel_t kernel,
+                                   const uint32_t *grid,
+                                   const uint32_t *block,
+                                   size_t shared,
+                                   const tcuda_argument_t *arguments,
+                                   size_t argument_count,
+                                   tcuda_stream_t stream);
+
+/**
+ * How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor).
+ *
+ * @param blocks   gets the number.
+ * @param kernel   the kernel.
+ * @param block    threads of a block.
+ * @param shared   bytes of dynamic shared memory of a block.
+ */
+tcuda_status_t tcuda_kernel_occupancy(int32_t *blocks, tcuda_kernel_t kernel, int32_t block, size_t shared);
+
+/**
+ * The size of a block with which the device is fullest (cuOccupancyMaxPotentialBlockSize).
+ *
+ * @param grid     gets the number of such blocks that fill the device.
+ * @param block    gets the threads of a block.
+ * @param kernel   the kernel.
+ * @param shared   bytes of dynamic shared memory of a block.
+ * @param limit    the most threads that a block may have; 0: no limit.
+ */
+tcuda_status_t tcuda_kernel_best_block(int32_t *grid, int32_t *block, tcuda_kernel_t kernel, size_t shared, int32_t limit);
+
+/**
+ * What the compiler made of a kernel (cuFuncGetAttribute).
+ *
+ * @param attributes  its struct_size is set before.
+ * @param kernel      the kernel.
+ */
+tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_attributes_t *attributes, tcuda_kernel_t kernel);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

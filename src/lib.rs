@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
-//! random                                                             features
+//! jit       random                                                   features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -18,6 +18,7 @@ pub mod capi;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod jit;
 pub mod memory;
 pub mod random;
 pub mod runtime;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// The rooms from the bottom to the top. A room uses only rooms of the lines above its own.
 const LAYERS: &[&[&str]] =
-    &[&["base"], &["runtime"], &["device"], &["stream"], &["event"], &["memory"], &["copy"], &["tensor"], &["random"], &["capi"]];
+    &[&["base"], &["runtime"], &["device"], &["stream"], &["event"], &["memory"], &["copy"], &["tensor"], &["random", "jit"], &["capi"]];
 
 /// Where `unsafe` may stand: whole rooms, and single files with the reason.
 const UNSAFE_ROOMS: &[&str] = &["capi", "runtime"];

@@ -163,6 +163,13 @@ impl<T> Out<T> {
     pub fn write(self, value: T) {
         unsafe { self.0.as_ptr().write(value) }
     }
+
+    /// Of a list that has room for all of them.
+    pub fn write_all(self, values: impl Iterator<Item = T>) {
+        for (at, value) in values.enumerate() {
+            unsafe { self.0.as_ptr().add(at).write(value) }
+        }
+    }
 }
 
 #[cold]

@@ -129,6 +129,11 @@ pub fn empty(device: i32, dtype: DType, shape: &[i64], handle: usize) -> Result<
     make(target_of(device, handle)?, dtype, shape, strides::contiguous(shape))
 }
 
+/// Uninitialised, on a device, with strides that leave no gaps.
+pub fn empty_strided(device: i32, dtype: DType, shape: &[i64], strides: Vec<i64>, handle: usize) -> Result<Owned> {
+    make(Target::Device(device, handle), dtype, shape, strides)
+}
+
 fn target_of(device: i32, handle: usize) -> Result<Target> {
     if device == device::CPU { Ok(Target::Host) } else { Ok(Target::Device(device::resolve(device)?, handle)) }
 }

@@ -14,5 +14,6 @@ mod view;
 
 pub use copying::copy;
 pub use fill::fill;
-pub use make::{Origin, Owned, alias, empty, empty_like, pin, to};
+pub use make::{Origin, Owned, alias, empty, empty_like, empty_strided, pin, to};
+pub use strides::{common_shape, like_all};
 pub use view::{Parts, View, check_ndim};

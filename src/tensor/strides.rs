@@ -27,22 +27,47 @@ pub fn like(shape: &[i64], strides: &[i64]) -> Vec<i64> {
     if is_dense(shape, strides) {
         return strides.to_vec();
     }
-    // The innermost first. A stride of 0 says nothing about the order, so this is an insertion among comparable dimensions only.
+    in_order(shape, &[strides])
+}
+
+/// What torch gives the result of several tensors of one shape, when it makes it: their common order if they are alike, else packed in
+/// the order of the first of them that tells.
+pub fn like_all(shape: &[i64], tensors: &[&[i64]]) -> Vec<i64> {
+    let packed = contiguous(shape);
+    let agree = |strides: &[i64], other: &[i64]| shape.iter().zip(strides.iter().zip(other)).all(|(size, (a, b))| *size == 1 || a == b);
+    match tensors.split_first() {
+        None => packed,
+        Some(_) if tensors.iter().all(|strides| agree(strides, &packed)) => packed,
+        Some((first, rest)) if rest.iter().all(|strides| *strides == *first) && is_dense(shape, first) => first.to_vec(),
+        _ => in_order(shape, tensors),
+    }
+}
+
+/// Packed, by the order of the given strides.
+fn in_order(shape: &[i64], tensors: &[&[i64]]) -> Vec<i64> {
+    use std::cmp::Ordering::*;
+    // How two dimensions are to lie: Greater, they have to be exchanged. A stride of 0 says nothing about the order.
+    let compare = |inner: usize, outer: usize| {
+        let told = tensors.iter().filter(|strides| strides[inner] != 0 && strides[outer] != 0);
+        told.map(|strides| match strides[inner].cmp(&strides[outer]) {
+            Equal if shape[inner] > shape[outer] => Greater,
+            order => order,
+        })
+        .find(|order| *order != Equal)
+        .unwrap_or(Equal)
+    };
+    // The innermost first; an insertion among comparable dimensions only.
     let mut order: Vec<usize> = (0..shape.len()).rev().collect();
     for next in 1..order.len() {
         let mut at = next;
         for before in (0..next).rev() {
-            let (inner, outer) = (order[before], order[at]);
-            if strides[inner] == 0 || strides[outer] == 0 {
-                continue;
-            }
-            match (strides[inner], shape[inner]).cmp(&(strides[outer], shape[outer])) {
-                std::cmp::Ordering::Greater => {
+            match compare(order[before], order[at]) {
+                Greater => {
                     order.swap(before, at);
                     at = before;
                 }
-                std::cmp::Ordering::Less if strides[inner] < strides[outer] => break,
-                _ => {}
+                Less => break,
+                Equal => {}
             }
         }
     }
@@ -53,6 +78,22 @@ pub fn like(shape: &[i64], strides: &[i64]) -> Vec<i64> {
         next = next.saturating_mul(shape[dim].max(1));
     }
     packed
+}
+
+/// The shape that several are broadcast to. Err: the dimension of the result, counted from the last, in which two do not go together.
+pub fn common_shape(a: &[i64], b: &[i64]) -> Result<Vec<i64>, usize> {
+    let (long, short) = if a.len() >= b.len() { (a, b) } else { (b, a) };
+    let mut shape = long.to_vec();
+    for (back, size) in short.iter().rev().enumerate() {
+        let wide = &mut shape[long.len() - 1 - back];
+        match (*wide, *size) {
+            (one, other) if one == other => {}
+            (1, other) => *wide = other,
+            (_, 1) => {}
+            _ => return Err(back),
+        }
+    }
+    Ok(shape)
 }
 
 /// The strides that make `shape` look like `target`, by torch's rules; None where the shapes do not go together.
@@ -92,6 +133,30 @@ mod tests {
         assert_eq!(like(&[2, 3], &[0, 1]), [3, 1]);
         assert_eq!(like(&[3, 2], &[1, 0]), [2, 1]);
         assert_eq!(like(&[4, 2], &[0, 0]), [2, 1]);
+    }
+
+    /// Worked out by torch.add(torch.empty_strided(shape, a), torch.empty_strided(shape, b)).stride().
+    #[test]
+    fn results_of_several_keep_a_common_order() {
+        let of = |shape: &[i64], tensors: &[&[i64]]| like_all(shape, tensors);
+        assert_eq!(of(&[2, 3], &[&[3, 1], &[3, 1]]), [3, 1]);
+        assert_eq!(of(&[2, 3], &[&[1, 2], &[1, 2]]), [1, 2]);
+        assert_eq!(of(&[2, 3], &[&[3, 1], &[1, 2]]), [3, 1]);
+        assert_eq!(of(&[2, 3], &[&[1, 2], &[3, 1]]), [1, 2]);
+        assert_eq!(of(&[2, 3], &[&[0, 0], &[1, 2]]), [1, 2]);
+        assert_eq!(of(&[1, 3], &[&[7, 1], &[9, 1]]), [3, 1]);
+        assert_eq!(of(&[2, 3, 4], &[&[12, 0, 3], &[12, 4, 1]]), [12, 4, 1]);
+        assert_eq!(of(&[], &[&[], &[]]), []);
+    }
+
+    #[test]
+    fn shapes_are_broadcast_to_each_other() {
+        assert_eq!(common_shape(&[3, 1], &[2, 1, 4]), Ok(vec![2, 3, 4]));
+        assert_eq!(common_shape(&[], &[5]), Ok(vec![5]));
+        assert_eq!(common_shape(&[0], &[1]), Ok(vec![0]));
+        assert_eq!(common_shape(&[2, 3], &[2, 1]), Ok(vec![2, 3]));
+        assert_eq!(common_shape(&[2, 3], &[4, 3]), Err(1));
+        assert_eq!(common_shape(&[0], &[2]), Err(0));
     }
 
     #[test]

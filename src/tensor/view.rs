@@ -183,6 +183,12 @@ impl View {
         Ok(View { shape: target.to_vec(), strides, ..self.clone() })
     }
 
+    /// The same where it is known that the shapes go together.
+    pub fn expand(&self, target: &[i64]) -> View {
+        let strides = strides::broadcast(&self.shape, &self.strides, target).unwrap_or_else(|| self.strides.clone());
+        View { shape: target.to_vec(), strides, ..self.clone() }
+    }
+
     /// For a destination: no two indices may mean one element.
     pub fn check_writable(&self, name: &str) -> Result<()> {
         let repeats = self.shape.iter().zip(&self.strides).any(|(size, stride)| *size > 1 && *stride == 0);

@@ -43,6 +43,8 @@ pub enum Capability {
     AsyncAllocations,
     /// Segments that grow in small steps; TCUDA_ALLOC_CONF=expandable_segments:False takes them away.
     VirtualMemory,
+    /// A compiler of functions at run time: NVRTC, or the system's for the simulated device.
+    Compiler,
 }
 
 impl Capability {
@@ -53,6 +55,7 @@ impl Capability {
             Capability::Faults => "faults",
             Capability::VirtualMemory => "virtual-memory",
             Capability::AsyncAllocations => "async-allocations",
+            Capability::Compiler => "run-time-compiler",
         }
     }
 
@@ -66,6 +69,9 @@ impl Capability {
             }
             Capability::AsyncAllocations => tcuda::runtime::runtime()
                 .is_ok_and(|runtime| runtime.has_async_allocations() && runtime.device_attribute(115, 0).is_ok_and(|has| has == 1)),
+            Capability::Compiler => {
+                tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::compile::Compiler::of(runtime, 0).is_ok())
+            }
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }
@@ -149,6 +155,8 @@ pub fn device() -> i32 {
 
 /// Starts tcuda with TCUDA_BACKEND, else auto; the backend's name.
 pub fn start() -> Result<String, String> {
+    // What is compiled here is nobody's to keep.
+    tcuda::base::config::set("TCUDA_JIT_CACHE", "0".into());
     let auto = tcuda_init_options_t {
         struct_size: size_of::<tcuda_init_options_t>(),
         backend: if std::env::var_os("TCUDA_BACKEND").is_some() { std::ptr::null() } else { c"auto".as_ptr() },

@@ -15,6 +15,7 @@ mod event;
 mod fault;
 mod generators;
 mod init;
+mod jit;
 mod kit;
 mod memory;
 mod order;
@@ -52,6 +53,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
     ("generators", generators::TESTS),
+    ("jit", jit::TESTS),
     ("fault", fault::TESTS),
 ];
 

@@ -58,7 +58,7 @@ def parameter(text, where):
 
 
 def tidy(text):
-    text = re.sub(r"\b(struct|enum)\s+", "", text)
+    text = re.sub(r"\b(struct|union|enum)\s+", "", text)
     return re.sub(r"\s+", " ", text.replace("*", " * ")).strip()
 
 
@@ -80,7 +80,7 @@ def parse(source):
     for statement in statements(text):
         enum = re.search(r"\benum\b[^{]*\{(.*)\}", statement, re.S)
         callback = re.fullmatch(r"typedef\s+(.+?)\(\s*\*\s*(\w+)\s*\)\s*\((.*)\)", statement, re.S)
-        struct = re.fullmatch(r"(?:typedef\s+)?struct\s*(\w*)\s*\{(.*)\}\s*(\w*)", statement, re.S)
+        struct = re.fullmatch(r"(?:typedef\s+)?(?:struct|union)\s*(\w*)\s*\{(.*)\}\s*(\w*)", statement, re.S)
         handle = re.fullmatch(r"typedef\s+struct\s+\w+\s*\*\s*(\w+)", statement)
         forward = re.fullmatch(r"(?:typedef\s+)?struct\s+\w+(?:\s+\w+)?", statement)
         scalar = re.fullmatch(r"typedef\s+([\w ]+?)\s+(\w+)", statement)

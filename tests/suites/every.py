@@ -20,10 +20,15 @@ OPTIONAL = ("text", "needed", "replaced", "origin")
 PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
 # Handles that are not made by tcuda_NOUN_create, and how.
 MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n    every_block(0);\n    every_block(0);\n"
-                              "    tcuda_memory_snapshot(&handle, 0);"}
+                              "    tcuda_memory_snapshot(&handle, 0);",
+          # The simulated device makes none.
+          "tcuda_kernel_module_t": "handle = (tcuda_kernel_module_t)(uintptr_t)77;",
+          "tcuda_kernel_t": "handle = (tcuda_kernel_t)(uintptr_t)77;"}
 # Texts that mean something to a function, where any other is an error (or, as a file's name, leaves a file).
 TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num_host_alloc", "tcuda_generator_geometry_of": "A100",
-         "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null"}
+         "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null",
+         "tcuda_jit_create": "template <typename T> T f(T x) { return x; }",
+         "tcuda_jit_create_multi_output": "template <typename T> void f(T x, T &y) { y = x; }"}
 # Numbers that mean something to a function, where any other is an error.
 NUMBERS = {"tcuda_generator_set_state": {"size": "16"}, "tcuda_set_rng_state": {"size": "16"}, "tcuda_set_rng_state_all": {"size": "16"},
            "tcuda_generator_set_offset": {"offset": "4"}, "tcuda_generator_set_geometry": {"threads": "2048"}}
@@ -36,6 +41,9 @@ NEVER_SUCCEED = {
     "tcuda_mem_pool_end": "the pool is not open",
     "tcuda_pluggable_allocator_load": "one text is no library and its functions",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
+    **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",
+                     "tcuda_kernel_best_block", "tcuda_kernel_attributes"],
+                    "the simulated device runs no whole kernels"),
 }
 
 HUGE = {"size_t": "SIZE_MAX", "uint64_t": "UINT64_MAX", "uint32_t": "UINT32_MAX", "uint8_t": "UINT8_MAX", "uint16_t": "UINT16_MAX"}
@@ -85,7 +93,7 @@ class Generator:
                 variants += [(f"{name} 9999", f"{var} = 9999;", "FAIL"), (f"{name} -77", f"{var} = -77;", expected)]
                 return f"{kind} {var} = 0;", variants
             return f"{kind} {var} = {number or 1};", variants
-        good = number or {"size": "64", "capacity": "BUFFER", "alignment": "64"}.get(name, "BUFFER / 64" if "capacity" in name else "1")
+        good = number or {"size": "64", "capacity": "BUFFER", "alignment": "64", "scalar_count": "0"}.get(name, "BUFFER / 64" if "capacity" in name else "1")
         huge = HUGE[kind]
         values = (("huge", huge), ("half of huge", f"{huge} / 2 + 1"), ("zero", "0"))
         return f"{kind} {var} = {good};", [(f"{name} {label}", f"{var} = {value};", "ANY") for label, value in values]
@@ -200,7 +208,7 @@ class Generator:
             self.makers[handle] = f"every_{handle}"
             noun = re.sub(r"^tcuda_|_t$", "", handle)
             create, destroy = self.by_name.get(f"tcuda_{noun}_create"), self.by_name.get(f"tcuda_{noun}_destroy")
-            if not (create or handle in MAKERS) or not destroy:
+            if not (create and destroy) and handle not in MAKERS:
                 raise ValueError(f"the handle {handle} has no tcuda_{noun}_create and tcuda_{noun}_destroy; teach tests/suites/every.py")
             lines, made = [], MAKERS.get(handle)
             if made is None:
@@ -209,7 +217,7 @@ class Generator:
             self.extra.append(f"static {handle} every_{handle}(int dead)\n{{\n    {handle} handle = NULL;\n    " + "\n    ".join(lines) +
                               f"\n    if (every_mode == FIRST)\n        return NULL;\n    {made}\n"
                               f"    {PREPARE.get(handle, '')}\n"
-                              f"    if (dead)\n        {destroy.name}(handle);\n    return handle;\n}}")
+                              f"    if (dead)\n        {destroy.name + '(handle)' if destroy else ''};\n    return handle;\n}}")
         return self.makers[handle]
 
     def function(self, function):

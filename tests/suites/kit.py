@@ -76,6 +76,8 @@ def environment(**more):
     """The environment of a test: the simulated device, and nothing of the caller's that would change it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TCUDA_", "CUDA_"))}
     env["TCUDA_BACKEND"] = "sim"
+    # What tests compile at run time is nobody's to keep.
+    env["TCUDA_JIT_CACHE"] = "0"
     env.update({name: str(value) for name, value in more.items()})
     return env
 

@@ -1,0 +1,205 @@
+//! A call: what the tensors become together, the outputs, the launches.
+
+use super::function::{Function, Scalar, Value};
+use super::generate::{THREADS, Variant};
+use super::promote;
+use super::walk::{Dim, MOST, Walk};
+use crate::base::{Error, Result};
+use crate::copy::Place;
+use crate::runtime::kernels::Access;
+use crate::runtime::kernels::compiled;
+use crate::runtime::kernels::element::Element;
+use crate::stream::{self, Stream};
+use crate::tensor::{self, Owned, View};
+use crate::{device, memory, runtime};
+
+/// The inputs of a call, checked.
+struct Inputs<'a> {
+    views: &'a [View],
+    types: Vec<Element>,
+    common: Element,
+    shape: Vec<i64>,
+    stream: Stream,
+    values: Vec<Value>,
+}
+
+/// Outputs are made.
+pub fn call(function: &Function, inputs: &[View], scalars: &[Scalar], handle: usize) -> Result<Vec<Owned>> {
+    let inputs = check(function, inputs, scalars, handle)?;
+    let expanded: Vec<View> = inputs.views.iter().map(|view| view.expand(&inputs.shape)).collect();
+    let strides = tensor::like_all(&inputs.shape, &expanded.iter().map(|view| view.strides.as_slice()).collect::<Vec<_>>());
+    let dtype = inputs.common.dtype();
+    let make = |_| tensor::empty_strided(inputs.stream.device, dtype, &inputs.shape, strides.clone(), handle);
+    let made = (0..function.outputs).map(make).collect::<Result<Vec<Owned>>>()?;
+    run(function, &inputs, &made.iter().map(|owned| owned.view.clone()).collect::<Vec<_>>())?;
+    Ok(made)
+}
+
+/// Outputs are given: of the shape that the inputs are broadcast to, and of types that the results can be cast to.
+pub fn call_out(function: &Function, outputs: &[View], inputs: &[View], scalars: &[Scalar], handle: usize) -> Result<()> {
+    if outputs.len() != function.outputs {
+        return Err(Error::invalid_argument(format!(
+            "'{}' has {} outputs; {} were given.",
+            function.name,
+            function.outputs,
+            outputs.len()
+        )));
+    }
+    let inputs = check(function, inputs, scalars, handle)?;
+    for (at, output) in outputs.iter().enumerate() {
+        let name = format!("outputs[{at}]");
+        let element = output.element(&name)?;
+        on_device(output, &name, inputs.stream.device)?;
+        if output.shape != inputs.shape {
+            return Err(Error::invalid_argument(format!(
+                "'{name}' has the shape {:?}; the inputs are broadcast to {:?}, and that has to be its shape.",
+                output.shape, inputs.shape
+            )));
+        }
+        if !promote::can_cast(inputs.common, element) {
+            return Err(Error::invalid_argument(format!(
+                "result type {} can't be cast to the desired output type {} ('{name}')",
+                inputs.common.name(),
+                element.name()
+            )));
+        }
+        output.check_writable(&name)?;
+        let inputs = inputs.views.iter().enumerate().map(|(at, view)| (format!("inputs[{at}]"), view.expand(&inputs.shape)));
+        let before = outputs[..at].iter().enumerate().map(|(at, view)| (format!("outputs[{at}]"), view.clone()));
+        for (other, view) in inputs.chain(before) {
+            let same = (output.address, output.dtype, &output.strides) == (view.address, view.dtype, &view.strides);
+            check_overlap(output, &view, same && other.starts_with("in"), &name, &other)?;
+        }
+    }
+    run(function, &inputs, outputs)
+}
+
+fn check<'a>(function: &Function, views: &'a [View], scalars: &[Scalar], handle: usize) -> Result<Inputs<'a>> {
+    if views.len() != function.inputs {
+        return Err(Error::invalid_argument(format!("'{}' takes {} tensors; {} were given.", function.name, function.inputs, views.len())));
+    }
+    let values = function.values(scalars)?;
+    let Place::Device(device) = views[0].place else { return Err(not_on_a_device(&views[0], "inputs[0]")) };
+    let mut types = Vec::with_capacity(views.len());
+    let mut shape = views[0].shape.clone();
+    for (at, view) in views.iter().enumerate() {
+        let name = format!("inputs[{at}]");
+        types.push(view.element(&name)?);
+        on_device(view, &name, device)?;
+        shape = tensor::common_shape(&shape, &view.shape).map_err(|back| does_not_fit(views, at, back))?;
+    }
+    let common = promote::common(types.iter().copied().zip(views.iter().map(|view| !view.shape.is_empty())))?;
+    let stream = stream::resolve_on(handle, device)?;
+    Ok(Inputs { views, types, common, shape, stream, values })
+}
+
+fn on_device(view: &View, name: &str, device: i32) -> Result<()> {
+    match view.place {
+        Place::Device(other) if other == device => Ok(()),
+        Place::Device(other) => Err(Error::invalid_argument(format!(
+            "Expected all tensors to be on the same device, but found at least two devices: {device} ('inputs[0]') and {other} ('{name}')."
+        ))),
+        _ => Err(not_on_a_device(view, name)),
+    }
+}
+
+#[cold]
+fn not_on_a_device(view: &View, name: &str) -> Error {
+    Error::invalid_argument(format!(
+        "'{name}' is in {}; compiled functions take tensors on a device. Copy it there first (tcuda_tensor_to).",
+        view.place
+    ))
+}
+
+/// Which earlier tensor it was that this one does not go with, and where.
+#[cold]
+fn does_not_fit(views: &[View], at: usize, back: usize) -> Error {
+    let size = |view: &View| view.shape.len().checked_sub(1 + back).map_or(1, |dim| view.shape[dim]);
+    let wanted = size(&views[at]);
+    let before = (0..at).find(|before| ![1, wanted].contains(&size(&views[*before]))).unwrap_or(0);
+    Error::invalid_argument(format!(
+        "The shapes {:?} of 'inputs[{before}]' and {:?} of 'inputs[{at}]' cannot be broadcast to each other: in dimension -{} they have {} and \
+         {wanted}; sizes must be the same or 1.",
+        views[before].shape,
+        views[at].shape,
+        back + 1,
+        size(&views[before])
+    ))
+}
+
+/// torch's rule, as far as it can be told cheaply: the same elements may be read and written, a part of them may not.
+fn check_overlap(output: &View, other: &View, may_be_same: bool, name: &str, other_name: &str) -> Result<()> {
+    if may_be_same || output.count() == 0 {
+        return Ok(());
+    }
+    let meet = output.address < other.address + other.bytes() && other.address < output.address + output.bytes();
+    // A single element that is repeated lies without gaps too.
+    let is_whole = |view: &View| view.is_dense() || view.strides.iter().all(|stride| *stride == 0);
+    if meet && output.is_dense() && is_whole(other) {
+        return Err(Error::invalid_argument(format!(
+            "unsupported operation: some elements of '{other_name}' and of '{name}', which is written to, refer to a single memory location. \
+             Use memory of its own for the output."
+        )));
+    }
+    Ok(())
+}
+
+fn run(function: &Function, inputs: &Inputs, outputs: &[View]) -> Result<()> {
+    if inputs.shape.contains(&0) {
+        return Ok(());
+    }
+    let stream = inputs.stream;
+    let expanded: Vec<View> = outputs.iter().cloned().chain(inputs.views.iter().map(|view| view.expand(&inputs.shape))).collect();
+    for (at, view) in expanded.iter().enumerate() {
+        let name = match at.checked_sub(outputs.len()) {
+            Some(input) => format!("inputs[{input}]"),
+            None => format!("outputs[{at}]"),
+        };
+        view.end(Some(stream), &name)?;
+        if !view.address.is_multiple_of(view.item()) {
+            return Err(Error::invalid_argument(format!(
+                "'{name}' has its data at {:#x}, which is not a multiple of its element size of {} bytes: a kernel cannot reach it.",
+                view.address,
+                view.item()
+            )));
+        }
+    }
+    let dims = (0..inputs.shape.len()).map(|dim| {
+        let mut strides = [0; MOST];
+        for (stride, view) in strides.iter_mut().zip(&expanded) {
+            *stride = view.strides[dim] * view.item() as i64;
+        }
+        Dim { size: inputs.shape[dim] as u64, strides }
+    });
+    let walk = Walk::new(expanded.iter().map(|view| view.address).collect(), dims)?;
+    let sizes: Vec<usize> = expanded.iter().map(View::item).collect();
+    let types = outputs.iter().map(|output| output.element("outputs")).chain(inputs.types.iter().map(|element| Ok(*element)));
+    let mut variant = Variant {
+        outputs: outputs.len(),
+        by_reference: function.by_reference,
+        types: types.collect::<Result<_>>()?,
+        common: inputs.common,
+        layout: walk.layout(&sizes, outputs.len()),
+        scalars: inputs.values.iter().map(|value| value.kind()).collect(),
+    };
+    let runtime = runtime::runtime()?;
+    let guard = device::Guard::new(stream.device)?;
+    // Compiled before anything is noted or enqueued: what fails here leaves no trace.
+    let mut ready = function.on_device(runtime, guard.device, &variant)?;
+    for view in &expanded {
+        memory::record_stream_of(view.address, stream)?;
+    }
+    walk.for_each_piece(&mut |piece| {
+        let layout = piece.layout(&sizes, outputs.len());
+        if layout != variant.layout {
+            variant.layout = layout;
+            ready = function.on_device(runtime, guard.device, &variant)?;
+        }
+        let access =
+            |(at, size): (usize, &usize)| Access { address: piece.addresses[at], size: piece.extent(at, *size), write: at < outputs.len() };
+        let accesses: Vec<Access> = sizes.iter().enumerate().map(access).collect();
+        let blocks = (piece.count() as u32).div_ceil(variant.block());
+        let mut arguments = variant.arguments(piece, &inputs.values);
+        compiled::run_elements(runtime, ready, stream.raw, (blocks, THREADS), &mut arguments, &accesses)
+    })
+}

@@ -1,0 +1,219 @@
+//! Element-wise functions: made from a source, and compiled for the tensors that they meet.
+
+use super::disk;
+use super::generate::{Kind, Variant};
+use super::parse;
+use super::registry::Registry;
+use crate::base::{Error, Result};
+use crate::runtime::Runtime;
+use crate::runtime::compile::{Compiler, Image, Program};
+use crate::runtime::kernels::compiled::{self, ENTRY, Module};
+use once_cell::sync::OnceCell;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, LazyLock};
+
+/// torch's limits.
+pub const MOST_INPUTS: usize = 8;
+pub const MOST_OUTPUTS: usize = 8;
+/// What one kernel's argument has room for.
+pub const MOST_SCALARS: usize = 16;
+
+/// The value of an extra argument.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Value {
+    Bool(bool),
+    Integer(i64),
+    Real(f64),
+    Complex(f64, f64),
+}
+
+impl Value {
+    pub fn kind(self) -> Kind {
+        match self {
+            Value::Bool(_) => Kind::Bool,
+            Value::Integer(_) => Kind::Integer,
+            Value::Real(_) => Kind::Real,
+            Value::Complex(..) => Kind::Complex,
+        }
+    }
+}
+
+/// An extra argument.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scalar {
+    pub name: String,
+    pub value: Value,
+}
+
+pub struct Function {
+    pub name: String,
+    source: String,
+    pub inputs: usize,
+    pub outputs: usize,
+    pub by_reference: bool,
+    /// In the order of the parameters, with their defaults.
+    scalars: Vec<Scalar>,
+    compiled: Table<(i32, Variant)>,
+}
+
+/// One entry for each thing to compile. Threads that want the same wait for the first of them.
+struct Table<K>(RwLock<HashMap<K, Arc<OnceCell<compiled::Function>>>>);
+
+impl<K: Eq + Hash> Table<K> {
+    fn new() -> Table<K> {
+        Table(RwLock::new(HashMap::new()))
+    }
+
+    fn cell(&self, key: K) -> Arc<OnceCell<compiled::Function>> {
+        if let Some(cell) = self.0.read().get(&key) {
+            return cell.clone();
+        }
+        self.0.write().entry(key).or_default().clone()
+    }
+}
+
+static FUNCTIONS: Registry<Function> = Registry::new("compiled function");
+
+/// What is on a device, by device and key: two functions of one source share it.
+static LOADED: LazyLock<Table<(i32, String)>> = LazyLock::new(Table::new);
+
+/// `outputs` 0: one, by value.
+pub fn create(source: &str, outputs: usize, scalars: Vec<Scalar>) -> Result<u64> {
+    let by_reference = outputs > 0;
+    if outputs > MOST_OUTPUTS {
+        return Err(Error::invalid_argument(format!("A function has 1 to {MOST_OUTPUTS} outputs; {outputs} were asked for.")));
+    }
+    if scalars.len() > MOST_SCALARS {
+        return Err(Error::invalid_argument(format!(
+            "A function takes at most {MOST_SCALARS} extra arguments; {} were given.",
+            scalars.len()
+        )));
+    }
+    for (at, scalar) in scalars.iter().enumerate() {
+        if scalars[..at].iter().any(|before| before.name == scalar.name) {
+            return Err(Error::invalid_argument(format!("The extra argument '{}' is given twice.", scalar.name)));
+        }
+    }
+    let signature = parse::parse(source, by_reference)?;
+    let (name, references) = (signature.name, if by_reference { outputs } else { 0 });
+    let inputs = signature.parameters.checked_sub(scalars.len() + references).filter(|inputs| *inputs > 0).ok_or_else(|| {
+        Error::invalid_argument(format!(
+            "'{name}' has {} parameters; with {} extra arguments and {references} outputs among them none is left for a tensor.",
+            signature.parameters,
+            scalars.len()
+        ))
+    })?;
+    if inputs > MOST_INPUTS {
+        return Err(Error::invalid_argument(format!(
+            "'{name}' takes {inputs} tensors, after {} extra arguments and {references} outputs; {MOST_INPUTS} are the most.",
+            scalars.len()
+        )));
+    }
+    let outputs = outputs.max(1);
+    Ok(FUNCTIONS.add(Function { name, source: source.into(), inputs, outputs, by_reference, scalars, compiled: Table::new() }))
+}
+
+pub fn destroy(id: u64) -> Result<()> {
+    FUNCTIONS.take(id).map(drop)
+}
+
+pub fn numbered(id: u64) -> Result<Arc<Function>> {
+    FUNCTIONS.get(id)
+}
+
+impl Function {
+    /// The extra arguments of one call: the defaults, and over them what is named.
+    pub fn values(&self, given: &[Scalar]) -> Result<Vec<Value>> {
+        let mut values: Vec<Value> = self.scalars.iter().map(|scalar| scalar.value).collect();
+        for scalar in given {
+            let at = self.scalars.iter().position(|known| known.name == scalar.name).ok_or_else(|| {
+                let known: Vec<&str> = self.scalars.iter().map(|known| known.name.as_str()).collect();
+                let known = if known.is_empty() { String::from("none") } else { known.join(", ") };
+                Error::invalid_argument(format!("{} is not declared in the definition of '{}', which has {known}.", scalar.name, self.name))
+            })?;
+            values[at] = scalar.value;
+        }
+        Ok(values)
+    }
+
+    /// Ready to run on a device, which is current.
+    pub fn on_device(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
+        let cell = self.compiled.cell((device, variant.clone()));
+        cell.get_or_try_init(|| self.compile(runtime, device, variant)).copied()
+    }
+
+    fn compile(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
+        let compiler = Compiler::of(runtime, device)?;
+        let text = variant.text(compiler.prelude(), &self.name, &self.source);
+        let options: &[&str] = compiler.elementwise_options();
+        let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));
+        let cell = LOADED.cell((device, key.clone()));
+        cell.get_or_try_init(|| {
+            let folder = disk::folder();
+            let load = |image: &Image| -> Result<compiled::Function> {
+                let module = Module::load(runtime, image)?;
+                let function = module.function(runtime, ENTRY)?;
+                // It stays on the device, as tcuda's own kernels do.
+                std::mem::forget(module);
+                Ok(function)
+            };
+            if let Some(folder) = &folder
+                && let Some(image) = disk::load(folder, &key)
+            {
+                match load(&image) {
+                    Ok(function) => return Ok(function),
+                    Err(_) => disk::remove(folder, &key),
+                }
+            }
+            let image = compiler.compile(&Program { name: &self.name, text: &text, source: &self.source, names: &[], options })?;
+            if let Some(folder) = &folder {
+                disk::store(folder, &key, &image);
+            }
+            load(&image).map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", self.name)).on_device(device))
+        })
+        .copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scalar(name: &str, value: f64) -> Scalar {
+        Scalar { name: name.into(), value: Value::Real(value) }
+    }
+
+    #[test]
+    fn parameters_are_counted() {
+        let of = |source, outputs, scalars: &[Scalar]| create(source, outputs, scalars.to_vec()).and_then(numbered);
+        let axpy = "template <typename T> T axpy(T x, T y, T a) { return a * x + y; }";
+        let function = of(axpy, 0, &[scalar("a", 1.0)]).unwrap();
+        assert_eq!((function.inputs, function.outputs, function.by_reference), (2, 1, false));
+        assert_eq!(of(axpy, 0, &[]).unwrap().inputs, 3);
+        let two = "template <typename T> void two(T x, T &a, T &b) { a = b = x; }";
+        assert_eq!(of(two, 2, &[]).unwrap().inputs, 1);
+        let refused = |source, outputs, scalars: &[Scalar], word: &str| {
+            let error = of(source, outputs, scalars).err().unwrap();
+            assert!(error.message.contains(word), "{error}");
+        };
+        refused(two, 3, &[], "none is left");
+        refused(axpy, 0, &[scalar("a", 1.0), scalar("b", 1.0), scalar("c", 1.0)], "none is left");
+        refused(axpy, 0, &[scalar("a", 1.0), scalar("a", 2.0)], "'a' is given twice");
+        refused(two, 9, &[], "1 to 8 outputs");
+        refused("template <class T> T f(T a, T b, T c, T d, T e, T f, T g, T h, T i) { return a; }", 0, &[], "takes 9 tensors");
+    }
+
+    #[test]
+    fn what_is_named_replaces_the_default() {
+        let id = create("template <class T> T f(T x, T a, T b) { return x; }", 0, vec![scalar("a", 1.0), scalar("b", 2.0)]).unwrap();
+        let function = numbered(id).unwrap();
+        assert_eq!(function.values(&[]).unwrap(), [Value::Real(1.0), Value::Real(2.0)]);
+        assert_eq!(function.values(&[scalar("b", 3.0)]).unwrap(), [Value::Real(1.0), Value::Real(3.0)]);
+        let error = function.values(&[scalar("c", 3.0)]).unwrap_err();
+        assert!(error.message.starts_with("c is not declared") && error.message.contains("a, b"), "{error}");
+        destroy(id).unwrap();
+        assert!(numbered(id).is_err() && destroy(id).is_err());
+    }
+}

@@ -1,0 +1,22 @@
+//! # jit
+//! Owns:   functions and kernels that are compiled at run time: what their sources are, which code is generated for which tensors, what
+//!         is kept in memory and in files, how they are called.
+//! Uses:   tensor, copy, memory, stream, device, runtime, base.
+//! Never:  knows which compiler it has, or what the device is (runtime::compile and runtime::kernels::compiled do).
+//! Locks:  the registries of handles, the table of what was compiled, a function's own table; each alone. Nothing is locked while a compiler runs
+//!         but the one entry that it makes.
+//! Tests:  in the files, tests/jit_cache.rs, tests/jit_variants.rs, tests/conformance/jit.rs, tests/suites/nvrtc.py.
+
+mod call;
+mod disk;
+mod function;
+pub mod generate;
+mod kernel;
+pub mod parse;
+pub mod promote;
+mod registry;
+pub mod walk;
+
+pub use call::{call, call_out};
+pub use function::{Function, Scalar, Value, create, destroy, numbered};
+pub use kernel::{Argument, Attributes, Kernel, Launch, Options, compile, destroy_module, get, kernel_numbered};

@@ -1,0 +1,291 @@
+//! The source of an element-wise function: templates of C++, the last of which is the one that is called.
+
+use crate::base::{Error, Result};
+
+/// What is known of a function from its source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Signature {
+    pub name: String,
+    pub parameters: usize,
+}
+
+/// A word, a number, a text or a single sign, and where it begins.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Token<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+const IS_TEMPLATE: &str = "An element-wise function is written as `template <typename T> T name(T x, T y) { return ...; }`; functions \
+                           that it calls stand before it, as templates too.";
+
+/// torch's rules: every function is a template, the last one is called. `by_reference`: its outputs are parameters, and it returns void.
+pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
+    let tokens = tokens(source)?;
+    let wrong =
+        |at: usize, what: &str| Error::invalid_argument(format!("The source is wrong at {}: {what} {IS_TEMPLATE}", place(source, at)));
+    let mut reader = Reader { tokens: &tokens, at: 0, end: source.len() };
+    let mut last = None;
+    while let Some(first) = reader.next() {
+        if first.text == ";" {
+            continue;
+        }
+        if first.text != "template" {
+            return Err(wrong(first.at, &format!("'{}' begins something that is no template.", first.text)));
+        }
+        if !reader.group("<", ">") {
+            return Err(wrong(reader.here(), "after 'template' come its parameters, in < and >, which are not closed here."));
+        }
+        // All up to the parameters is the return type and the name, unless this is a struct.
+        let mut head = Vec::new();
+        while let Some(token) = reader.peek().filter(|token| !["(", "{", ";", "="].contains(&token.text)) {
+            head.push(token);
+            if token.text == "<" {
+                reader.group("<", ">");
+            } else {
+                reader.next();
+            }
+        }
+        if reader.peek().is_none_or(|token| token.text != "(") {
+            // A struct, a constant, or a function that is only declared.
+            let definition = reader.peek().ok_or_else(|| wrong(reader.here(), "the template ends before it has a body."))?;
+            while reader.peek().is_some_and(|token| token.text != ";") {
+                if !reader.group("{", "}") {
+                    reader.next();
+                }
+            }
+            if reader.next().is_none() {
+                return Err(wrong(definition.at, "what begins here is not closed."));
+            }
+            continue;
+        }
+        let opening = reader.here();
+        let Some((name, returned)) = head.split_last().filter(|(name, returned)| is_word(name.text) && !returned.is_empty()) else {
+            return Err(wrong(opening, "before the parameters come the type that the function returns and its name."));
+        };
+        let Some(parameters) = reader.parameters() else {
+            return Err(wrong(opening, "the parameters are not closed."));
+        };
+        if reader.peek().is_some_and(|token| token.text == ";") {
+            continue;
+        }
+        let body = reader.here();
+        if !reader.group("{", "}") {
+            return Err(wrong(body, "here the function's body is expected, in { and }, and closed."));
+        }
+        last = Some((Signature { name: name.text.into(), parameters }, returned[returned.len() - 1], returned.len(), opening));
+    }
+    let Some((signature, returned, words, opening)) = last else {
+        return Err(wrong(source.len(), "there is no template function."));
+    };
+    let is_void = returned.text == "void" && words == 1;
+    if by_reference && !is_void {
+        return Err(wrong(returned.at, &format!("'{}' has its outputs as its last parameters, so it returns void.", signature.name)));
+    }
+    if !by_reference && is_void {
+        return Err(wrong(returned.at, &format!("'{}' returns void. What it returns is its output.", signature.name)));
+    }
+    if signature.parameters == 0 {
+        return Err(wrong(opening, &format!("'{}' has no parameters.", signature.name)));
+    }
+    Ok(signature)
+}
+
+/// `line 3, column 5: `the line``.
+fn place(source: &str, at: usize) -> String {
+    let before = &source[..at.min(source.len())];
+    let line = before.matches('\n').count();
+    let column = before.len() - before.rfind('\n').map_or(0, |newline| newline + 1) + 1;
+    let text = source.lines().nth(line).unwrap_or_default().trim();
+    format!("line {}, column {column} (`{text}`)", line + 1)
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+}
+
+/// Without comments and without lines for the preprocessor.
+fn tokens(source: &str) -> Result<Vec<Token<'_>>> {
+    let bytes = source.as_bytes();
+    let mut found = Vec::new();
+    let (mut at, mut line_is_empty) = (0, true);
+    while at < bytes.len() {
+        let start = at;
+        let rest = &source[at..];
+        let end_of = |text: &str| rest.find(text).map_or(source.len(), |length| start + length);
+        match bytes[at] {
+            b'\n' => (at, line_is_empty) = (at + 1, true),
+            byte if byte.is_ascii_whitespace() => at += 1,
+            _ if rest.starts_with("//") => at = end_of("\n"),
+            _ if rest.starts_with("/*") => at = rest[2..].find("*/").map_or(source.len(), |length| start + length + 4),
+            b'#' if line_is_empty => {
+                // A backslash at its end takes the next line too.
+                loop {
+                    let line = source[at..].find('\n').map_or(source.len(), |length| at + length);
+                    let goes_on = source[at..line].trim_end().ends_with('\\');
+                    at = (line + 1).min(source.len());
+                    if !goes_on || at == source.len() {
+                        break;
+                    }
+                }
+            }
+            quote @ (b'"' | b'\'') => {
+                line_is_empty = false;
+                at += 1;
+                while at < bytes.len() && bytes[at] != quote && bytes[at] != b'\n' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                if bytes.get(at) != Some(&quote) {
+                    return Err(Error::invalid_argument(format!("The source is wrong at {}: a text is not closed.", place(source, start))));
+                }
+                at += 1;
+                found.push(Token { text: "\"", at: start });
+            }
+            _ => {
+                line_is_empty = false;
+                let word = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+                at += if word > 0 { word } else { rest.chars().next().map_or(1, char::len_utf8) };
+                found.push(Token { text: &source[start..at], at: start });
+            }
+        }
+    }
+    Ok(found)
+}
+
+struct Reader<'a> {
+    tokens: &'a [Token<'a>],
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn peek(&self) -> Option<Token<'a>> {
+        self.tokens.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        self.at += 1;
+        self.tokens.get(self.at - 1).copied()
+    }
+
+    /// The place of the next token.
+    fn here(&self) -> usize {
+        self.peek().map_or(self.end, |token| token.at)
+    }
+
+    /// Goes behind a group if one begins here; false leaves it where it was.
+    fn group(&mut self, open: &str, close: &str) -> bool {
+        let start = self.at;
+        let mut depth = 0;
+        while let Some(token) = self.next() {
+            if token.text == open {
+                depth += 1;
+            } else if token.text == close {
+                depth -= 1;
+            } else if open == "<" && self.at > start && ["(", "{"].contains(&token.text) {
+                // A < or > inside is a comparison.
+                self.at -= 1;
+                let (open, close) = if token.text == "(" { ("(", ")") } else { ("{", "}") };
+                if !self.group(open, close) {
+                    break;
+                }
+            }
+            if depth == 0 {
+                if self.at == start + 1 {
+                    break;
+                }
+                return true;
+            }
+        }
+        self.at = start;
+        false
+    }
+
+    /// Goes behind the parameters, which begin here, and counts them. None: they are not closed.
+    fn parameters(&mut self) -> Option<usize> {
+        let start = self.at;
+        if !self.group("(", ")") {
+            return None;
+        }
+        let inside = &self.tokens[start + 1..self.at - 1];
+        let mut depth = 0;
+        let mut commas = 0;
+        for token in inside {
+            match token.text {
+                "(" | "{" | "[" | "<" => depth += 1,
+                ")" | "}" | "]" | ">" => depth -= 1,
+                "," if depth == 0 => commas += 1,
+                _ => {}
+            }
+        }
+        Some(if inside.is_empty() { 0 } else { commas + 1 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(source: &str) -> (String, usize) {
+        let signature = parse(source, false).unwrap_or_else(|error| panic!("{error}"));
+        (signature.name, signature.parameters)
+    }
+
+    #[test]
+    fn the_last_template_is_the_function() {
+        assert_eq!(found("template <typename T> T f(T x) { return x; }"), ("f".into(), 1));
+        assert_eq!(found("\n template<typename T>T f_1(T x,T y , T alpha){if (x<y) {return x;} return y;}\n// }"), ("f_1".into(), 3));
+        let two = "template <typename T> T helper(T x) { return x * 2; }\n/* template */ template <typename T>\nT entry(T a, T b) { return helper(a) + b; }";
+        assert_eq!(found(two), ("entry".into(), 2));
+        assert_eq!(
+            found("template <typename T, int N = (3 > 2)> static inline std::complex<T> g(std::complex<T> x, T y) { return x; }"),
+            ("g".into(), 2)
+        );
+        assert_eq!(
+            found("#define TWO(x) \\\n  (x + x)\ntemplate <typename T> T f(T x) { const char *s = \"}\"; char c = '\\''; return TWO(x); }"),
+            ("f".into(), 1)
+        );
+        assert_eq!(
+            found("template <class T> struct Pair { T a; T b() { return a; } };\ntemplate <class T> T f(T x) { return x; };"),
+            ("f".into(), 1)
+        );
+        assert_eq!(found("template <class T> T later(T);\ntemplate <class T> T f(T x) { return later(x); }\ntemplate <class T> T later(T x) { return x; }").0, "later");
+        assert_eq!(parse("template <typename T> void f(T x, T &a, T &b) { a = b = x; }", true).unwrap().parameters, 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_shown() {
+        let refused = |source: &str, by_reference, words: &[&str]| {
+            let error = parse(source, by_reference).unwrap_err();
+            assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
+        };
+        refused("", false, &["line 1", "no template function"]);
+        refused("// nothing\n", false, &["no template function"]);
+        refused("float f(float x) { return x; }", false, &["line 1, column 1", "'float' begins", "`float f(float x) { return x; }`"]);
+        refused("template <typename T> T f(T x) { return x; }\n\n  int x;", false, &["line 3, column 3", "'int' begins"]);
+        refused("template <typename T T f(T x) { return x; }", false, &["line 1", "in < and >"]);
+        refused("template <typename T> T f(T x { return x; }", false, &["parameters are not closed"]);
+        refused("template <typename T> T f(T x)\n{ if (x) { return x; }", false, &["line 2, column 1", "body"]);
+        refused("template <typename T> T f(T x) return x;", false, &["body"]);
+        refused("template <typename T> f(T x) { return x; }", false, &["the type that the function returns"]);
+        refused("template <typename T> T f() { return T(); }", false, &["'f' has no parameters"]);
+        refused("template <typename T> void f(T x) { }", false, &["returns void"]);
+        refused("template <typename T> T f(T x, T &y) { return y = x; }", true, &["so it returns void"]);
+        refused("template <typename T> T f(T x) { return \"; }", false, &["line 1, column 41", "not closed"]);
+        refused("template", false, &["in < and >"]);
+        refused("template <typename T> T", false, &["ends before"]);
+        refused("template <typename T> struct S {", false, &["not closed"]);
+    }
+
+    /// No text, however broken, takes it down.
+    #[test]
+    fn every_part_of_a_source_has_an_answer() {
+        let whole = "template <typename T = A<B>> T hälper(T x) { return x; } /* \" */ template <class T> T f(T a, T (*b)(T, T)) { return '\\''; } // é";
+        for from in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
+            for to in (from..=whole.len()).filter(|at| whole.is_char_boundary(*at)) {
+                let _ = parse(&whole[from..to], false);
+            }
+        }
+        assert_eq!(found(whole), ("f".into(), 2));
+    }
+}

@@ -1,0 +1,888 @@
+//! Functions and kernels compiled at run time.
+
+use crate::kit::*;
+use crate::reference::{self, *};
+use crate::{fails, get, ok, tests};
+use std::ffi::CString;
+use std::ptr::{null, null_mut};
+use tcuda::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
+use tcuda::base::dtype::DType;
+use tcuda::base::status::tcuda_status_t::{self, *};
+use tcuda::capi::copy::*;
+use tcuda::capi::jit::*;
+use tcuda::capi::kernel::*;
+use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
+use tcuda::capi::stream::tcuda_stream_synchronize;
+use tcuda::capi::structs::tcuda_stream_t;
+use tcuda::capi::tensor::*;
+
+tests![
+    a_function_over_a_tensor: [Compiler],
+    extra_arguments_have_names_and_defaults: [Compiler],
+    several_outputs: [Compiler],
+    types_are_promoted_as_by_torch: [Compiler],
+    the_half_types_are_computed_in_float: [Compiler],
+    complex_numbers: [Compiler],
+    the_functions_that_a_source_may_use: [Compiler],
+    any_layout_and_broadcasting: [Compiler],
+    ends_and_misaligned_starts: [Compiler],
+    outputs_keep_the_order_of_dimensions: [Compiler],
+    given_outputs: [Compiler],
+    empty_tensors_need_no_compiler,
+    more_elements_than_one_launch: [Compiler],
+    what_is_wrong_with_a_source_is_shown: [Compiler],
+    bad_calls_are_refused_with_a_reason,
+    first_calls_at_the_same_time: [Compiler],
+    memory_is_kept_until_the_work_is_done: [Compiler],
+    a_failing_launch_leaves_nothing: [Compiler, Faults],
+    whole_kernels: [Compiler],
+    bad_launches_are_refused_with_a_reason: [Compiler],
+    sources_of_kernels_that_do_not_compile: [Compiler],
+];
+
+const AXPY: &str = "template <typename T> T axpy(T x, T y, T a) { return a * x + y; }";
+const ADD: &str = "template <typename T> T add(T x, T y) { return x + y; }";
+
+/// A tensor in a storage of its own, with strides and an offset in elements.
+struct Tensor {
+    bytes: *mut tcuda_managed_tensor_t,
+    dtype: DType,
+    shape: Vec<i64>,
+    strides: Vec<i64>,
+    offset: usize,
+    elements: usize,
+}
+
+impl Tensor {
+    fn of(device: i32, dtype: DType, shape: &[i64], numbers: &[Number]) -> Tensor {
+        let mut strides = vec![1; shape.len()];
+        for dim in (1..shape.len()).rev() {
+            strides[dim - 1] = strides[dim] * shape[dim].max(1);
+        }
+        Tensor::laid_out(device, dtype, shape, &strides, 0, numbers)
+    }
+
+    /// `numbers` fill the storage from its start.
+    fn laid_out(device: i32, dtype: DType, shape: &[i64], strides: &[i64], offset: usize, numbers: &[Number]) -> Tensor {
+        let contents: Vec<u8> = numbers.iter().flat_map(|number| reference::write(*number, dtype).unwrap()).collect();
+        let size = [contents.len().max(1) as i64];
+        let bytes = get!(null_mut(), out => tcuda_tensor_empty(out, device, U8, 1, size.as_ptr(), null_mut()));
+        let made = Tensor { bytes, dtype, shape: shape.to_vec(), strides: strides.to_vec(), offset, elements: numbers.len() };
+        ok!(tcuda_copy(made.start(), contents.as_ptr().cast(), contents.len(), false));
+        made
+    }
+
+    fn reals(device: i32, dtype: DType, values: &[f64]) -> Tensor {
+        let number = |value: &f64| match dtype.code {
+            0 | 1 | 6 => Number::Integer(*value as i128),
+            2 | 4 => Number::Real(*value),
+            _ => Number::Complex(*value, 0.0),
+        };
+        Tensor::of(device, dtype, &[values.len() as i64], &values.iter().map(number).collect::<Vec<_>>())
+    }
+
+    fn start(&self) -> *mut std::ffi::c_void {
+        unsafe { (*self.bytes).tensor.data }
+    }
+
+    fn tensor(&self) -> tcuda_tensor_t {
+        tcuda_tensor_t {
+            ndim: self.shape.len() as i32,
+            dtype: self.dtype,
+            shape: self.shape.as_ptr().cast_mut(),
+            strides: self.strides.as_ptr().cast_mut(),
+            byte_offset: (self.offset * self.dtype.size()) as u64,
+            ..unsafe { (*self.bytes).tensor }
+        }
+    }
+
+    /// The whole storage.
+    fn read(&self) -> Vec<Number> {
+        let mut out = vec![0u8; self.elements * self.dtype.size()];
+        ok!(tcuda_copy(out.as_mut_ptr().cast(), self.start(), out.len(), false));
+        out.chunks(self.dtype.size()).map(|bytes| reference::read(bytes, self.dtype)).collect()
+    }
+
+    /// Where the elements are in the storage, in the order of the indices, broadcast to a shape.
+    fn positions(&self, shape: &[i64]) -> Vec<usize> {
+        let missing = shape.len() - self.shape.len();
+        let mut positions = vec![self.offset];
+        for (dim, size) in shape.iter().enumerate() {
+            let stride = if dim < missing || self.shape[dim - missing] == 1 { 0 } else { self.strides[dim - missing] };
+            positions = positions.iter().flat_map(|at| (0..*size).map(move |index| at + (index * stride) as usize)).collect();
+        }
+        positions
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        ok!(tcuda_tensor_destroy(self.bytes));
+    }
+}
+
+/// What a call made: read and destroyed.
+struct Made(*mut tcuda_managed_tensor_t);
+
+impl Made {
+    fn tensor(&self) -> &tcuda_tensor_t {
+        unsafe { &(*self.0).tensor }
+    }
+
+    fn shape(&self) -> &[i64] {
+        unsafe { std::slice::from_raw_parts(self.tensor().shape, self.tensor().ndim as usize) }
+    }
+
+    fn strides(&self) -> &[i64] {
+        unsafe { std::slice::from_raw_parts(self.tensor().strides, self.tensor().ndim as usize) }
+    }
+
+    /// Elements as they lie in memory.
+    fn read(&self) -> Vec<Number> {
+        let tensor = self.tensor();
+        let count: i64 = self.shape().iter().product();
+        let mut out = vec![0u8; count as usize * tensor.dtype.size()];
+        ok!(tcuda_copy(out.as_mut_ptr().cast(), tensor.data, out.len(), false));
+        out.chunks(tensor.dtype.size()).map(|bytes| reference::read(bytes, tensor.dtype)).collect()
+    }
+
+    fn reals(&self) -> Vec<f64> {
+        let real = |number| match number {
+            Number::Integer(value) => value as f64,
+            Number::Real(value) => value,
+            Number::Complex(real, imaginary) => {
+                assert_eq!(imaginary, 0.0);
+                real
+            }
+        };
+        self.read().into_iter().map(real).collect()
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        ok!(tcuda_tensor_destroy(self.0));
+    }
+}
+
+/// A function for the length of a test.
+struct Jit(tcuda_jit_t);
+
+impl Jit {
+    fn new(source: &str, scalars: &[tcuda_jit_scalar_t]) -> Jit {
+        let source = CString::new(source).unwrap();
+        Jit(get!(null_mut(), out => tcuda_jit_create(out, source.as_ptr(), scalars.as_ptr(), scalars.len())))
+    }
+
+    fn multi(source: &str, outputs: i32, scalars: &[tcuda_jit_scalar_t]) -> Jit {
+        let source = CString::new(source).unwrap();
+        Jit(get!(null_mut(), out => tcuda_jit_create_multi_output(out, source.as_ptr(), outputs, scalars.as_ptr(), scalars.len())))
+    }
+
+    fn try_call(&self, inputs: &[&Tensor], scalars: &[tcuda_jit_scalar_t], outputs: &mut [*mut tcuda_managed_tensor_t]) -> tcuda_status_t {
+        let tensors: Vec<tcuda_tensor_t> = inputs.iter().map(|input| input.tensor()).collect();
+        let pointers: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| &raw const *tensor).collect();
+        let stream = handle(CURRENT_STREAM);
+        let stream = if inputs.iter().any(|input| unsafe { (*input.bytes).tensor.device.device_id } != 0) { null_mut() } else { stream };
+        unsafe { tcuda_jit_call(self.0, outputs.as_mut_ptr(), pointers.as_ptr(), pointers.len(), scalars.as_ptr(), scalars.len(), stream) }
+    }
+
+    fn call_with(&self, inputs: &[&Tensor], scalars: &[tcuda_jit_scalar_t]) -> Made {
+        let mut out = [null_mut()];
+        let status = self.try_call(inputs, scalars, &mut out);
+        assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+        Made(out[0])
+    }
+
+    fn call(&self, inputs: &[&Tensor]) -> Made {
+        self.call_with(inputs, &[])
+    }
+
+    fn call_out(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> tcuda_status_t {
+        let tensors: Vec<tcuda_tensor_t> = outputs.iter().chain(inputs).map(|tensor| tensor.tensor()).collect();
+        let pointers: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| &raw const *tensor).collect();
+        let (to, from) = pointers.split_at(outputs.len());
+        unsafe { tcuda_jit_call_out(self.0, to.as_ptr(), to.len(), from.as_ptr(), from.len(), null(), 0, handle(CURRENT_STREAM)) }
+    }
+}
+
+impl Drop for Jit {
+    fn drop(&mut self) {
+        ok!(tcuda_jit_destroy(self.0));
+    }
+}
+
+fn scalar(name: &'static std::ffi::CStr, kind: i32, integer: i64, real: f64, imag: f64) -> tcuda_jit_scalar_t {
+    tcuda_jit_scalar_t { name: name.as_ptr(), kind, integer, real, imag }
+}
+
+fn real(name: &'static std::ffi::CStr, value: f64) -> tcuda_jit_scalar_t {
+    scalar(name, TCUDA_SCALAR_REAL, 0, value, 0.0)
+}
+
+#[track_caller]
+fn refused(status: tcuda_status_t, expected: tcuda_status_t, words: &[&str]) {
+    assert_eq!(status, expected, "{}", message());
+    for word in words {
+        assert!(message().contains(word), "'{word}' is not in: {}", message());
+    }
+}
+
+fn a_function_over_a_tensor() {
+    let relu = Jit::new("template <typename T> T relu(T x) { return x > T(0) ? x : T(0); }", &[]);
+    let values: Vec<f64> = (-500..500).map(f64::from).collect();
+    let expected: Vec<f64> = values.iter().map(|value| value.max(0.0)).collect();
+    for dtype in [F32, F64, I32, F16] {
+        let made = relu.call(&[&Tensor::reals(0, dtype, &values)]);
+        assert_eq!((made.tensor().dtype, made.shape(), made.strides()), (dtype, &[1000][..], &[1][..]));
+        assert_eq!(made.reals(), expected, "{dtype:?}");
+    }
+    // A helper, and a name that comes up in it.
+    let twice = "template <typename T> T relu_half(T x) { return x / T(2); }\n\
+                 // The one that is called.\n template <typename T> T relu(T relu_x) { return relu_half(relu_x) + relu_half<T>(relu_x); }";
+    let made = Jit::new(twice, &[]).call(&[&Tensor::reals(0, F32, &values)]);
+    assert_eq!(made.reals(), values);
+}
+
+fn extra_arguments_have_names_and_defaults() {
+    let axpy = Jit::new(AXPY, &[real(c"a", 2.0)]);
+    let (x, y) = (Tensor::reals(0, F32, &[1.0, 2.0, 3.0]), Tensor::reals(0, F32, &[10.0, 20.0, 30.0]));
+    assert_eq!(axpy.call(&[&x, &y]).reals(), [12.0, 24.0, 36.0]);
+    assert_eq!(axpy.call_with(&[&x, &y], &[real(c"a", -1.0)]).reals(), [9.0, 18.0, 27.0]);
+    // Of another kind, converted to the function's type.
+    assert_eq!(axpy.call_with(&[&x, &y], &[scalar(c"a", TCUDA_SCALAR_INTEGER, 3, 0.0, 0.0)]).reals(), [13.0, 26.0, 39.0]);
+    let whole = Tensor::reals(0, I64, &[1.0, 2.0]);
+    assert_eq!(axpy.call_with(&[&whole, &whole], &[real(c"a", 2.9)]).reals(), [3.0, 6.0]);
+    let mut out = [null_mut()];
+    refused(
+        axpy.try_call(&[&x, &y], &[real(c"b", 1.0)], &mut out),
+        TCUDA_ERROR_INVALID_ARGUMENT,
+        &["b is not declared", "'axpy'", "has a"],
+    );
+    assert!(out[0].is_null());
+
+    let all = "template <typename T> T f(T x, bool b, int64_t i, double d, std::complex<double> c) { return b ? x + T(i) + T(d) + T(c.imag()) : x; }";
+    let kinds = [
+        scalar(c"b", TCUDA_SCALAR_BOOL, 1, 0.0, 0.0),
+        scalar(c"i", TCUDA_SCALAR_INTEGER, -7, 0.0, 0.0),
+        real(c"d", 0.25),
+        scalar(c"c", TCUDA_SCALAR_COMPLEX, 0, 1.0, 100.0),
+    ];
+    let all = Jit::new(all, &kinds);
+    assert_eq!(all.call(&[&x]).reals(), [94.25, 95.25, 96.25]);
+    assert_eq!(all.call_with(&[&x], &[scalar(c"b", TCUDA_SCALAR_BOOL, 0, 0.0, 0.0)]).reals(), [1.0, 2.0, 3.0]);
+}
+
+fn several_outputs() {
+    let source = "template <typename T> void both(T x, T y, T a, T &sum, T &difference) { sum = x + a * y; difference = x - y; }";
+    let both = Jit::multi(source, 2, &[real(c"a", 1.0)]);
+    let (x, y) = (Tensor::reals(0, F32, &[5.0, 6.0]), Tensor::reals(0, F16, &[1.0, 2.0]));
+    let mut out = [null_mut(); 2];
+    assert_eq!(both.try_call(&[&x, &y], &[real(c"a", 10.0)], &mut out), TCUDA_SUCCESS, "{}", message());
+    let [sum, difference] = out.map(Made);
+    assert_eq!((sum.reals(), difference.reals()), (vec![15.0, 26.0], vec![4.0, 4.0]));
+    assert_eq!((sum.tensor().dtype, difference.tensor().dtype), (F32, F32));
+
+    let parameters: Vec<String> = (0..8).map(|at| format!("T x{at}")).chain((0..8).map(|at| format!("T &y{at}"))).collect();
+    let body: String = (0..8).map(|at| format!("y{at} = x{} * T({at});", 7 - at)).collect();
+    let most = Jit::multi(&format!("template <typename T> void most({}) {{ {body} }}", parameters.join(", ")), 8, &[]);
+    let inputs: Vec<Tensor> = (0..8).map(|at| Tensor::reals(0, F32, &vec![f64::from(at); 300])).collect();
+    let mut out = [null_mut(); 8];
+    assert_eq!(most.try_call(&inputs.iter().collect::<Vec<_>>(), &[], &mut out), TCUDA_SUCCESS, "{}", message());
+    for (at, made) in out.map(Made).iter().enumerate() {
+        assert_eq!(made.reals(), vec![((7 - at) * at) as f64; 300], "output {at}");
+    }
+}
+
+/// Types, shapes with and without dimensions, and what torch.result_type says of them.
+fn types_are_promoted_as_by_torch() {
+    const I8: DType = dtype(0, 8);
+    const U16: DType = dtype(1, 16);
+    let add = Jit::new(ADD, &[]);
+    let cases = [
+        (BOOL, false, U8, false, U8),
+        (U8, false, I8, false, dtype(0, 16)),
+        (I64, false, F16, false, F16),
+        (F16, false, BF16, false, F32),
+        (U16, false, F32, false, F32),
+        (F32, false, F64, false, F64),
+        (C64, false, F64, false, dtype(5, 128)),
+        (BF16, false, C64, false, C64),
+        (F32, false, F64, true, F32),
+        (I8, true, F16, false, F16),
+        (I8, false, I64, true, I8),
+        (I64, false, F32, true, F32),
+        (BOOL, false, BOOL, false, BOOL),
+    ];
+    for (a, a_is_single, b, b_is_single, expected) in cases {
+        let make = |dtype: DType, single: bool, value: f64| {
+            let mut made = Tensor::reals(0, dtype, &vec![value; if single { 1 } else { 40 }]);
+            if single {
+                (made.shape, made.strides) = (Vec::new(), Vec::new());
+            }
+            made
+        };
+        let made = add.call(&[&make(a, a_is_single, 1.0), &make(b, b_is_single, 1.0)]);
+        let sum = if expected == BOOL { 1.0 } else { 2.0 };
+        assert_eq!((made.tensor().dtype, made.reals()), (expected, vec![sum; 40]), "{a:?} and {b:?}");
+    }
+    let mut out = [null_mut()];
+    let (a, b) = (Tensor::reals(0, U16, &[1.0]), Tensor::reals(0, I32, &[1.0]));
+    refused(add.try_call(&[&a, &b], &[], &mut out), TCUDA_ERROR_NOT_SUPPORTED, &["uint16 and int32"]);
+}
+
+fn the_half_types_are_computed_in_float() {
+    let square = Jit::new("template <typename T> T through_the_square(T x) { return x * x / x; }", &[]);
+    // The square of 300 is no float16.
+    assert_eq!(square.call(&[&Tensor::reals(0, F16, &[300.0, 1.0, 40000.0])]).reals(), [300.0, 1.0, 40000.0]);
+    let third = Jit::new("template <typename T> T third(T x) { return x / T(3); }", &[]);
+    let values: Vec<f64> = (1..2000).map(f64::from).collect();
+    for half in [F16, BF16] {
+        let input = Tensor::reals(0, half, &values);
+        let expected: Vec<Number> = input
+            .read()
+            .into_iter()
+            .map(|number| {
+                let Number::Real(value) = number else { unreachable!() };
+                let result = f64::from(value as f32 / 3.0);
+                reference::read(&reference::write(Number::Real(result), half).unwrap(), half)
+            })
+            .collect();
+        assert_eq!(third.call(&[&input]).read(), expected, "{half:?}");
+    }
+}
+
+fn complex_numbers() {
+    let pairs = [(1.0, 2.0), (-3.0, 0.5), (0.0, -1.0), (2.5, 0.0), (-4.0, -0.25)];
+    let numbers: Vec<Number> = pairs.iter().map(|(real, imaginary)| Number::Complex(*real, *imaginary)).collect();
+    for (dtype, tolerance) in [(C64, 1e-5), (reference::dtype(5, 128), 1e-13)] {
+        let z = Tensor::of(0, dtype, &[5], &numbers);
+        let of = |body: &str| Jit::new(&format!("template <typename T> T f(T z) {{ return {body}; }}"), &[]).call(&[&z]).read();
+        let check = |body: &str, expected: &dyn Fn(f64, f64) -> (f64, f64)| {
+            for (found, (re, im)) in of(body).into_iter().zip(pairs) {
+                let (Number::Complex(a, b), (c, d)) = (found, expected(re, im)) else { unreachable!() };
+                let near = |a: f64, b: f64| (a - b).abs() <= tolerance * (1.0 + c.hypot(d));
+                assert!(near(a, c) && near(b, d), "{body} of {re}+{im}i in {dtype:?}: {a}+{b}i, expected {c}+{d}i");
+            }
+        };
+        check("z * z - z / T(2)", &|re, im| (re * re - im * im - re / 2.0, 2.0 * re * im - im / 2.0));
+        check("std::conj(z) + std::abs(z) * T(1) + z.real()", &|re, im| (2.0 * re + re.hypot(im), -im));
+        check("exp(z)", &|re, im| (re.exp() * im.cos(), re.exp() * im.sin()));
+        check("std::log(z)", &|re, im| (re.hypot(im).ln(), im.atan2(re)));
+        // Inverses of each other, and the sum of squares.
+        let itself: &dyn Fn(f64, f64) -> (f64, f64) = &|re, im| (re, im);
+        for body in [
+            "sqrt(z) * sqrt(z)",
+            "std::sin(std::asin(z))",
+            "cos(acos(z))",
+            "tan(atan(z))",
+            "sinh(asinh(z))",
+            "cosh(acosh(z))",
+            "tanh(atanh(z))",
+            "T(1) / (T(1) / z)",
+            "std::polar(std::abs(z), std::arg(z))",
+            "pow(z, T(2)) / z",
+        ] {
+            check(body, itself);
+        }
+        check("sin(z) * sin(z) + cos(z) * cos(z)", &|_, _| (1.0, 0.0));
+    }
+    let mixed = Jit::new(ADD, &[]).call(&[&Tensor::of(0, C64, &[5], &numbers), &Tensor::reals(0, F32, &[1.0; 5])]);
+    assert_eq!(mixed.read()[1], Number::Complex(-2.0, 0.5));
+}
+
+/// The same names on every backend; that each exists is as much as can be asked of all at once.
+fn the_functions_that_a_source_may_use() {
+    let terms = "exp(x) log(x) sqrt(x) rsqrt(x) sin(x) cos(x) tan(x) tanh(x) erf(x) pow(x,x) fabs(x) floor(x) ceil(x) round(x) fmod(x,x) \
+                 fmin(x,x) max(x,x) min(x,x) atan2(x,x) log1p(x) expm1(x) cbrt(x) hypot(x,x) copysign(x,x) lgamma(x) sinpi(x) rcbrt(x) normcdf(x) \
+                 std::exp(x) std::abs(x) std::sqrt(x) std::pow(x,x) std::max(x,x) std::min(x,x) std::tanh(x) std::fmod(x,x) std::floor(x)";
+    let terms: Vec<String> = terms.split_whitespace().map(|term| format!("T({term})")).collect();
+    let source = format!("template <typename T> T f(T x) {{ return ({}) * T(0) + T(M_PI); }}", terms.join(" + "));
+    let all = Jit::new(&source, &[]);
+    assert_eq!(all.call(&[&Tensor::reals(0, F64, &[1.5, 2.0])]).reals(), [std::f64::consts::PI; 2]);
+    assert_eq!(all.call(&[&Tensor::reals(0, F32, &[1.5])]).reals(), [f64::from(std::f32::consts::PI)]);
+    let bits = "template <typename T> T f(T x) { return T(__popc(__float_as_uint(__expf(x) * __logf(x) * 0.0f + __int_as_float(0x3f800000)))) \
+                + (x < INFINITY ? T(0) : NAN) + T(__clz(1)) + T(__umulhi(1u << 31, 2u)); }";
+    assert_eq!(Jit::new(bits, &[]).call(&[&Tensor::reals(0, F32, &[1.5])]).reals(), [39.0]);
+    // Integers.
+    let whole = "template <typename T> T f(T x) { return (x << 3 | T(1)) ^ max(x, T(2)) - min(x, T(5)); }";
+    assert_eq!(Jit::new(whole, &[]).call(&[&Tensor::reals(0, I32, &[4.0, 9.0])]).reals(), [33.0, 77.0]);
+}
+
+/// xorshift64*: the same cases in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+
+    /// A tensor of small numbers, its dimensions in any order, with gaps or without.
+    fn tensor(&mut self, dtype: DType, shape: &[i64], may_repeat: bool) -> Tensor {
+        let mut order: Vec<usize> = (0..shape.len()).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, self.below(at + 1));
+        }
+        let gaps = self.below(2) as i64;
+        let mut strides = vec![0; shape.len()];
+        let mut next = 1 + gaps * self.below(3) as i64;
+        for dim in order {
+            if !may_repeat || self.below(8) > 0 {
+                strides[dim] = next;
+                next = next * shape[dim].max(1) + gaps * self.below(3) as i64;
+            }
+        }
+        let offset = gaps as usize * self.below(5);
+        let numbers: Vec<_> = (0..offset + next as usize + 3).map(|_| Number::Real(self.below(1000) as f64 - 500.0)).collect();
+        Tensor::laid_out(0, dtype, shape, &strides, offset, &numbers)
+    }
+}
+
+fn as_real(number: Number) -> f64 {
+    let Number::Real(value) = number else { panic!("{number:?} is no real number") };
+    value
+}
+
+fn any_layout_and_broadcasting() {
+    let axpy = Jit::new(AXPY, &[real(c"a", 2.0)]);
+    for seed in 1..200 {
+        let random = &mut Random(seed);
+        let ndim = random.below(6);
+        let shape: Vec<i64> = (0..ndim).map(|_| [1, 2, 3, 4, 5, 8, 33][random.below(7)]).collect();
+        let part = |random: &mut Random| -> Vec<i64> {
+            let from = if random.below(3) == 0 { random.below(ndim + 1) } else { 0 };
+            shape[from..].iter().map(|size| if random.below(5) == 0 { 1 } else { *size }).collect()
+        };
+        let (x_shape, y_shape) = (part(random), part(random));
+        let (x, y) = (random.tensor(F32, &x_shape, true), random.tensor(F32, &y_shape, true));
+        let dims = x_shape.len().max(y_shape.len());
+        let size = |shape: &[i64], dim: usize| (dim + shape.len()).checked_sub(dims).map_or(1, |at| shape[at]);
+        let together: Vec<i64> = (0..dims).map(|dim| size(&x_shape, dim).max(size(&y_shape, dim))).collect();
+        let (from_x, from_y) = (x.read(), y.read());
+        let expected: Vec<f64> = x
+            .positions(&together)
+            .into_iter()
+            .zip(y.positions(&together))
+            .map(|(x, y)| 2.0 * as_real(from_x[x]) + as_real(from_y[y]))
+            .collect();
+
+        let made = axpy.call(&[&x, &y]);
+        assert_eq!(made.shape(), together, "seed {seed}");
+        let elements = made.reals();
+        let mut at = vec![0i64];
+        for (size, stride) in made.shape().iter().zip(made.strides()) {
+            at = at.iter().flat_map(|from| (0..*size).map(move |index| from + index * stride)).collect();
+        }
+        assert_eq!(at.iter().map(|at| elements[*at as usize]).collect::<Vec<_>>(), expected, "seed {seed}");
+
+        let out = random.tensor(F32, &together, false);
+        let before = out.read();
+        assert_eq!(axpy.call_out(&[&out], &[&x, &y]), TCUDA_SUCCESS, "seed {seed}: {}", message());
+        let (after, positions) = (out.read(), out.positions(&together));
+        for (at, is) in after.iter().enumerate() {
+            let expected = positions.iter().position(|position| *position == at).map_or(before[at], |index| Number::Real(expected[index]));
+            assert_eq!(*is, expected, "seed {seed}: element {at} of the output's memory");
+        }
+    }
+}
+
+/// Lengths around a block and its parts, and data that is aligned to no more than an element.
+fn ends_and_misaligned_starts() {
+    let add = Jit::new(ADD, &[]);
+    for dtype in [U8, F16, F32, F64] {
+        for offset in [0, 1, 2, 4, 8] {
+            let lengths: &[usize] = if offset == 0 { &[1, 2, 255, 256, 257, 2047, 2048, 4095, 4096, 4097, 9999] } else { &[1, 5000] };
+            for length in lengths {
+                let numbers: Vec<Number> = (0..length + offset)
+                    .map(|at| if dtype == U8 { Number::Integer(at as i128 % 100) } else { Number::Real((at % 100) as f64) })
+                    .collect();
+                let x = Tensor::laid_out(0, dtype, &[*length as i64], &[1], offset, &numbers);
+                let expected: Vec<f64> = (offset..length + offset).map(|at| 2.0 * (at % 100) as f64).collect();
+                assert_eq!(add.call(&[&x, &x]).reals(), expected, "{dtype:?}, {length} from {offset}");
+            }
+        }
+    }
+}
+
+fn outputs_keep_the_order_of_dimensions() {
+    let add = Jit::new(ADD, &[]);
+    let numbers: Vec<Number> = (0..24).map(|at| Number::Real(f64::from(at))).collect();
+    let turned = Tensor::laid_out(0, F32, &[2, 3, 4], &[1, 2, 6], 0, &numbers);
+    let plain = Tensor::of(0, F32, &[2, 3, 4], &numbers);
+    assert_eq!(add.call(&[&turned, &turned]).strides(), [1, 2, 6]);
+    assert_eq!(add.call(&[&plain, &turned]).strides(), [12, 4, 1]);
+    assert_eq!(add.call(&[&turned, &plain]).strides(), [1, 2, 6]);
+}
+
+fn given_outputs() {
+    let axpy = Jit::new(AXPY, &[real(c"a", 2.0)]);
+    let (x, y) = (Tensor::reals(0, F32, &[1.0, 2.5, 3.0]), Tensor::reals(0, F32, &[10.0, 20.0, 30.0]));
+    for (dtype, expected) in [(F64, [12.0, 25.0, 36.0]), (F16, [12.0, 25.0, 36.0]), (C64, [12.0, 25.0, 36.0])] {
+        let out = Tensor::reals(0, dtype, &[0.0; 3]);
+        assert_eq!(axpy.call_out(&[&out], &[&x, &y]), TCUDA_SUCCESS, "{}", message());
+        let number = |value| if dtype == C64 { Number::Complex(value, 0.0) } else { Number::Real(value) };
+        assert_eq!(out.read(), expected.map(number), "{dtype:?}");
+    }
+    // In place.
+    assert_eq!(axpy.call_out(&[&y], &[&x, &y]), TCUDA_SUCCESS, "{}", message());
+    assert_eq!(y.read(), [12.0, 25.0, 36.0].map(Number::Real));
+
+    let bad = |out: &Tensor, words: &[&str]| refused(axpy.call_out(&[out], &[&x, &x]), TCUDA_ERROR_INVALID_ARGUMENT, words);
+    bad(&Tensor::reals(0, I32, &[0.0; 3]), &["float32 can't be cast", "int32"]);
+    bad(&Tensor::reals(0, BOOL, &[0.0; 3]), &["can't be cast", "bool"]);
+    bad(&Tensor::reals(0, F32, &[0.0; 4]), &["outputs[0]", "[4]", "[3]"]);
+    let one = [Number::Real(0.0); 8];
+    bad(&Tensor::laid_out(0, F32, &[3], &[0], 0, &one), &["single memory location"]);
+    let whole = Tensor::laid_out(0, F32, &[3], &[1], 0, &one);
+    let (whole_tensor, stream) = (whole.tensor(), handle(CURRENT_STREAM));
+    let shifted_tensor = tcuda_tensor_t { byte_offset: 4, ..whole_tensor };
+    let (to, from) = ([&raw const shifted_tensor], [&raw const whole_tensor; 2]);
+    let text = fails!(INVALID_ARGUMENT, tcuda_jit_call_out(axpy.0, to.as_ptr(), 1, from.as_ptr(), 2, null(), 0, stream));
+    assert!(text.contains("inputs[0]") && text.contains("single memory location"), "{text}");
+    let copy = Jit::multi("template <typename T> void f(T x, T &a, T &b) { a = b = x; }", 2, &[]);
+    refused(copy.call_out(&[&whole, &whole], &[&x]), TCUDA_ERROR_INVALID_ARGUMENT, &["outputs[0]", "outputs[1]"]);
+    refused(copy.call_out(&[&whole], &[&x]), TCUDA_ERROR_INVALID_ARGUMENT, &["2 outputs", "1 were given"]);
+    assert_eq!(whole.read(), one);
+}
+
+/// Nothing is computed, so that nothing has to be compiled.
+fn empty_tensors_need_no_compiler() {
+    let add = Jit::new("template <typename T> T add(T x, T y) { this is never compiled }", &[]);
+    let empty = Tensor::of(0, F32, &[3, 0, 2], &[]);
+    let row = Tensor::of(0, F64, &[3, 1, 2], &[Number::Real(1.0); 6]);
+    let made = add.call(&[&empty, &row]);
+    assert_eq!((made.shape(), made.tensor().dtype), (&[3, 0, 2][..], F64));
+    assert_eq!(add.call_out(&[&empty], &[&empty, &row]), TCUDA_SUCCESS, "{}", message());
+}
+
+fn more_elements_than_one_launch() {
+    const COUNT: usize = (1 << 30) + 4099;
+    let fill = Jit::new("template <typename T> T add_one(T x) { return x + T(1); }", &[]);
+    let mut one = Tensor::reals(0, U8, &[41.0]);
+    (one.shape, one.strides) = (vec![COUNT as i64], vec![0]);
+    let made = fill.call(&[&one]);
+    assert_eq!(made.shape(), [COUNT as i64]);
+    for from in [0, (1 << 29) - 4096, (1 << 30) - 4096, COUNT - 8192] {
+        let mut bytes = vec![0u8; 8192];
+        ok!(tcuda_copy(bytes.as_mut_ptr().cast(), unsafe { made.tensor().data.add(from) }, bytes.len(), false));
+        assert!(bytes.iter().all(|byte| *byte == 42), "from {from}");
+    }
+}
+
+fn what_is_wrong_with_a_source_is_shown() {
+    let source = c"int x;";
+    let mut jit = null_mut();
+    let text = fails!(INVALID_ARGUMENT, tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0));
+    assert!(text.contains("line 1, column 1") && text.contains("`int x;`"), "{text}");
+    assert!(jit.is_null());
+
+    let wrong = Jit::new("template <typename T>\nT wrong(T x) {\n    return x + missing;\n}", &[]);
+    let x = Tensor::reals(0, F32, &[1.0]);
+    // Each time, and with nothing left behind.
+    for _ in 0..2 {
+        let mut out = [null_mut()];
+        refused(wrong.try_call(&[&x], &[], &mut out), TCUDA_ERROR_COMPILATION, &["'wrong'", "at line 3: `return x + missing;`", "missing"]);
+        assert!(out[0].is_null());
+    }
+    // Wrong for some types only.
+    let shift = Jit::new("template <typename T> T shift(T x) { return x << 1; }", &[]);
+    assert_eq!(shift.call(&[&Tensor::reals(0, I32, &[4.0])]).reals(), [8.0]);
+    refused(shift.try_call(&[&x], &[], &mut [null_mut()]), TCUDA_ERROR_COMPILATION, &["at line 1"]);
+    assert_eq!(shift.call(&[&Tensor::reals(0, I32, &[5.0])]).reals(), [10.0]);
+}
+
+fn bad_calls_are_refused_with_a_reason() {
+    let add = Jit::new(ADD, &[]);
+    let x = Tensor::of(0, F32, &[2, 3], &[Number::Real(1.0); 6]);
+    let y = Tensor::of(0, F32, &[4, 3], &[Number::Real(1.0); 12]);
+    let bad = |inputs: &[&Tensor], words: &[&str]| {
+        let mut out = [null_mut()];
+        refused(add.try_call(inputs, &[], &mut out), TCUDA_ERROR_INVALID_ARGUMENT, words);
+        assert!(out[0].is_null());
+    };
+    bad(&[&x, &y], &["[2, 3]", "[4, 3]", "inputs[0]", "inputs[1]", "dimension -2", "have 2 and 4"]);
+    bad(&[&x], &["'add' takes 2 tensors", "1 were given"]);
+    bad(&[&x, &x, &x], &["3 were given"]);
+    bad(&[&x, &Tensor::reals(-2, F32, &[1.0])], &["inputs[1]", "host memory"]);
+    bad(&[&Tensor::reals(-2, F32, &[1.0]), &x], &["inputs[0]"]);
+    if device_count() > 1 {
+        bad(&[&x, &Tensor::reals(1, F32, &[1.0])], &["at least two devices", "0", "1"]);
+    }
+    let mut odd = Tensor::reals(0, U8, &[1.0]);
+    odd.dtype = dtype(7, 8);
+    refused(add.try_call(&[&x, &odd], &[], &mut [null_mut()]), TCUDA_ERROR_NOT_SUPPORTED, &["inputs[1]", "code 7"]);
+    let (tensor, stream) = (x.tensor(), handle(CURRENT_STREAM));
+    let inputs = [&raw const tensor, null()];
+    let mut out = null_mut();
+    assert!(fails!(INVALID_ARGUMENT, tcuda_jit_call(add.0, &mut out, inputs.as_ptr(), 2, null(), 0, stream)).contains("inputs[1]"));
+    let nobody = handle(0x7777_0000);
+    fails!(INVALID_HANDLE, tcuda_jit_call(nobody.cast(), &mut out, inputs.as_ptr(), 1, null(), 0, stream));
+    let gone = Jit::new(ADD, &[]).0;
+    fails!(INVALID_HANDLE, tcuda_jit_destroy(gone));
+    let kind = [scalar(c"a", 9, 0, 0.0, 0.0)];
+    assert!(fails!(INVALID_ARGUMENT, tcuda_jit_create(&mut null_mut(), c"x".as_ptr(), kind.as_ptr(), 1)).contains("kind' is 9"));
+    for outputs in [-1, 0, 9] {
+        let source = c"template <class T> void f(T x, T &y) { y = x; }".as_ptr();
+        fails!(INVALID_ARGUMENT, tcuda_jit_create_multi_output(&mut null_mut(), source, outputs, null(), 0));
+    }
+}
+
+fn first_calls_at_the_same_time() {
+    let source = "template <typename T> T at_the_same_time(T x, T a) { return x * a - T(1); }";
+    let jit = Jit::new(source, &[real(c"a", 3.0)]);
+    let address = jit.0 as usize;
+    let threads: Vec<_> = (0..8)
+        .map(|at| {
+            std::thread::spawn(move || {
+                let own = std::mem::ManuallyDrop::new(Jit(address as tcuda_jit_t));
+                for round in 0..5 {
+                    let x = Tensor::reals(0, F32, &[f64::from(at), f64::from(round)]);
+                    let expected = [f64::from(at) * 3.0 - 1.0, f64::from(round) * 3.0 - 1.0];
+                    assert_eq!(own.call(&[&x]).reals(), expected);
+                    assert_eq!(Jit::new(source, &[real(c"a", 3.0)]).call(&[&x]).reals(), expected);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn memory_is_kept_until_the_work_is_done() {
+    let add = Jit::new(ADD, &[]);
+    // Compiled before, so that the call below only enqueues.
+    let _ = add.call(&[&Tensor::reals(0, F32, &[1.0; 1000]), &Tensor::reals(0, F32, &[1.0; 1000])]);
+    let (side, other) = (Own::on(0), Own::on(0));
+    let gate = Gate::on(side.0);
+    let mut out = null_mut();
+    {
+        let (x, y) = (Tensor::reals(0, F32, &[20.0; 1000]), Tensor::reals(0, F32, &[3.0; 1000]));
+        let (a, b) = (x.tensor(), y.tensor());
+        let inputs = [&raw const a, &raw const b];
+        ok!(tcuda_jit_call(add.0, &mut out, inputs.as_ptr(), 2, null(), 0, side.0));
+        // The inputs are freed here, while the call waits at the gate.
+    }
+    let made = Made(out);
+    let greedy: Vec<_> = (0..64).map(|_| allocate(4096, default_of(0))).collect();
+    for block in &greedy {
+        ok!(tcuda_memset_async(*block, 0x7f, 4096, other.0));
+    }
+    ok!(tcuda_stream_synchronize(other.0));
+    assert!(!gate.was_passed());
+    gate.open();
+    ok!(tcuda_stream_synchronize(side.0));
+    assert_eq!(made.reals(), vec![23.0; 1000]);
+    greedy.into_iter().for_each(free);
+}
+
+fn a_failing_launch_leaves_nothing() {
+    let both = Jit::multi("template <typename T> void fail(T x, T &a, T &b) { a = x; b = x; }", 2, &[]);
+    let x = Tensor::reals(0, F32, &[1.0; 100]);
+    let mut warm = [null_mut(); 2];
+    assert_eq!(both.try_call(&[&x], &[], &mut warm), TCUDA_SUCCESS, "{}", message());
+    drop(warm.map(Made));
+    let before = stat(0, "allocation.all.current");
+    // Each call of the driver once.
+    let calls = || get!(0, out => tcuda_sim_call_count(out, null()));
+    let (mut nth, mut struck) = (1, 0);
+    loop {
+        let first = calls();
+        ok!(tcuda_sim_fail_at(null(), nth, 304));
+        let mut out = [null_mut(); 2];
+        let status = both.try_call(&[&x], &[], &mut out);
+        let made = calls() - first;
+        ok!(tcuda_sim_clear_faults());
+        if status == TCUDA_SUCCESS {
+            drop(out.map(Made));
+        } else {
+            assert_eq!((status, out), (TCUDA_ERROR_CUDA, [null_mut(); 2]));
+            struck += 1;
+        }
+        assert_eq!(stat(0, "allocation.all.current"), before, "fault {nth}");
+        if made < nth {
+            break;
+        }
+        nth += 1;
+    }
+    assert!(struck > 0);
+}
+
+// ---- whole kernels
+
+const KERNELS: &str = r#"
+extern "C" __global__ void axpy(const float *x, float *y, float a, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] += a * x[i];
+}
+struct Pair { double first; long long second; char third; };
+template <typename T> __global__ void sum(T *out, long long n, double scale, Pair pair)
+{
+    extern __shared__ char memory[];
+    T *parts = (T *)memory;
+    T own = 0;
+    for (long long i = threadIdx.x; i < n; i += blockDim.x)
+        own += T(i * scale);
+    parts[threadIdx.x] = own;
+    __syncthreads();
+    for (int half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half)
+            parts[threadIdx.x] += parts[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *out = parts[0] + T(pair.first + pair.second + pair.third) + T(N);
+}
+extern "C" __global__ void much(char *out)
+{
+    extern __shared__ char memory[];
+    memory[65535 - threadIdx.x] = (char)threadIdx.x;
+    __syncthreads();
+    out[threadIdx.x] = memory[65535 - (threadIdx.x ^ 1)];
+}
+"#;
+
+struct Module(tcuda_kernel_module_t);
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        ok!(tcuda_kernel_module_destroy(self.0));
+    }
+}
+
+/// None on the simulated device, which says so.
+fn module(source: &str, options: &[*const std::ffi::c_char], names: &[*const std::ffi::c_char]) -> Option<Module> {
+    let chosen = tcuda_kernel_options_t {
+        struct_size: size_of::<tcuda_kernel_options_t>(),
+        name: c"some.cu".as_ptr(),
+        options: options.as_ptr(),
+        option_count: options.len(),
+        names: names.as_ptr(),
+        name_count: names.len(),
+    };
+    let source = CString::new(source).unwrap();
+    if backend() == "sim" {
+        let mut out = null_mut();
+        let text = fails!(NOT_SUPPORTED, tcuda_kernel_compile(&mut out, source.as_ptr(), 0, &chosen));
+        assert!(text.contains("simulated device") && text.contains("tcuda_jit_create") && out.is_null(), "{text}");
+        return None;
+    }
+    Some(Module(get!(null_mut(), out => tcuda_kernel_compile(out, source.as_ptr(), 0, &chosen))))
+}
+
+fn kernel(module: &Module, name: &std::ffi::CStr) -> tcuda_kernel_t {
+    get!(null_mut(), out => tcuda_kernel_get(out, module.0, name.as_ptr()))
+}
+
+fn argument(kind: i32, value: tcuda_argument_value_t) -> tcuda_argument_t {
+    tcuda_argument_t { kind, size: 0, value }
+}
+
+fn pointer(to: *const std::ffi::c_void) -> tcuda_argument_t {
+    argument(TCUDA_ARGUMENT_POINTER, tcuda_argument_value_t { pointer: to })
+}
+
+fn whole_kernels() {
+    let name = c"sum<float>";
+    let Some(module) = module(KERNELS, &[c"-DN=5".as_ptr()], &[name.as_ptr()]) else { return };
+    let (x, y) = (Tensor::reals(0, F32, &[1.0; 1000]), Tensor::reals(0, F32, &[2.0; 1000]));
+    let axpy = kernel(&module, c"axpy");
+    let arguments = [
+        pointer(x.start()),
+        pointer(y.start()),
+        argument(TCUDA_ARGUMENT_F32, tcuda_argument_value_t { f32: 3.0 }),
+        argument(TCUDA_ARGUMENT_I32, tcuda_argument_value_t { i32: 999 }),
+    ];
+    let launch = |kernel, grid: [u32; 3], block: [u32; 3], shared, arguments: &[tcuda_argument_t], stream: tcuda_stream_t| unsafe {
+        tcuda_kernel_launch(kernel, grid.as_ptr(), block.as_ptr(), shared, arguments.as_ptr(), arguments.len(), stream)
+    };
+    ok!(launch(axpy, [8, 1, 1], [128, 1, 1], 0, &arguments, null_mut()));
+    let found = y.read();
+    assert!(found[..999].iter().all(|value| *value == Number::Real(5.0)) && found[999] == Number::Real(2.0));
+
+    let pair: [u64; 3] = [0.5f64.to_bits(), 100, 7];
+    let bytes = tcuda_argument_t {
+        kind: TCUDA_ARGUMENT_BYTES,
+        size: size_of_val(&pair),
+        value: tcuda_argument_value_t { pointer: pair.as_ptr().cast() },
+    };
+    let side = Own::on(0);
+    let arguments = [
+        pointer(y.start()),
+        argument(TCUDA_ARGUMENT_I64, tcuda_argument_value_t { i64: 101 }),
+        argument(TCUDA_ARGUMENT_F64, tcuda_argument_value_t { f64: 2.0 }),
+        bytes,
+    ];
+    ok!(launch(kernel(&module, name), [1; 3], [64, 1, 1], 64 * 4, &arguments, side.0));
+    ok!(tcuda_stream_synchronize(side.0));
+    assert_eq!(y.read()[0], Number::Real(2.0 * 5050.0 + 107.5 + 5.0));
+
+    // More than 48 KiB of shared memory, each time.
+    let much = kernel(&module, c"much");
+    let out = Tensor::reals(0, U8, &[0.0; 64]);
+    for _ in 0..2 {
+        ok!(launch(much, [1; 3], [64, 1, 1], 65536, &[pointer(out.start())], null_mut()));
+    }
+    assert_eq!(out.read(), (0..64).map(|at| Number::Integer(at ^ 1)).collect::<Vec<_>>());
+
+    let mut attributes: tcuda_kernel_attributes_t = unsafe { std::mem::zeroed() };
+    attributes.struct_size = size_of::<tcuda_kernel_attributes_t>();
+    ok!(tcuda_kernel_attributes(&mut attributes, much));
+    assert!(attributes.max_threads >= 64 && attributes.registers > 0 && attributes.max_dynamic_shared >= 65536);
+    assert!(get!(0, out => tcuda_kernel_occupancy(out, axpy, 128, 0)) > 0);
+    let (mut grid, mut block) = (0, 0);
+    ok!(tcuda_kernel_best_block(&mut grid, &mut block, axpy, 0, 256));
+    assert!(grid > 0 && block > 0 && block <= 256);
+}
+
+fn bad_launches_are_refused_with_a_reason() {
+    let Some(module) = module(KERNELS, &[c"-DN=5".as_ptr()], &[c"sum<double>".as_ptr()]) else { return };
+    let much = kernel(&module, c"much");
+    let out = Tensor::reals(0, U8, &[0.0; 64]);
+    let arguments = [pointer(out.start())];
+    let bad = |grid: [u32; 3], block: [u32; 3], shared: usize, count: usize, words: &[&str]| {
+        let status = unsafe { tcuda_kernel_launch(much, grid.as_ptr(), block.as_ptr(), shared, arguments.as_ptr(), count, null_mut()) };
+        refused(status, TCUDA_ERROR_INVALID_ARGUMENT, words);
+    };
+    bad([1, 0, 1], [64, 1, 1], 0, 1, &["the grid is [1, 0, 1]"]);
+    bad([1; 3], [64, 64, 1], 0, 1, &["4096 threads"]);
+    bad([1; 3], [64, 1, 1], 1 << 30, 1, &["1073741824 bytes of dynamic shared memory"]);
+    bad([1; 3], [64, 1, 1], usize::MAX, 1, &["dynamic shared memory"]);
+    if tcuda::runtime::runtime().unwrap().table.cuFuncGetParamInfo.is_some() {
+        bad([1; 3], [64, 1, 1], 65536, 0, &["takes 1 arguments; 0 were given"]);
+        let wrong = [argument(TCUDA_ARGUMENT_I32, tcuda_argument_value_t { i32: 1 })];
+        let (grid, block) = ([1u32; 3], [64u32, 1, 1]);
+        let text = fails!(INVALID_ARGUMENT, tcuda_kernel_launch(much, grid.as_ptr(), block.as_ptr(), 65536, wrong.as_ptr(), 1, null_mut()));
+        assert!(text.contains("argument 0 has 4 bytes") && text.contains("has 8"), "{text}");
+    }
+    let text = fails!(INVALID_ARGUMENT, tcuda_kernel_get(&mut null_mut(), module.0, c"nothing".as_ptr()));
+    assert!(text.contains("no kernel 'nothing'") && text.contains("extern \"C\""), "{text}");
+    drop(module);
+    let (grid, block) = ([1u32; 3], [64u32, 1, 1]);
+    fails!(INVALID_HANDLE, tcuda_kernel_launch(much, grid.as_ptr(), block.as_ptr(), 0, arguments.as_ptr(), 1, null_mut()));
+}
+
+fn sources_of_kernels_that_do_not_compile() {
+    if module(KERNELS, &[c"-DN=5".as_ptr()], &[]).is_none() {
+        return;
+    }
+    let compile = |source: &std::ffi::CStr, options: *const tcuda_kernel_options_t| {
+        let mut out = null_mut();
+        let status = unsafe { tcuda_kernel_compile(&mut out, source.as_ptr(), 0, options) };
+        assert!(out.is_null());
+        status
+    };
+    let wrong = c"extern \"C\" __global__ void f(int *x)\n{\n    *x = missing;\n}";
+    refused(compile(wrong, null()), TCUDA_ERROR_COMPILATION, &["'kernel.cu'", "at line 3: `*x = missing;`", "identifier"]);
+    let names = [c"absent<int>".as_ptr()];
+    let mut options: tcuda_kernel_options_t = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<tcuda_kernel_options_t>();
+    (options.names, options.name_count) = (names.as_ptr(), 1);
+    refused(compile(c"extern \"C\" __global__ void f() {}", &options), TCUDA_ERROR_COMPILATION, &["absent"]);
+    let flags = [c"--no-such-option".as_ptr()];
+    (options.options, options.option_count, options.name_count) = (flags.as_ptr(), 1, 0);
+    refused(compile(c"extern \"C\" __global__ void f() {}", &options), TCUDA_ERROR_INVALID_ARGUMENT, &["--no-such-option"]);
+}

@@ -1,0 +1,243 @@
+//! Kernels from source over a fake NVRTC and a fake driver: which compiler is taken, what is said when none is, and that what a program
+//! asks for reaches the driver. Each case runs in a process of its own, on a machine of tests/fake/mod.rs.
+
+mod fake;
+
+use fake::*;
+use std::ffi::{CStr, c_char};
+use std::path::PathBuf;
+use std::ptr::{null, null_mut};
+use tcuda::base::Status::{self, *};
+use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native};
+use tcuda::capi::kernel::*;
+
+const NVRTC: [(i32, &str); 3] = [(13000, "libnvrtc.so.13"), (12040, "libnvrtc.so.12"), (11080, "libnvrtc.so.11.2")];
+
+fn compiler(version: i32, lacks: &[&str]) -> PathBuf {
+    let (_, soname) = NVRTC.iter().find(|(v, _)| v / 1000 == version / 1000).unwrap();
+    build("nvrtc.c", soname, &[&format!("-DVERSION={version}")], lacks)
+}
+
+/// A machine with a driver and a runtime, and no compiler yet.
+fn plain(machine: Machine, version: i32) -> Machine {
+    let loader = |name: &str| format!("loader/{name}");
+    let soname = RUNTIMES.iter().find(|(v, _)| v / 1000 == version / 1000).unwrap().1;
+    machine.with("loader/libcuda.so.1", &driver(version)).with(&loader(soname), &runtime_library(version))
+}
+
+fn message() -> String {
+    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
+}
+
+const SOURCE: &CStr = c"template <typename T> __global__ void scale(T *x, int n) { x[n] *= N; }";
+
+/// On device 1, with the options that the fake wants.
+fn compile(source: &CStr, option: &CStr) -> (Status, tcuda_kernel_module_t) {
+    let (options, names) = ([option.as_ptr()], [c"scale<int>".as_ptr()]);
+    let chosen = tcuda_kernel_options_t {
+        struct_size: size_of::<tcuda_kernel_options_t>(),
+        name: c"some.cu".as_ptr(),
+        options: options.as_ptr(),
+        option_count: 1,
+        names: names.as_ptr(),
+        name_count: 1,
+    };
+    let mut module = null_mut();
+    (unsafe { tcuda_kernel_compile(&mut module, source.as_ptr(), 1, &chosen) }, module)
+}
+
+#[track_caller]
+fn refused(status: Status, expected: Status, words: &[&str]) {
+    assert_eq!(status, expected, "{}", message());
+    assert_says(&message(), words);
+}
+
+fn nvrtc_calls(name: &str) -> i64 {
+    calls("libnvrtc.so.13", "fake_nvrtc_calls", name)
+}
+
+fn driver_calls(name: &str) -> i64 {
+    calls("libcuda.so.1", "fake_driver_calls", name)
+}
+
+fn bytes(value: &u64, size: usize) -> tcuda_argument_t {
+    let value = tcuda_argument_value_t { pointer: std::ptr::from_ref(value).cast() };
+    tcuda_argument_t { kind: TCUDA_ARGUMENT_BYTES, size, value }
+}
+
+fn whole(value: i32) -> tcuda_argument_t {
+    tcuda_argument_t { kind: TCUDA_ARGUMENT_I32, size: 0, value: tcuda_argument_value_t { i32: value } }
+}
+
+#[test]
+fn from_source_to_launch() {
+    case(
+        "from_source_to_launch",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])),
+        || {
+            let (status, module) = compile(SOURCE, c"-DN=4");
+            assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+            assert_eq!((nvrtc_calls("nvrtcGetCUBIN"), nvrtc_calls("nvrtcDestroyProgram"), driver_calls("cuModuleLoadData")), (1, 1, 1));
+            let mut kernel = null_mut();
+            let get = |name: &CStr, kernel: &mut tcuda_kernel_t| unsafe { tcuda_kernel_get(kernel, module, name.as_ptr()) };
+            assert_eq!(get(c"scale<int>", &mut kernel), TCUDA_SUCCESS, "{}", message());
+
+            let mut attributes: tcuda_kernel_attributes_t = unsafe { std::mem::zeroed() };
+            attributes.struct_size = size_of::<tcuda_kernel_attributes_t>();
+            assert_eq!(unsafe { tcuda_kernel_attributes(&mut attributes, kernel) }, TCUDA_SUCCESS);
+            let a = attributes;
+            assert_eq!((a.max_threads, a.shared, a.constant, a.local, a.registers), (1024, 10, 20, 30, 40));
+            assert_eq!((a.ptx_version, a.binary_version, a.max_dynamic_shared), (50, 60, 80));
+            let (mut blocks, mut grid, mut block) = (0, 0, 0);
+            assert_eq!(unsafe { tcuda_kernel_occupancy(&mut blocks, kernel, 256, 1024) }, TCUDA_SUCCESS);
+            assert_eq!(unsafe { tcuda_kernel_best_block(&mut grid, &mut block, kernel, 2048, 512) }, TCUDA_SUCCESS);
+            assert_eq!((blocks, grid, block), (3, 264, 384));
+
+            let eight = 8u64;
+            let launch = |grid: [u32; 3], block: [u32; 3], shared: usize, arguments: &[tcuda_argument_t]| unsafe {
+                let (list, count) = (arguments.as_ptr(), arguments.len());
+                tcuda_kernel_launch(kernel, grid.as_ptr(), block.as_ptr(), shared, list, count, STREAM as _)
+            };
+            let good = [bytes(&eight, 8), whole(1)];
+            assert_eq!(launch([1, 2, 3], [4, 5, 6], 7, &good), TCUDA_SUCCESS, "{}", message());
+            assert_eq!(driver_calls("cuFuncSetAttribute"), 0);
+            // The driver is told once.
+            for _ in 0..2 {
+                assert_eq!(launch([1, 2, 3], [4, 5, 6], 65536, &good), TCUDA_SUCCESS, "{}", message());
+            }
+            assert_eq!((driver_calls("cuFuncSetAttribute"), driver_calls("cuLaunchKernel")), (1, 3));
+
+            let bad = |status, words: &[&str]| refused(status, TCUDA_ERROR_INVALID_ARGUMENT, words);
+            bad(launch([1, 2, 0], [4, 5, 6], 7, &good), &["'scale<int>'", "the grid is [1, 2, 0]"]);
+            bad(launch([1, 2, 3], [0, 5, 6], 7, &good), &["the block is [0, 5, 6]"]);
+            bad(launch([1, 2, 3], [32, 32, 2], 7, &good), &["2048 threads", "1024"]);
+            bad(launch([1, 2, 3], [4, 5, 6], 7, &good[..1]), &["takes 2 arguments; 1 were given"]);
+            bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), bytes(&eight, 8)]), &["argument 1 has 8 bytes", "has 4"]);
+            bad(launch([1, 2, 3], [4, 5, 6], 100_000, &good), &["100000 bytes of dynamic shared memory", "232448 bytes"]);
+            bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 0), whole(1)]), &["arguments[0].size"]);
+            let odd = tcuda_argument_t { kind: 77, ..whole(1) };
+            bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), odd]), &["arguments[1].kind"]);
+            assert_eq!(driver_calls("cuLaunchKernel"), 3);
+            // What the driver refuses.
+            let wrong = launch([9, 9, 9], [4, 5, 6], 7, &good);
+            refused(wrong, TCUDA_ERROR_INVALID_ARGUMENT, &["The launch of 'scale<int>'", "cuLaunchKernel"]);
+            let mut other = null_mut();
+            assert_ne!(get(c"absent", &mut other), TCUDA_SUCCESS);
+            assert!(other.is_null());
+
+            assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_SUCCESS, "{}", message());
+            assert_eq!(driver_calls("cuModuleUnload"), 1);
+            assert_eq!(launch([1, 2, 3], [4, 5, 6], 7, &good), TCUDA_ERROR_INVALID_HANDLE);
+            assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_ERROR_INVALID_HANDLE);
+        },
+    );
+}
+
+#[test]
+fn a_kernel_in_use_keeps_its_module() {
+    // The driver of CUDA 12.3 does not tell what a kernel takes.
+    case(
+        "a_kernel_in_use_keeps_its_module",
+        |m| {
+            let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=12040"], &["cuFuncGetParamInfo"]);
+            m.with("loader/libcuda.so.1", &old)
+                .with("loader/libcudart.so.12", &runtime_library(12040))
+                .with("loader/libnvrtc.so.12", &compiler(12040, &[]))
+        },
+        || {
+            let (status, module) = compile(SOURCE, c"-DN=4");
+            assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+            let mut kernel = null_mut();
+            assert_eq!(unsafe { tcuda_kernel_get(&mut kernel, module, c"kernel".as_ptr()) }, TCUDA_SUCCESS, "{}", message());
+            let (eight, grid, block) = (8u64, [1u32, 2, 3], [4u32, 5, 6]);
+            let arguments = [bytes(&eight, 8)];
+            let launch = || unsafe { tcuda_kernel_launch(kernel, grid.as_ptr(), block.as_ptr(), 7, arguments.as_ptr(), 1, STREAM as _) };
+            assert_eq!(launch(), TCUDA_SUCCESS, "{}", message());
+            assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_SUCCESS);
+            assert_eq!((launch(), driver_calls("cuModuleUnload")), (TCUDA_ERROR_INVALID_HANDLE, 1));
+        },
+    );
+}
+
+#[test]
+fn what_the_compiler_says() {
+    case(
+        "what_the_compiler_says",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])),
+        || {
+            let (status, module) = compile(c"first\nthis is wrong;\nlast", c"-DN=4");
+            refused(status, TCUDA_ERROR_COMPILATION, &["'some.cu'", "at line 2: `this is wrong;`", "some.cu(2): error: it is wrong"]);
+            assert!(module.is_null());
+            refused(compile(SOURCE, c"--none").0, TCUDA_ERROR_INVALID_ARGUMENT, &["--none", "unrecognized option"]);
+            assert_eq!((nvrtc_calls("nvrtcCreateProgram"), nvrtc_calls("nvrtcDestroyProgram")), (2, 2));
+            let none: *const c_char = null();
+            assert_eq!(unsafe { tcuda_kernel_compile(&mut null_mut(), none, 1, null()) }, TCUDA_ERROR_INVALID_ARGUMENT);
+        },
+    );
+}
+
+#[test]
+fn a_compiler_that_fails_itself() {
+    case(
+        "a_compiler_that_fails_itself",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])).set("FAKE_BUILTINS", "1"),
+        || {
+            refused(compile(SOURCE, c"-DN=4").0, TCUDA_ERROR_CUDA, &["some other error (7) in nvrtcCompileProgram", "libnvrtc.so.13"]);
+            assert_eq!(tcuda_last_error_native(), 7);
+        },
+    );
+}
+
+#[test]
+fn no_compiler_that_works() {
+    let name = "no_compiler_that_works";
+    let places = ["what the process has already", "the loader's path", "CUDA_HOME", "Python environments"];
+    case(
+        name,
+        |m| plain(m, 12040),
+        || {
+            let words = [&["NVRTC", "libnvrtc.so.12", "pip install nvidia-cuda-nvrtc-cu12", "TCUDA_NVRTC_PATH"], &places[..]].concat();
+            // Each call looks again.
+            for _ in 0..2 {
+                refused(compile(SOURCE, c"-DN=4").0, TCUDA_ERROR_NOT_SUPPORTED, &words);
+            }
+        },
+    );
+}
+
+#[test]
+fn compilers_that_do_not_fit_are_passed_over() {
+    let name = "compilers_that_do_not_fit_are_passed_over";
+    case(
+        name,
+        |m| {
+            plain(m, 12040)
+                .with("toolkit/lib64/libnvrtc.so.13", &compiler(13000, &[]))
+                .with("toolkit/lib64/libnvrtc.so.12", &compiler(12040, &["nvrtcGetCUBIN"]))
+                .set("CUDA_HOME", "{}/toolkit")
+        },
+        || {
+            let words = ["libnvrtc.so.13 is for drivers of CUDA 13 and later", "libnvrtc.so.12 has no nvrtcGetCUBIN", "CUDA_HOME"];
+            refused(compile(SOURCE, c"-DN=4").0, TCUDA_ERROR_NOT_SUPPORTED, &words);
+        },
+    );
+}
+
+#[test]
+fn a_compiler_of_a_wheel() {
+    let wheel = "venv/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.11.2";
+    case(
+        "a_compiler_of_a_wheel",
+        |m| plain(m, 12040).with(wheel, &compiler(11080, &[])).set("VIRTUAL_ENV", "{}/venv"),
+        || assert_eq!(compile(SOURCE, c"-DN=4").0, TCUDA_SUCCESS, "{}", message()),
+    );
+}
+
+#[test]
+fn a_compiler_that_is_given_is_the_only_one() {
+    case(
+        "a_compiler_that_is_given_is_the_only_one",
+        |m| plain(m, 12040).with("loader/libnvrtc.so.12", &compiler(12040, &[])).set("TCUDA_NVRTC_PATH", "{}/none.so"),
+        || refused(compile(SOURCE, c"-DN=4").0, TCUDA_ERROR_NOT_SUPPORTED, &["looked for in TCUDA_NVRTC_PATH", "none.so"]),
+    );
+}
