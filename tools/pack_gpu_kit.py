@@ -4,7 +4,7 @@
 The shared library as it ships, the conformance suite, the C and C++ tests (those named test_sim_* need the simulated device and stay
 here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table. The sources of `make bench`
 too, which are compiled there, against what that machine has. With --rmm (`make gpu-kit RMM=1`) RMM's headers and library from PyPI, for a
-machine without network.
+machine without network. `speed/jit` is what times compiled functions beside a copy.
 """
 
 import json
@@ -61,7 +61,7 @@ def carry_rmm():
 
 def main():
     shutil.rmtree(KIT, ignore_errors=True)
-    for folder in ("lib", "tests", "examples", "examples_c"):
+    for folder in ("lib", "tests", "examples", "examples_c", "speed"):
         (KIT / folder).mkdir(parents=True)
     # Not links: a copy of the kit need not keep them.
     shutil.copy(kit.LIB / f"libtcuda.so.{kit.VERSION}", KIT / "lib" / f"libtcuda.so.{kit.ABI}")
@@ -70,6 +70,7 @@ def main():
             compile_into("tests", source, standard)
     compile_into("tests", kit.ROOT / "tests_c/plugin_load.c", "gnu11")
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "tests_c/plugin_arena.c", "-s", "-o", KIT / "lib/libarena.so"])
+    compile_into("speed", kit.ROOT / "benches/jit.c", "gnu11")
     rust_test("conformance")
     code, output = kit.planted_order(KIT / "planted")
     if code != 0:

@@ -5,6 +5,7 @@
 #   sh run.sh --sanitize    under NVIDIA's compute-sanitizer, which must be installed
 #   sh run.sh [--sanitize] NAME...   only these
 #   sh run.sh overlap [MINUTES [THREADS]]    threads whose live blocks must not overlap, for some minutes: 2 and 16 unless said otherwise
+#   sh run.sh jit [--quick]          functions compiled at run time, their speed beside a copy on the device
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2
@@ -15,6 +16,11 @@ mkdir -p "$logs" || exit 2
 if [ "$1" = bench ]; then
     shift
     exec python3 benches/run.py --out "${OUT:-.}/bench" --work work "$@"
+fi
+
+if [ "$1" = jit ]; then
+    shift
+    exec speed/jit "$@"
 fi
 
 if [ "$1" = overlap ]; then
