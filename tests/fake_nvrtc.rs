@@ -8,7 +8,10 @@ use std::ffi::{CStr, c_char};
 use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status::{self, *};
+use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
+use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native};
+use tcuda::capi::jit::*;
 use tcuda::capi::kernel::*;
 
 const NVRTC: [(i32, &str); 3] = [(13000, "libnvrtc.so.13"), (12040, "libnvrtc.so.12"), (11080, "libnvrtc.so.11.2")];
@@ -155,6 +158,44 @@ fn a_kernel_in_use_keeps_its_module() {
             assert_eq!(launch(), TCUDA_SUCCESS, "{}", message());
             assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_SUCCESS);
             assert_eq!((launch(), driver_calls("cuModuleUnload")), (TCUDA_ERROR_INVALID_HANDLE, 1));
+        },
+    );
+}
+
+/// The launch of an element-wise function: what NVRTC gets, the shape of the grid, and the kernel's one argument.
+#[test]
+fn a_function_over_a_tensor() {
+    case(
+        "a_function_over_a_tensor",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])),
+        || {
+            let scalar = tcuda_jit_scalar_t { name: c"a".as_ptr(), kind: TCUDA_SCALAR_REAL, integer: 0, real: 2.5, imag: 0.0 };
+            let source = c"template <typename T> T axpy(T x, T y, T a) { return a * x + y; }";
+            let mut shape = [5000i64];
+            let tensor = tcuda_tensor_t {
+                data: TO as _,
+                device: tcuda_place_t { device_type: 2, device_id: 1 },
+                ndim: 1,
+                dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
+                shape: shape.as_mut_ptr(),
+                strides: null_mut(),
+                byte_offset: 0,
+            };
+            let list = [&raw const tensor; 2];
+            // Two of one source: it is compiled and loaded once.
+            for _ in 0..2 {
+                let mut jit = null_mut();
+                assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), &scalar, 1) }, TCUDA_SUCCESS, "{}", message());
+                for _ in 0..2 {
+                    let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 2, null(), 0, STREAM as _) };
+                    assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+                }
+                assert_eq!(tcuda_jit_destroy(jit), TCUDA_SUCCESS);
+            }
+            assert_eq!((nvrtc_calls("nvrtcCompileProgram"), driver_calls("cuModuleLoadData"), driver_calls("cuLaunchKernel")), (1, 1, 4));
+            // And it is kept for the next process.
+            let kept = std::fs::read_dir(root().join("home/.cache/tcuda/kernels")).unwrap().count();
+            assert_eq!(kept, 1);
         },
     );
 }

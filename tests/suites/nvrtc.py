@@ -26,14 +26,17 @@ def library(version, wheel):
     return next(path for path in sorted(folder.glob("nvidia/*/lib/libnvrtc.so.*")) if "alt" not in path.name)
 
 
+def one(suite, version, library):
+    code, output = kit.run([kit.CARGO, "test", "--locked", "--test", "nvrtc"], env=kit.environment(TCUDA_NVRTC_PATH=library), timeout=1800)
+    suite.check(f"NVRTC {version} is the one that is used", f"NVRTC {version} " in output, output)
+    counts = re.search(r"^nvrtc: (\d+) passed, (\d+) failed$", output, re.M)
+    if suite.check(f"the tests of NVRTC {version} end", counts and (code == 0) == (counts[2] == "0"), output):
+        suite.passed += int(counts[1])
+        for line in output.splitlines():
+            if line.startswith("FAILED"):
+                suite.check(f"{version}: {line}", False)
+
+
 def run(suite):
-    command = [kit.CARGO, "test", "--locked", "--test", "nvrtc"]
-    for version, wheel in COMPILERS.items():
-        code, output = kit.run(command, env=kit.environment(TCUDA_NVRTC_PATH=library(version, wheel)), timeout=1800)
-        suite.check(f"NVRTC {version} is the one that is used", f"NVRTC {version} " in output, output)
-        counts = re.search(r"^nvrtc: (\d+) passed, (\d+) failed$", output, re.M)
-        if suite.check(f"the tests of NVRTC {version} end", counts and (code == 0) == (counts[2] == "0"), output):
-            suite.passed += int(counts[1])
-            for line in output.splitlines():
-                if line.startswith("FAILED"):
-                    suite.check(f"{version}: {line}", False)
+    libraries = {version: library(version, wheel) for version, wheel in COMPILERS.items()}
+    suite.each([lambda which=which: one(suite, *which) for which in libraries.items()])
