@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compiles kernels/*.cu to the PTX that the library embeds: kernels/ptx/<family>.ptx.z and kernels/ptx/digests.
+"""Compiles kernels/*.cu to the PTX that the library embeds: kernels/ptx/<family>.<architecture>.ptx.z and kernels/ptx/digests.
 
     kernels/build.py                 compile and write (the files are committed: cargo needs no CUDA toolkit)
     kernels/build.py --check         compile and compare with what is committed
     kernels/build.py --check-ptxas   assemble what is committed, with ptxas of CUDA 11.8 and of the newest
 
 nvcc and ptxas come as wheels from PyPI, into build/tools/cuda. The PTX is for compute_75, the oldest that today's nvcc knows, so every
-device from Turing on takes it. nvcc writes the newest `.version`, which older drivers refuse; the code needs nothing newer than 7.0
+device from Turing on takes it; families that gain by Ampere's conversions (two halves at once) are there for compute_80 too. nvcc writes the newest `.version`, which older drivers refuse; the code needs nothing newer than 7.0
 (CUDA 11.0), and `--check-ptxas` proves it.
 """
 
@@ -25,8 +25,11 @@ import need  # noqa: E402
 TOOLS = need.TOOLS / "cuda"
 
 COMPILER = ["nvidia-cuda-nvcc==13.3.73", "nvidia-nvvm==13.3.73", "nvidia-cuda-crt==13.3.73", "nvidia-cuda-runtime==13.3.29"]
-FLAGS = ["-std=c++17", "-O3", "-arch=compute_75", "-ptx"]
+FLAGS = ["-std=c++17", "-O3", "-ptx"]
 PTX_VERSION = "7.0"
+BASE = 75
+# Families with code of their own for compute_80.
+AMPERE = {"random_normal", "random_transform", "random_uniform"}
 
 # ptxas, and the architectures that it knows.
 ASSEMBLERS = {
@@ -65,15 +68,33 @@ def families():
     return sorted(KERNELS.glob("*.cu"))
 
 
+def included(path, found):
+    """The file and what it includes of ours, each once, in order."""
+    if path not in found:
+        found.append(path)
+        for name in re.findall(r'(?m)^#include "(.*)"$', path.read_text()):
+            included((path.parent / name).resolve(), found)
+    return found
+
+
 def source_of(family):
-    """All that decides the PTX: the family's file, and what families share."""
-    return b"".join(path.read_bytes() for path in [family, *sorted(KERNELS.glob("*.cuh"))])
+    """All that decides the PTX."""
+    return b"".join(path.read_bytes() for path in included(family, []))
 
 
-def compile_family(family):
+def images():
+    """(family, architecture) of each file of PTX."""
+    return [(family, arch) for family in families() for arch in ([BASE, 80] if family.stem in AMPERE else [BASE])]
+
+
+def image_name(family, arch):
+    return f"{family.stem}.{arch}"
+
+
+def compile_image(family, arch):
     nvcc = tool(install("compiler", COMPILER), "nvcc")
-    raw = TOOLS / f"{family.stem}.ptx"
-    subprocess.run([str(nvcc), *FLAGS, "-o", str(raw), family.name], check=True, cwd=KERNELS)
+    raw = TOOLS / f"{image_name(family, arch)}.ptx"
+    subprocess.run([str(nvcc), *FLAGS, f"-arch=compute_{arch}", "-o", str(raw), family.name], check=True, cwd=KERNELS)
     text, count = re.subn(r"(?m)^\.version .*$", f".version {PTX_VERSION}", raw.read_text())
     assert count == 1, f"{family.name}: {count} lines with .version"
     # Comments name the compiler's build; indentation is only weight.
@@ -82,12 +103,16 @@ def compile_family(family):
 
 
 def compile_all():
-    return {family.stem: compile_family(family) for family in families()}
+    return {image_name(*image): compile_image(*image) for image in images()}
 
 
 def digests():
-    lines = [f"{family.stem} {fnv(source_of(family)):016x} {fnv((PTX / f'{family.stem}.ptx.z').read_bytes()):016x}" for family in families()]
-    return "# family, digest of its source, digest of its .ptx.z; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
+    def line(family, arch):
+        name = image_name(family, arch)
+        return f"{name} {fnv(source_of(family)):016x} {fnv((PTX / f'{name}.ptx.z').read_bytes()):016x}"
+
+    lines = [line(*image) for image in images()]
+    return "# family and architecture, digest of its source, digest of its .ptx.z; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
 
 
 def write():
@@ -100,10 +125,11 @@ def write():
 
 
 def committed():
-    missing = [family.stem for family in families() if not (PTX / f"{family.stem}.ptx.z").exists()]
+    names = [image_name(*image) for image in images()]
+    missing = [name for name in names if not (PTX / f"{name}.ptx.z").exists()]
     if missing:
         sys.exit(f"kernels/ptx lacks {', '.join(missing)}: run kernels/build.py")
-    return {family.stem: zlib.decompress((PTX / f"{family.stem}.ptx.z").read_bytes()) for family in families()}
+    return {name: zlib.decompress((PTX / f"{name}.ptx.z").read_bytes()) for name in names}
 
 
 def check():
@@ -114,7 +140,7 @@ def check():
     extra = {path.name for path in PTX.iterdir()} - {f"{name}.ptx.z" for name in ours} - {"digests"}
     if stale or extra:
         sys.exit(f"kernels/ptx is out of date ({', '.join([*stale, *sorted(extra)])}): run kernels/build.py")
-    print(f"kernels/ptx is up to date: {len(ours)} families")
+    print(f"kernels/ptx is up to date: {len(ours)} images")
 
 
 def check_ptxas():
@@ -124,7 +150,8 @@ def check_ptxas():
         for name, ptx in committed().items():
             path = TOOLS / f"{name}.committed.ptx"
             path.write_bytes(ptx)
-            for architecture in architectures:
+            least = int(name.rsplit(".", 1)[1])
+            for architecture in (a for a in architectures if int(a.removeprefix("sm_")) >= least):
                 subprocess.run([str(ptxas), f"-arch={architecture}", str(path), "-o", str(TOOLS / "out.cubin")], check=True)
                 count += 1
         version = subprocess.run([str(ptxas), "--version"], capture_output=True, text=True, check=True).stdout

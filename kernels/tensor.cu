@@ -4,20 +4,10 @@
 // done here. Conversions are written with intrinsics, not casts, so that what C++ leaves undefined (a float that its integer
 // cannot hold) is the same on every device and in the twin.
 
-#include <stdint.h>
+#include "common.cuh"
 
-#define MAX_DIMS 25
-#define THREADS 256
 // Elements of a thread in the strided kernels: enough loads in flight to hide the memory's latency.
 #define UNROLL 4
-
-// Element types, in the order of `Element` in src/runtime/kernels/element.rs.
-enum Type : uint32_t { BOOL, U8, I8, I16, U16, I32, U32, I64, U64, F16, BF16, F32, F64, C64, C128 };
-
-// Division by a size known to the host: n / size = (high word of n * magic + n) >> shift, for n below 2^31.
-struct Divider {
-    uint32_t size, magic, shift;
-};
 
 struct Walk {
     char *to;
@@ -47,11 +37,11 @@ __device__ __forceinline__ Offsets offsets(const Walk &walk, uint32_t index) {
     #pragma unroll 1
     for (uint32_t dim = 0; dim < walk.dims; ++dim) {
         const Divider size = walk.sizes[dim];
-        const uint32_t quotient = (__umulhi(index, size.magic) + index) >> size.shift;
-        const int64_t rest = index - quotient * size.size;
+        const uint32_t next = quotient(index, size);
+        const int64_t rest = index - next * size.size;
         at.to += rest * walk.to_strides[dim];
         at.from += rest * walk.from_strides[dim];
-        index = quotient;
+        index = next;
     }
     return at;
 }
@@ -100,32 +90,6 @@ __global__ void __launch_bounds__(THREADS) tcuda_copy_16(const Walk walk) { copy
 
 // ---- conversion: a source is loaded as one of six carriers that hold it exactly, and a carrier is stored as any type
 
-struct Half {
-    uint16_t bits;
-};
-struct BFloat {
-    uint16_t bits;
-};
-
-__device__ __forceinline__ float widen(Half h) {
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
-    return f;
-}
-__device__ __forceinline__ float widen(BFloat b) { return __uint_as_float((uint32_t)b.bits << 16); }
-
-__device__ __forceinline__ Half narrow_half(float f) {
-    Half h;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
-    return h;
-}
-// To the nearest, ties to even; a NaN becomes the quiet one.
-__device__ __forceinline__ BFloat narrow_bfloat(float f) {
-    const uint32_t bits = __float_as_uint(f);
-    if (f != f) return BFloat{0x7fff};
-    return BFloat{(uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
-}
-
 // One carrier as each type. Real parts only: complex carriers come to these by way of `real`.
 __device__ __forceinline__ int32_t as_i32(int64_t v) { return (int32_t)v; }
 __device__ __forceinline__ int32_t as_i32(uint64_t v) { return (int32_t)v; }
@@ -148,11 +112,6 @@ template <typename T> __device__ __forceinline__ T real(T v) { return v; }
 template <typename T> __device__ __forceinline__ T real(Complex<T> v) { return v.real; }
 template <typename T> __device__ __forceinline__ T imag(T) { return 0; }
 template <typename T> __device__ __forceinline__ T imag(Complex<T> v) { return v.imag; }
-
-// N elements side by side, moved as one where the hardware can.
-template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
-    T at[N];
-};
 
 template <typename T, int N, typename Carrier, typename F> __device__ __forceinline__ void load_as(const char *from, Carrier *carriers, F one) {
     const Pack<T, N> pack = *(const Pack<T, N> *)from;

@@ -1,0 +1,79 @@
+// Uniform and Bernoulli.
+
+#include "random.cuh"
+
+// numbers: from and to, values of the element's type; to - from, as computed in it; the last word that does not become `to`.
+struct Uniform {
+    using Value = float;
+    static constexpr int COUNT = 4, PAIR = 1;
+    float from, range;
+    uint32_t last;
+
+    __device__ __forceinline__ explicit Uniform(const Random &random)
+        : from((float)number(random, 0)), range((float)number(random, 2)), last((uint32_t)random.numbers[3]) {}
+
+    // [from, to): what would be rounded to `to` becomes `from`.
+    __device__ __forceinline__ void make(float (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
+        const float value = __fmaf_rn(tcuda::philox_uniform(words[at]), range, from);
+        values[0] = words[at] > last ? from : value;
+    }
+};
+
+struct UniformDouble {
+    using Value = double;
+    static constexpr int COUNT = 2, PAIR = 1;
+    double from, to, range;
+
+    __device__ __forceinline__ explicit UniformDouble(const Random &random)
+        : from(number(random, 0)), to(number(random, 1)), range(number(random, 2)) {}
+
+    __device__ __forceinline__ void make(double (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
+        const double value = __fma_rn(tcuda::philox_uniform_double(words[2 * at], words[2 * at + 1]), range, from);
+        values[0] = value == to ? from : value;
+    }
+};
+
+FLAT(tcuda_uniform_f32, float, 4, Uniform)
+FLAT(tcuda_uniform_f16, Half, 8, Uniform)
+FLAT(tcuda_uniform_bf16, BFloat, 8, Uniform)
+FLAT(tcuda_uniform_f64, double, 2, UniformDouble)
+STRIDED(tcuda_uniform_strided, Uniform)
+STRIDED(tcuda_uniform_strided_f64, UniformDouble)
+
+// numbers: the words below which it is a one (2^32: all), the bits of a one. W has the element's width.
+template <typename W> struct Bernoulli {
+    using Value = W;
+    static constexpr int COUNT = 4, PAIR = 1;
+    uint32_t last;
+    W below;
+
+    // A probability of 0 has no word below it.
+    __device__ __forceinline__ explicit Bernoulli(const Random &random)
+        : last((uint32_t)(random.numbers[0] - 1)), below(random.numbers[0] == 0 ? (W)0 : (W)random.numbers[1]) {}
+
+    __device__ __forceinline__ void make(W (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
+        values[0] = words[at] > last ? (W)0 : below;
+    }
+};
+
+// Of doubles: torch compares doubles.
+struct BernoulliDouble {
+    using Value = uint64_t;
+    static constexpr int COUNT = 2, PAIR = 1;
+    double p;
+    uint64_t one;
+
+    __device__ __forceinline__ explicit BernoulliDouble(const Random &random) : p(number(random, 0)), one(random.numbers[1]) {}
+
+    __device__ __forceinline__ void make(uint64_t (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
+        values[0] = tcuda::philox_uniform_double(words[2 * at], words[2 * at + 1]) < p ? one : 0;
+    }
+};
+
+FLAT(tcuda_bernoulli_1, uint8_t, 8, Bernoulli<uint8_t>)
+FLAT(tcuda_bernoulli_2, uint16_t, 8, Bernoulli<uint16_t>)
+FLAT(tcuda_bernoulli_4, uint32_t, 4, Bernoulli<uint32_t>)
+FLAT(tcuda_bernoulli_8, uint64_t, 2, Bernoulli<uint64_t>)
+FLAT(tcuda_bernoulli_f64, uint64_t, 2, BernoulliDouble)
+STRIDED(tcuda_bernoulli_strided, Bernoulli<uint64_t>)
+STRIDED(tcuda_bernoulli_strided_f64, BernoulliDouble)
