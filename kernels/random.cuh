@@ -144,6 +144,18 @@ template <class D, typename S, int V> __device__ __forceinline__ void fill_flat(
     }
 }
 
+// The address of the element with that index.
+__device__ __forceinline__ char *element(const Random &random, uint32_t index) {
+    char *to = random.out;
+    #pragma unroll 1
+    for (uint32_t dim = 0; dim < random.dims; ++dim) {
+        const uint32_t next = quotient(index, random.sizes[dim]);
+        to += (int64_t)(index - next * random.sizes[dim].size) * random.strides[dim];
+        index = next;
+    }
+    return to;
+}
+
 // Any strides and any type: one block of one thread of torch's.
 template <class D> __device__ __forceinline__ void fill_strided(const Random &random) {
     const uint32_t work = blockIdx.x * THREADS + threadIdx.x;
@@ -165,16 +177,9 @@ template <class D> __device__ __forceinline__ void fill_strided(const Random &ra
         distribution.make(values, words[0], first);
         #pragma unroll
         for (int i = 0; i < D::PAIR; ++i) {
-            uint32_t index = base + (first + i) * random.threads;
+            const uint32_t index = base + (first + i) * random.threads;
             if (index >= random.count) return;
-            char *to = random.out;
-            #pragma unroll 1
-            for (uint32_t dim = 0; dim < random.dims; ++dim) {
-                const uint32_t next = quotient(index, random.sizes[dim]);
-                to += (int64_t)(index - next * random.sizes[dim].size) * random.strides[dim];
-                index = next;
-            }
-            as.store(to, values[i]);
+            as.store(element(random, index), values[i]);
         }
     }
 }

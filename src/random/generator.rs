@@ -12,25 +12,7 @@ pub const DEFAULT_SEED: u64 = 67_280_421_310_721;
 /// Offsets count 32-bit numbers, and Philox makes four at once.
 const STEP: u64 = 4;
 
-/// What a kernel needs to draw, as one argument by value. include/tcuda/philox.cuh has the numbers' side.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(non_camel_case_types)]
-pub struct tcuda_philox_state_t {
-    /// The seed; where `captured` is 1, the address on the device of a uint64_t that holds it.
-    pub seed: u64,
-    /// The offset, a multiple of 4; where `captured` is 1, the address on the device of a uint64_t that holds where it begins.
-    pub offset: u64,
-    /// What is to be added to the offset.
-    pub offset_intragraph: u64,
-    /// 1: in a graph, where each replay has numbers of its own.
-    pub captured: i32,
-    /// 0.
-    pub reserved: i32,
-}
-const _: () = assert!(size_of::<tcuda_philox_state_t>() == 32);
-
-pub use tcuda_philox_state_t as PhiloxState;
+pub use crate::runtime::kernels::random::PhiloxState;
 
 /// A seed and an offset: what torch calls the state of a generator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

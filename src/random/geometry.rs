@@ -30,6 +30,8 @@ pub const NAMED: &[(&str, u32, u32)] = &[
 
 /// Threads of a block in torch's launches.
 const BLOCK: u32 = 256;
+/// Threads of the portable order: 128 multiprocessors with 2048 each. It never changes.
+const PORTABLE: u32 = 1 << 18;
 /// Far above any device, far below what a kernel's arithmetic holds.
 const MULTIPROCESSORS: RangeInclusive<u32> = 1..=4096;
 const THREADS: RangeInclusive<u32> = BLOCK..=8192;
@@ -60,13 +62,13 @@ impl Geometry {
         Ok((multiprocessors, threads))
     }
 
-    /// The most threads of a launch: element i + most_threads() is the same thread's as element i. None: there is no such number.
-    pub fn most_threads(self) -> Option<u32> {
+    /// The most threads of a launch: element i + most_threads() is the same thread's as element i.
+    pub fn most_threads(self) -> u32 {
         match self {
             Geometry::Device { multiprocessors, threads } | Geometry::Named { multiprocessors, threads } => {
-                Some(multiprocessors * (threads / BLOCK) * BLOCK)
+                multiprocessors * (threads / BLOCK) * BLOCK
             }
-            Geometry::Portable => None,
+            Geometry::Portable => PORTABLE,
         }
     }
 }
@@ -94,13 +96,13 @@ mod tests {
             let (multiprocessors, threads) = Geometry::known(name).unwrap();
             Geometry::Named { multiprocessors, threads }.most_threads()
         };
-        assert_eq!(most("H100 SXM"), Some(270_336));
-        assert_eq!(most("a100"), Some(221_184));
-        assert_eq!(most(" A10G "), Some(122_880));
+        assert_eq!(most("H100 SXM"), 270_336);
+        assert_eq!(most("a100"), 221_184);
+        assert_eq!(most(" A10G "), 122_880);
         // What is left of a multiprocessor beside whole blocks is not used.
-        assert_eq!(Geometry::named(3, 1000).unwrap().most_threads(), Some(3 * 768));
-        assert_eq!(Geometry::named(4096, 8192).unwrap().most_threads(), Some(1 << 25));
-        assert_eq!(Geometry::Portable.most_threads(), None);
+        assert_eq!(Geometry::named(3, 1000).unwrap().most_threads(), 3 * 768);
+        assert_eq!(Geometry::named(4096, 8192).unwrap().most_threads(), 1 << 25);
+        assert_eq!(Geometry::Portable.most_threads(), 262_144);
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! # random
 //! Owns:   generators (seed, offset, geometry), their handles, the default one of each device, what those were given before there was a
-//!         device.
-//! Uses:   stream, device, runtime, base.
+//!         device; the filling of tensors with random numbers.
+//! Uses:   tensor, memory, stream, device, runtime, base.
 //! Never:  makes a number itself (the kernels do); waits for a device.
 //! Locks:  handles::HANDLES or defaults::DEFAULTS, then a generator's own, which is held while kernels that draw from it are launched.
 //! Tests:  in the files, tests/generator.rs, tests/conformance/generators.rs, tests_c/test_generator.c.
 
 mod defaults;
+mod fill;
 mod generator;
 mod geometry;
 mod handles;
+mod order;
+mod rules;
 
 pub use defaults::{Wish, check_count, of as default_of, set as set_default};
+pub use fill::{
+    bernoulli, bernoulli_tensor, cauchy, exponential, geometric, integers, integers_all, log_normal, normal, permutation, uniform,
+};
 pub use generator::{DEFAULT_SEED, Draws, Generator, PhiloxState, State, fresh_seed, tcuda_philox_state_t};
 pub use geometry::{Geometry, NAMED};
 pub use handles::{Handle, create, default_handle, destroy, enter, for_device, named};

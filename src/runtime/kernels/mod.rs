@@ -1,16 +1,20 @@
 //! tcuda's own kernels: device code embedded as PTX, and the Rust twins that the simulated device runs.
 //!
-//! A family is one file of `kernels/` and one module on a device; kernels/build.py makes the PTX. Each kernel takes one struct by
-//! value. Its twin takes the same struct and does the same work on the host; `launch` is the only place that knows which of the two
+//! A family is one file of `kernels/`; kernels/build.py makes the PTX. A kernel is loaded when it is first launched on a device, and takes
+//! one struct by value. Its twin takes the same struct and does the same work on the host; `launch` is the only place that knows which of the two
 //! runs. To add a family: its `.cu` file, `kernels/build.py`, a file here with the struct, the kernels and the twins.
 
 pub mod compiled;
+mod divider;
 pub mod element;
+mod image;
 mod plan;
+pub mod random;
 pub mod tensor;
 
+pub use divider::Divider;
+pub use image::Family;
 pub use plan::{Dim, MAX_DIMS, Plan};
-pub use tensor::Divider;
 
 use super::api::Runtime;
 use super::sim;
@@ -20,14 +24,6 @@ use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::ffi::c_void;
 
-/// One module a device, loaded when the first of its kernels is launched there.
-pub struct Family {
-    name: &'static str,
-    /// PTX, compressed with zlib.
-    image: &'static [u8],
-    modules: Mutex<Vec<(i32, usize)>>,
-}
-
 /// A kernel that takes an `A` by value.
 pub struct Kernel<A: 'static> {
     family: &'static Family,
@@ -36,7 +32,13 @@ pub struct Kernel<A: 'static> {
     twin: unsafe fn(&A),
     /// The driver's handle for each device; 0 until the first launch there.
     handles: OnceCell<Box<[Handle]>>,
+    /// Held while it is loaded, so that it is loaded once.
+    loading: Mutex<()>,
 }
+
+/// cudaDevAttrComputeCapabilityMajor and -Minor.
+const CAPABILITY_MAJOR: i32 = 75;
+const CAPABILITY_MINOR: i32 = 76;
 
 type Handle = std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -49,31 +51,9 @@ pub struct Access {
     pub write: bool,
 }
 
-impl Family {
-    pub const fn new(name: &'static str, image: &'static [u8]) -> Family {
-        Family { name, image, modules: Mutex::new(Vec::new()) }
-    }
-
-    fn module(&self, runtime: &Runtime, device: i32) -> Result<usize> {
-        let mut modules = self.modules.lock();
-        if let Some((_, module)) = modules.iter().find(|(d, _)| *d == device) {
-            return Ok(*module);
-        }
-        let damaged = || Error::internal(format!("the PTX of the kernel family '{}' does not decompress", self.name));
-        let mut ptx = miniz_oxide::inflate::decompress_to_vec_zlib(self.image).map_err(|_| damaged())?;
-        ptx.push(0);
-        let module = runtime.outside_capture(|| runtime.module_load(&ptx)).map_err(|error| {
-            let what = format!("The kernels '{}' of tcuda cannot be loaded on device {device}", self.name);
-            error.context(what).on_device(device)
-        })?;
-        modules.push((device, module));
-        Ok(module)
-    }
-}
-
 impl<A> Kernel<A> {
     pub const fn new(family: &'static Family, name: &'static str, twin: unsafe fn(&A)) -> Kernel<A> {
-        Kernel { family, name, twin, handles: OnceCell::new() }
+        Kernel { family, name, twin, handles: OnceCell::new(), loading: Mutex::new(()) }
     }
 
     fn handle(&self, runtime: &Runtime, device: i32) -> Result<usize> {
@@ -82,14 +62,26 @@ impl<A> Kernel<A> {
             Error::internal(format!("the kernel {} was asked for on device {device} of {}", self.name, runtime.device_count))
         })?;
         match slot.load(Acquire) {
-            0 => {
-                let module = self.family.module(runtime, device)?;
-                let handle = runtime.outside_capture(|| runtime.module_function(module, self.name))?;
-                slot.store(handle, Release);
-                Ok(handle)
-            }
-            handle => Ok(handle),
+            0 => {}
+            handle => return Ok(handle),
         }
+        let _loading = self.loading.lock();
+        match slot.load(Acquire) {
+            0 => {}
+            handle => return Ok(handle),
+        }
+        let load = || {
+            let architecture =
+                10 * runtime.device_attribute(CAPABILITY_MAJOR, device)? + runtime.device_attribute(CAPABILITY_MINOR, device)?;
+            let module = runtime.module_load(&self.family.ptx(self.name, architecture)?)?;
+            runtime.module_function(module, self.name)
+        };
+        let handle = runtime.outside_capture(load).map_err(|error| {
+            let what = format!("The kernel {} of tcuda cannot be loaded on device {device}", self.name);
+            error.context(what).on_device(device)
+        })?;
+        slot.store(handle, Release);
+        Ok(handle)
     }
 }
 

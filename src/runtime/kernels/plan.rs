@@ -29,8 +29,14 @@ pub struct Plan {
 impl Plan {
     /// Of at least one element: sizes are positive and extents fit the address space.
     pub fn new(to: usize, from: usize, dims: impl Iterator<Item = Dim>) -> Result<Plan> {
-        let mut dims: Vec<Dim> = dims.filter(|dim| dim.size != 1).collect();
+        let mut dims: Vec<Dim> = dims.collect();
         dims.sort_by_key(|dim| (dim.to.unsigned_abs(), dim.from.unsigned_abs()));
+        Plan::in_order(to, from, dims.into_iter())
+    }
+
+    /// The same in the order that the dimensions have, the innermost first.
+    pub fn in_order(to: usize, from: usize, dims: impl Iterator<Item = Dim>) -> Result<Plan> {
+        let mut dims: Vec<Dim> = dims.filter(|dim| dim.size != 1).collect();
         dims.dedup_by(|outer, inner| {
             let next = |stride: i64| stride.wrapping_mul(inner.size as i64);
             let joins = outer.to == next(inner.to) && outer.from == next(inner.from);

@@ -1,5 +1,6 @@
 //! Fill, and copy with any strides and any conversion: the kernels of kernels/tensor.cu, their twins, and the choice among them.
 
+use super::divider::Divider;
 use super::element::{Element, Row, convert_row};
 use super::{Access, Dim, Family, Kernel, Plan, launch, plan::MAX_DIMS};
 use crate::base::{Error, Result};
@@ -24,15 +25,6 @@ pub enum Work {
     },
 }
 
-/// n / size = (high word of n * magic + n) >> shift, for n below 2^31.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct Divider {
-    pub size: u32,
-    pub magic: u32,
-    pub shift: u32,
-}
-
 /// The argument of every kernel of the family, as in kernels/tensor.cu.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -53,7 +45,7 @@ const THREADS: u32 = 256;
 /// Elements of a block in the kernels that do several a thread.
 const BLOCK: u32 = 4 * THREADS;
 
-static FAMILY: Family = Family::new("tensor", include_bytes!("../../../kernels/ptx/tensor.ptx.z"));
+static FAMILY: Family = Family { name: "tensor", images: &[(75, include_bytes!("../../../kernels/ptx/tensor.75.ptx.z"))] };
 
 static FILL: [Kernel<Walk>; 5] = [
     Kernel::new(&FAMILY, "tcuda_fill_1", fill_twin::<1>),
@@ -71,14 +63,6 @@ static COPY: [Kernel<Walk>; 5] = [
 ];
 static CONVERT: Kernel<Walk> = Kernel::new(&FAMILY, "tcuda_convert", convert_twin);
 static CONVERT_FLAT: Kernel<Walk> = Kernel::new(&FAMILY, "tcuda_convert_flat", convert_twin);
-
-impl Divider {
-    pub fn new(size: u32) -> Divider {
-        let shift = size.next_power_of_two().trailing_zeros();
-        let magic = (((1u64 << shift) - u64::from(size)) << 32) / u64::from(size) + 1;
-        Divider { size, magic: magic as u32, shift }
-    }
-}
 
 impl Work {
     /// (bytes of a target element, bytes of a source element).
@@ -276,55 +260,13 @@ unsafe fn convert_twin(walk: &Walk) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::image::tests::check_kernel;
     use super::*;
 
-    fn fnv(data: &[u8]) -> u64 {
-        data.iter().fold(0xcbf2_9ce4_8422_2325, |value, byte| (value ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
-    }
-
-    /// The cheap half of `kernels/build.py --check`: what is embedded was made from the sources that lie beside it.
     #[test]
-    fn the_ptx_is_of_these_sources() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
-        let families = |suffix: &str| {
-            let mut found: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-            found.retain(|path| path.to_str().unwrap().ends_with(suffix));
-            found.sort();
-            found
-        };
-        let shared: Vec<u8> = families(".cuh").iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
-        let mut expected = String::new();
-        for path in families(".cu") {
-            let name = path.file_stem().unwrap().to_str().unwrap();
-            let source = [std::fs::read(&path).unwrap(), shared.clone()].concat();
-            let image = std::fs::read(format!("{folder}/ptx/{name}.ptx.z")).unwrap();
-            expected += &format!("{name} {:016x} {:016x}\n", fnv(&source), fnv(&image));
-        }
-        let digests = std::fs::read_to_string(format!("{folder}/ptx/digests")).unwrap();
-        let (_, found) = digests.split_once('\n').unwrap();
-        assert_eq!(found, expected, "kernels/*.cu changed: run kernels/build.py");
-    }
-
-    #[test]
-    fn the_ptx_has_every_kernel_and_the_old_version() {
-        let ptx = String::from_utf8(miniz_oxide::inflate::decompress_to_vec_zlib(FAMILY.image).unwrap()).unwrap();
-        assert!(ptx.starts_with(".version 7.0\n.target sm_75\n"), "{}", &ptx[..60]);
+    fn the_ptx_has_every_kernel() {
         for kernel in FILL.iter().chain(&COPY).chain([&CONVERT, &CONVERT_FLAT]) {
-            assert!(ptx.contains(&format!(".visible .entry {}(", kernel.name)), "{}", kernel.name);
-            let parameter = format!(".param .align 8 .b8 {}_param_0[{}]", kernel.name, size_of::<Walk>());
-            assert!(ptx.contains(&parameter), "{parameter}: Walk is not the struct of kernels/tensor.cu");
-        }
-    }
-
-    #[test]
-    fn division_by_multiplication_is_exact() {
-        for size in [1u32, 2, 3, 5, 7, 10, 641, 65535, 65537, (1 << 30) - 1, 1 << 30] {
-            let by = Divider::new(size);
-            for n in [0u32, 1, 2, size - 1, size, size.wrapping_add(1), 12_345_678, (1 << 30) - 1, (1 << 31) - 1] {
-                let n = n & 0x7fff_ffff;
-                let high = ((u64::from(n) * u64::from(by.magic)) >> 32) as u32;
-                assert_eq!((high + n) >> by.shift, n / size, "{n} / {size}");
-            }
+            check_kernel(&FAMILY, kernel.name, size_of::<Walk>());
         }
     }
 

@@ -1,0 +1,117 @@
+//! The embedded PTX. A family's kernels share a file, but each is loaded by itself when it is first launched: the driver compiles PTX when
+//! it loads it, and a whole family would keep the first launch waiting for half a second.
+
+use crate::base::{Error, Result};
+use std::ffi::CString;
+
+/// One file of `kernels/`: its PTX for the oldest device first, each with the architecture that it needs (75 is compute capability 7.5).
+pub struct Family {
+    pub name: &'static str,
+    /// Compressed with zlib.
+    pub images: &'static [(i32, &'static [u8])],
+}
+
+const ENTRY: &str = ".visible .entry ";
+
+impl Family {
+    /// The PTX of one kernel for a device.
+    pub fn ptx(&self, kernel: &str, architecture: i32) -> Result<CString> {
+        let damaged = || Error::internal(format!("the PTX of the kernel {kernel} of the family '{}' cannot be read", self.name));
+        // An older device than any is told so by its driver.
+        let image = self.images.iter().rev().find(|(least, _)| *least <= architecture).or(self.images.first());
+        let (_, image) = image.ok_or_else(damaged)?;
+        let ptx = miniz_oxide::inflate::decompress_to_vec_zlib(image).map_err(|_| damaged())?;
+        let ptx = String::from_utf8(ptx).map_err(|_| damaged())?;
+        let one = cut(&ptx, kernel).ok_or_else(damaged)?;
+        CString::new(one).map_err(|_| damaged())
+    }
+}
+
+/// What all kernels of the text share, and one of them.
+fn cut(ptx: &str, kernel: &str) -> Option<String> {
+    let mut parts = ptx.split(ENTRY);
+    let shared = parts.next()?;
+    let one = parts.find(|part| part.strip_prefix(kernel).is_some_and(|rest| rest.starts_with('(')))?;
+    Some(format!("{shared}{ENTRY}{one}"))
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    fn fnv(data: &[u8]) -> u64 {
+        data.iter().fold(0xcbf2_9ce4_8422_2325, |value, byte| (value ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    /// The file and what it includes of ours, each once, in order: as `included` of kernels/build.py.
+    fn included(path: &Path, found: &mut Vec<PathBuf>) {
+        let path = path.canonicalize().unwrap();
+        if found.contains(&path) {
+            return;
+        }
+        found.push(path.clone());
+        for line in std::fs::read_to_string(&path).unwrap().lines() {
+            if let Some(name) = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"')) {
+                included(&path.parent().unwrap().join(name), found);
+            }
+        }
+    }
+
+    /// The cheap half of `kernels/build.py --check`: what is embedded was made from the sources that lie beside it.
+    #[test]
+    fn the_ptx_is_of_these_sources() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"));
+        let digests = std::fs::read_to_string(folder.join("ptx/digests")).unwrap();
+        let mut families = BTreeSet::new();
+        for line in digests.lines().skip(1) {
+            let [name, source, image] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let (family, _) = name.rsplit_once('.').unwrap();
+            let mut files = Vec::new();
+            included(&folder.join(format!("{family}.cu")), &mut files);
+            let text: Vec<u8> = files.iter().flat_map(|file| std::fs::read(file).unwrap()).collect();
+            assert_eq!(source, format!("{:016x}", fnv(&text)), "kernels/{family}.cu changed: run kernels/build.py");
+            let ptx = std::fs::read(folder.join(format!("ptx/{name}.ptx.z"))).unwrap();
+            assert_eq!(image, format!("{:016x}", fnv(&ptx)), "kernels/ptx/{name}.ptx.z is not what kernels/build.py wrote");
+            families.insert(family.to_owned());
+        }
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let sources = names.filter(|path| path.extension().is_some_and(|extension| extension == "cu"));
+        let sources: BTreeSet<String> = sources.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+        assert_eq!(families, sources);
+    }
+
+    /// That the kernel is there for every architecture, takes a struct of that size, and needs nothing newer than PTX 7.0.
+    pub fn check_kernel(family: &Family, kernel: &str, argument: usize) {
+        for (architecture, _) in family.images {
+            let ptx = family.ptx(kernel, *architecture).unwrap().into_string().unwrap();
+            assert!(ptx.starts_with(&format!(".version 7.0\n.target sm_{architecture}\n")), "{kernel}: {}", &ptx[..60]);
+            let parameter = format!(".param .align 8 .b8 {kernel}_param_0[{argument}]");
+            assert!(ptx.contains(&parameter), "{parameter}: the struct is not that of kernels/{}.cu", family.name);
+            assert_eq!(ptx.matches(ENTRY).count(), 1);
+        }
+    }
+
+    #[test]
+    fn one_kernel_is_cut_out() {
+        let ptx = ".version 7.0\n.const a;\n.visible .entry one(\n)\n{ }\n.visible .entry one_more(\n)\n{ x }\n";
+        assert_eq!(cut(ptx, "one").unwrap(), ".version 7.0\n.const a;\n.visible .entry one(\n)\n{ }\n");
+        assert_eq!(cut(ptx, "one_more").unwrap(), ".version 7.0\n.const a;\n.visible .entry one_more(\n)\n{ x }\n");
+        assert!(cut(ptx, "on").is_none() && cut(ptx, "more").is_none());
+    }
+
+    #[test]
+    fn the_newest_image_that_a_device_takes_is_taken() {
+        let pack = |text: &str| &*Box::leak(miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 6).into_boxed_slice());
+        let old = pack(".target sm_75\n.visible .entry k()");
+        let new = pack(".target sm_80\n.visible .entry k()");
+        let images = Box::leak(Box::new([(75, old), (80, new)]));
+        let family = Family { name: "test", images };
+        let target = |architecture| family.ptx("k", architecture).unwrap().into_string().unwrap()[8..13].to_owned();
+        assert_eq!([60, 75, 79, 80, 90, 120].map(target), ["sm_75", "sm_75", "sm_75", "sm_80", "sm_80", "sm_80"]);
+        assert!(family.ptx("j", 90).unwrap_err().message.contains("'test'"));
+        let broken = Family { name: "broken", images: &[(75, b"no zlib")] };
+        assert!(broken.ptx("k", 90).is_err());
+    }
+}

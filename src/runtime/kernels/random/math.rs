@@ -1,0 +1,173 @@
+//! The functions of kernels/math.cuh, step by step with the same roundings, so that they have the same bits.
+
+/// The fast intrinsics: within 1e-6 of the device's.
+pub fn fast_log(x: f32) -> f32 {
+    x.log2() * std::f32::consts::LN_2
+}
+
+pub fn fast_exp(x: f32) -> f32 {
+    (x * std::f32::consts::LOG2_E).exp2()
+}
+
+pub fn fast_sine_cosine(x: f32) -> (f32, f32) {
+    let (sine, cosine) = f64::from(x).sin_cos();
+    (sine as f32, cosine as f32)
+}
+
+pub fn fast_tangent(x: f32) -> f32 {
+    f64::from(x).tan() as f32
+}
+
+/// Horner's rule.
+fn polynomial<T: Copy>(coefficients: &[T], x: T, multiply_add: fn(T, T, T) -> T) -> T {
+    let (first, rest) = (coefficients[0], &coefficients[1..]);
+    rest.iter().fold(first, |p, coefficient| multiply_add(p, x, *coefficient))
+}
+
+/// Of a normal positive number.
+pub fn log(x: f32) -> f32 {
+    const P: [f32; 9] =
+        [-0.130_188_57, 0.140_846_1, -0.121_486_276, 0.139_806_11, -0.166_842_36, 0.200_123, -0.249_996_69, 0.333_331_82, -0.5];
+    let bits = x.to_bits();
+    let exponent = bits.wrapping_sub(0x3f2a_aaab) & 0xff80_0000;
+    let f = f32::from_bits(bits.wrapping_sub(exponent)) - 1.0;
+    let p = polynomial(&P, f, f32::mul_add);
+    let p = (f * p).mul_add(f, f);
+    (exponent as i32 as f32).mul_add(std::f32::consts::LN_2 / 8_388_608.0, p)
+}
+
+fn reciprocal(x: f64) -> f64 {
+    // The device starts from a table and ends within a unit in the last place of this.
+    1.0 / x
+}
+
+/// Of a normal positive number.
+pub fn log_f64(x: f64) -> f64 {
+    const P: [f64; 8] = [
+        1.0263276909458365e-06,
+        4.036488625710656e-06,
+        1.8784407018835667e-05,
+        8.877807196497797e-05,
+        0.00043402779293201976,
+        0.0022321428567665586,
+        0.012500000000004514,
+        0.08333333333333331,
+    ];
+    const LN2: [f64; 2] = [std::f64::consts::LN_2, 2.3190468138462996e-17];
+    let bits = x.to_bits();
+    let high = (bits >> 32) as u32;
+    let above = high & 0xf_ffff >= 0x6_a09f;
+    let m = f64::from_bits(bits & 0xf_ffff_ffff_ffff | (1023 - u64::from(above)) << 52);
+    let e = f64::from((high >> 20) as i32 - 1023 + i32::from(above));
+    let (r, f) = (reciprocal(m + 1.0), m - 1.0);
+    let half = f * r;
+    let s = f.mul_add(r, half);
+    let square = s * s;
+    let p = polynomial(&P, square, f64::mul_add);
+    let rest = f - s;
+    let tail = r * (-s).mul_add(f, rest + rest);
+    let low = (square * p).mul_add(s, tail);
+    let sum = e.mul_add(LN2[0], s);
+    let lost = (-e).mul_add(LN2[0], sum) - s;
+    sum + e.mul_add(LN2[1], low - lost)
+}
+
+/// Adding it rounds to an integer, which then stands in the lowest bits.
+const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
+
+/// sin and cos of pi * x, for x in [0, 2].
+pub fn sine_cosine_pi(x: f64) -> (f64, f64) {
+    const SIN: [f64; 7] = [
+        1.5903078570611027e-10,
+        -2.5050911383645487e-08,
+        2.755731498463003e-06,
+        -0.0001984126983447703,
+        0.008333333333329349,
+        -0.16666666666666663,
+        0.0,
+    ];
+    const COS: [f64; 8] = [
+        -1.1367817304626284e-11,
+        2.08758833785978e-09,
+        -2.7557315542999557e-07,
+        2.4801587293618683e-05,
+        -0.0013888888888880667,
+        0.04166666666666664,
+        -0.5,
+        1.0,
+    ];
+    let shifted = (x + x) + ROUND;
+    let quadrant = shifted.to_bits();
+    let t = (-(shifted - ROUND)).mul_add(0.5, x);
+    let a = t.mul_add(std::f64::consts::PI, t * 1.2246467991473532e-16);
+    let square = a * a;
+    let (c, s) = (polynomial(&COS, square, f64::mul_add), polynomial(&SIN, square, f64::mul_add).mul_add(a, a));
+    let signed = |x: f64, negative: u64| if negative & 2 != 0 { -x } else { x };
+    let (sine, cosine) = if quadrant & 1 != 0 { (c, s) } else { (s, c) };
+    (signed(sine, quadrant), signed(cosine, quadrant + 1))
+}
+
+/// tan of x within [-pi/2, pi/2].
+pub fn tangent_f64(x: f64) -> f64 {
+    const P: [f64; 15] = [
+        9.80062872032863e-06,
+        -2.4279526494179897e-05,
+        4.864417313093716e-05,
+        -2.5640012693782273e-05,
+        6.722398433088007e-05,
+        8.355928731821164e-05,
+        0.00024375039850848564,
+        0.0005888648775485667,
+        0.001456045484467204,
+        0.003592100888585718,
+        0.008863237921861371,
+        0.02186948839933789,
+        0.053968253972902704,
+        0.13333333333325342,
+        0.3333333333333338,
+    ];
+    const HALF_PI: [f64; 3] = [std::f64::consts::FRAC_PI_2, 6.123233995736757e-17, 8.478427660368898e-32];
+    let shifted = x * std::f64::consts::FRAC_2_PI + ROUND;
+    let n = shifted - ROUND;
+    let a = HALF_PI.iter().fold(x, |a, part| (-n).mul_add(*part, a));
+    let square = a * a;
+    let p = square * polynomial(&P, square, f64::mul_add);
+    let t = p.mul_add(a, a);
+    if shifted.to_bits() & 1 == 0 {
+        return t;
+    }
+    let lost = p.mul_add(a, -(t - a));
+    let r = -reciprocal(t);
+    r.mul_add(lost, t.mul_add(r, 1.0)).mul_add(r, r)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How far apart, in units in the last place of the second.
+    fn ulps(one: f64, two: f64) -> f64 {
+        (one - two).abs() / (f64::from_bits(two.abs().to_bits() + 1) - two.abs())
+    }
+
+    #[test]
+    fn doubles_are_right_to_two_units() {
+        let mut worst = [0f64; 4];
+        for i in 1..20_000u32 {
+            let u = f64::from(i) / 20_000.0;
+            let small = u * 2f64.powi(-(i as i32 % 50));
+            worst[0] = worst[0].max(ulps(log_f64(small), small.ln()));
+            let v = 2.0 * u;
+            let (sine, cosine) = sine_cosine_pi(v);
+            let (true_sine, true_cosine) = (std::f64::consts::PI * v).sin_cos();
+            worst[1] = worst[1].max((sine - true_sine).abs() * 1e15).max((cosine - true_cosine).abs() * 1e15);
+            let x = std::f64::consts::PI * (u - 0.5);
+            worst[2] = worst[2].max(ulps(tangent_f64(x), x.tan()));
+            let f = u as f32;
+            worst[3] = worst[3].max((f64::from(log(f)) - f64::from(f).ln()).abs() / f64::from(f).ln().abs().max(1e-30) * 8_388_608.0);
+        }
+        assert!(worst.iter().all(|worst| *worst < 2.5), "{worst:?}");
+        assert_eq!((log_f64(1.0), log(1.0), log_f64(0.5)), (0.0, 0.0, -std::f64::consts::LN_2));
+        assert_eq!((sine_cosine_pi(0.5), sine_cosine_pi(2.0)), ((1.0, 0.0), (0.0, 1.0)));
+    }
+}
