@@ -43,6 +43,8 @@ pub mod tensor;
 
 pub mod random;
 
+pub mod distributions;
+
 pub mod jit;
 
 pub mod kernel;

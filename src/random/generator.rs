@@ -12,7 +12,7 @@ pub const DEFAULT_SEED: u64 = 67_280_421_310_721;
 /// Offsets count 32-bit numbers, and Philox makes four at once.
 const STEP: u64 = 4;
 
-pub use crate::runtime::kernels::random::PhiloxState;
+pub use crate::runtime::kernels::random::{PhiloxState, tcuda_philox_state_t};
 
 /// A seed and an offset: what torch calls the state of a generator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

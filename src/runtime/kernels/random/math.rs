@@ -1,21 +1,36 @@
 //! The functions of kernels/math.cuh, step by step with the same roundings, so that they have the same bits.
 
-/// The fast intrinsics: within 1e-6 of the device's.
+use super::fast;
+
+// The fast intrinsics of CUDA.
+
+/// __logf
 pub fn fast_log(x: f32) -> f32 {
-    x.log2() * std::f32::consts::LN_2
+    fast::lg2(x) * std::f32::consts::LN_2
 }
 
+/// __expf
 pub fn fast_exp(x: f32) -> f32 {
-    (x * std::f32::consts::LOG2_E).exp2()
+    match x * std::f32::consts::LOG2_E {
+        y @ 126.0..128.0 => fast::ex2(y - 64.0) * fast::ex2(64.0),
+        y @ 128.0.. => y * f32::INFINITY,
+        y @ -126.0..126.0 => fast::ex2(y),
+        // Small results by way of their root.
+        y @ -250.0..-126.0 => fast::ex2(y * 0.5) * fast::ex2(y * 0.5),
+        y if y.is_nan() => y,
+        _ => 0.0,
+    }
 }
 
+/// __sincosf
 pub fn fast_sine_cosine(x: f32) -> (f32, f32) {
-    let (sine, cosine) = f64::from(x).sin_cos();
-    (sine as f32, cosine as f32)
+    (fast::sin(x), fast::cos(x))
 }
 
+/// __tanf, of an x within [-pi/2, pi/2].
 pub fn fast_tangent(x: f32) -> f32 {
-    f64::from(x).tan() as f32
+    let tangent = fast::sin(x.abs()) * fast::rcp(fast::cos(x.abs()));
+    if x < 0.0 { -tangent } else { tangent }
 }
 
 /// Horner's rule.

@@ -2,6 +2,7 @@
 
 mod chances;
 mod draw;
+mod fast;
 mod math;
 mod permutation;
 mod philox;
