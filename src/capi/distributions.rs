@@ -114,9 +114,7 @@ pub unsafe extern "C" fn tcuda_random_bernoulli(
     generator: tcuda_generator_t,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_random_bernoulli", || {
-        random::bernoulli(&unsafe { view(out, "out") }?, p, handle_of(generator).as_ref(), stream as usize)
-    })
+    guard("tcuda_random_bernoulli", || random::bernoulli(&unsafe { view(out, "out") }?, p, handle_of(generator).as_ref(), stream as usize))
 }
 
 /// 1 or 0, each element with a probability of its own (torch: bernoulli, and bernoulli_ with a tensor). The offset grows by 12, whatever
@@ -200,9 +198,7 @@ pub unsafe extern "C" fn tcuda_random_geometric(
     generator: tcuda_generator_t,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_random_geometric", || {
-        random::geometric(&unsafe { view(out, "out") }?, p, handle_of(generator).as_ref(), stream as usize)
-    })
+    guard("tcuda_random_geometric", || random::geometric(&unsafe { view(out, "out") }?, p, handle_of(generator).as_ref(), stream as usize))
 }
 
 /// The numbers 0 to n - 1 in random order, where n is the size of the tensor (torch: randperm, with an order of its own: nothing is sorted,
@@ -215,7 +211,5 @@ pub unsafe extern "C" fn tcuda_random_permutation(
     generator: tcuda_generator_t,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_random_permutation", || {
-        random::permutation(&unsafe { view(out, "out") }?, handle_of(generator).as_ref(), stream as usize)
-    })
+    guard("tcuda_random_permutation", || random::permutation(&unsafe { view(out, "out") }?, handle_of(generator).as_ref(), stream as usize))
 }

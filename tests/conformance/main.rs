@@ -24,6 +24,7 @@ mod plugin;
 mod poison;
 mod pools;
 mod pressure;
+mod random;
 mod reference;
 mod snapshot;
 mod statistics;
@@ -54,6 +55,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("tensor", tensor::TESTS),
     ("generators", generators::TESTS),
     ("jit", jit::TESTS),
+    ("random", random::TESTS),
     ("fault", fault::TESTS),
 ];
 

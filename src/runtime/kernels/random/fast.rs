@@ -57,9 +57,11 @@ pub fn lg2(x: f32) -> f32 {
     if sum < 0 { -cut(!sum, 36) } else { cut(sum, 36) }
 }
 
-/// For |x| < 126. That what is below 2^-23 is rounded down for negative numbers too is not measured.
+/// For |x| < 126.
 pub fn ex2(x: f32) -> f32 {
-    let fixed = (f64::from(x) * f64::from(1 << 23)).floor() as i32;
+    let magnitude = (f64::from(x.abs()) * f64::from(1 << 23)) as i32;
+    // Here too a number changes its sign without adding the 1.
+    let fixed = if x < 0.0 { !magnitude } else { magnitude };
     let mantissa = (EX2.at(fixed as u32 & FRACTION) >> 15) as u32;
     f32::from_bits((((fixed >> 23) + 127) as u32) << 23 | mantissa & FRACTION)
 }

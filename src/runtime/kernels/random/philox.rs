@@ -49,7 +49,7 @@ mod tests {
     fn uniform_numbers_are_above_0_and_may_be_1() {
         assert_eq!((uniform(0), uniform(u32::MAX)), (1.0 / 8_589_934_592.0, 1.0));
         assert_eq!(uniform(0x6627_e8d5).to_bits(), 0x3ecc_4fd2);
-        assert_eq!((uniform_f64(0, 0), uniform_f64(u32::MAX, u32::MAX)), (1.0 / (1u64 << 54) as f64, 1.0));
+        assert_eq!((uniform_f64(0, 0), uniform_f64(0x1f_ffff, u32::MAX)), (1.0 / (1u64 << 54) as f64, 1.0));
         assert_eq!(uniform_f64(0x6627_e8d5, 0xe169_c58d), 0.880_520_268_400_938_3);
     }
 }
