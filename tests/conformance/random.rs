@@ -596,7 +596,7 @@ fn a_failed_call_draws_nothing() {
         let calls = get!(0, out => tcuda_sim_call_count(out, null())) - before;
         ok!(tcuda_sim_clear_faults());
         if status == tcuda_status_t::TCUDA_SUCCESS {
-            assert!(calls < nth as u64, "{calls} {nth}");
+            assert!(calls < nth, "{calls} {nth}");
             break;
         }
         failures += 1;

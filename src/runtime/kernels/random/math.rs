@@ -42,7 +42,7 @@ fn polynomial<T: Copy>(coefficients: &[T], x: T, multiply_add: fn(T, T, T) -> T)
 /// Of a normal positive number.
 pub fn log(x: f32) -> f32 {
     const P: [f32; 9] =
-        [-0.130_188_57, 0.140_846_1, -0.121_486_276, 0.139_806_11, -0.166_842_36, 0.200_123, -0.249_996_69, 0.333_331_82, -0.5];
+        [-0.130_188_57, 0.140_846_1, -0.121_486_28, 0.139_806_1, -0.166_842_36, 0.200_123, -0.249_996_69, 0.333_331_82, -0.5];
     let bits = x.to_bits();
     let exponent = bits.wrapping_sub(0x3f2a_aaab) & 0xff80_0000;
     let f = f32::from_bits(bits.wrapping_sub(exponent)) - 1.0;
