@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles kernels/*.cu to the PTX that the library embeds: kernels/ptx/<family>.<architecture>.ptx.z and kernels/ptx/digests.
+"""Compiles kernels/*.cu to the PTX that the library embeds: kernels/ptx/<family>.<architecture>.ptx.zst and kernels/ptx/digests.
 
     kernels/build.py                 compile and write (the files are committed: cargo needs no CUDA toolkit)
     kernels/build.py --check         compile and compare with what is committed
@@ -15,7 +15,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import zlib
 
 KERNELS = pathlib.Path(__file__).resolve().parent
 PTX = KERNELS / "ptx"
@@ -54,6 +53,20 @@ def tool(folder, name):
     if not found:
         sys.exit(f"{name} is not in {folder}: remove the folder to fetch it anew")
     return found[0]
+
+
+def zstandard():
+    sys.path.insert(0, str(install("zstandard", ["zstandard==0.25.0"])))
+    import zstandard
+
+    return zstandard
+
+
+def pack(ptx):
+    """Kernels of a family repeat each other over long distances, which zlib does not see."""
+    library = zstandard()
+    parameters = library.ZstdCompressionParameters.from_level(22, window_log=23)
+    return library.ZstdCompressor(compression_params=parameters).compress(ptx)
 
 
 def fnv(data):
@@ -109,27 +122,27 @@ def compile_all():
 def digests():
     def line(family, arch):
         name = image_name(family, arch)
-        return f"{name} {fnv(source_of(family)):016x} {fnv((PTX / f'{name}.ptx.z').read_bytes()):016x}"
+        return f"{name} {fnv(source_of(family)):016x} {fnv((PTX / f'{name}.ptx.zst').read_bytes()):016x}"
 
     lines = [line(*image) for image in images()]
-    return "# family and architecture, digest of its source, digest of its .ptx.z; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
+    return "# family and architecture, digest of its source, digest of its .ptx.zst; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
 
 
 def write():
     PTX.mkdir(exist_ok=True)
     for name, ptx in compile_all().items():
-        packed = zlib.compress(ptx, 9)
-        (PTX / f"{name}.ptx.z").write_bytes(packed)
+        packed = pack(ptx)
+        (PTX / f"{name}.ptx.zst").write_bytes(packed)
         print(f"{name}: {len(ptx)} bytes of PTX, {len(packed)} compressed")
     (PTX / "digests").write_text(digests())
 
 
 def committed():
     names = [image_name(*image) for image in images()]
-    missing = [name for name in names if not (PTX / f"{name}.ptx.z").exists()]
+    missing = [name for name in names if not (PTX / f"{name}.ptx.zst").exists()]
     if missing:
         sys.exit(f"kernels/ptx lacks {', '.join(missing)}: run kernels/build.py")
-    return {name: zlib.decompress((PTX / f"{name}.ptx.z").read_bytes()) for name in names}
+    return {name: zstandard().ZstdDecompressor().decompress((PTX / f"{name}.ptx.zst").read_bytes()) for name in names}
 
 
 def check():
@@ -137,7 +150,7 @@ def check():
     stale = [name for name, ptx in compile_all().items() if ptx != ours[name]]
     if (PTX / "digests").read_text() != digests():
         stale.append("digests")
-    extra = {path.name for path in PTX.iterdir()} - {f"{name}.ptx.z" for name in ours} - {"digests"}
+    extra = {path.name for path in PTX.iterdir()} - {f"{name}.ptx.zst" for name in ours} - {"digests"}
     if stale or extra:
         sys.exit(f"kernels/ptx is out of date ({', '.join([*stale, *sorted(extra)])}): run kernels/build.py")
     print(f"kernels/ptx is up to date: {len(ours)} images")

@@ -30,7 +30,7 @@ template <typename C> __device__ __forceinline__ C chance(Type type, const char 
 
 // W has the element's width; C is what the probability is rounded to before it is compared.
 template <typename W, typename C> __device__ __forceinline__ void fill_chances(const Chances &chances) {
-    const uint32_t thread = blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t thread = blockIdx.x * RANDOM_THREADS + threadIdx.x;
     const uint32_t phase = chances.first % 4;
     const uint32_t first = 4 * thread - phase;
     if (thread > 0 && first >= chances.count) return;
@@ -61,7 +61,7 @@ template <typename W, typename C> __device__ __forceinline__ void fill_chances(c
 }
 
 #define CHANCES(name, W, C) \
-    extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ Chances chances) { fill_chances<W, C>(chances); }
+    extern "C" __global__ void __launch_bounds__(RANDOM_THREADS) name(const __grid_constant__ Chances chances) { fill_chances<W, C>(chances); }
 
 CHANCES(tcuda_bernoulli_tensor_1, uint8_t, float)
 CHANCES(tcuda_bernoulli_tensor_2, uint16_t, float)

@@ -58,16 +58,16 @@ struct LogNormalDouble : NormalDouble {
     }
 };
 
-FLAT(tcuda_normal_f32, float, 4, Normal)
-FLAT(tcuda_normal_f16, Half, 8, Normal)
-FLAT(tcuda_normal_bf16, BFloat, 8, Normal)
-FLAT(tcuda_normal_f64, double, 2, NormalDouble)
+FLAT(tcuda_normal_f32, float, 8, Normal)
+FLAT(tcuda_normal_f16, Half, 16, Normal)
+FLAT(tcuda_normal_bf16, BFloat, 16, Normal)
+FLAT(tcuda_normal_f64, double, 4, NormalDouble)
 STRIDED(tcuda_normal_strided, Normal)
 STRIDED(tcuda_normal_strided_f64, NormalDouble)
 
-FLAT(tcuda_log_normal_f32, float, 4, LogNormal)
-FLAT(tcuda_log_normal_f16, Half, 8, LogNormal)
-FLAT(tcuda_log_normal_bf16, BFloat, 8, LogNormal)
-FLAT(tcuda_log_normal_f64, double, 2, LogNormalDouble)
+FLAT(tcuda_log_normal_f32, float, 8, LogNormal)
+FLAT(tcuda_log_normal_f16, Half, 16, LogNormal)
+FLAT(tcuda_log_normal_bf16, BFloat, 16, LogNormal)
+FLAT(tcuda_log_normal_f64, double, 4, LogNormalDouble)
 STRIDED(tcuda_log_normal_strided, LogNormal)
 STRIDED(tcuda_log_normal_strided_f64, LogNormalDouble)

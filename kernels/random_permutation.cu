@@ -9,16 +9,16 @@
 #define ROUNDS 16
 
 // One block of threads.
-extern "C" __global__ void __launch_bounds__(THREADS) tcuda_permutation_small(const __grid_constant__ Random random) {
+extern "C" __global__ void __launch_bounds__(RANDOM_THREADS) tcuda_permutation_small(const __grid_constant__ Random random) {
     __shared__ uint64_t keys[SMALL];
     const tcuda::philox_key key = tcuda::philox_unpack(random.state);
-    for (uint32_t i = threadIdx.x; i < random.count; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < random.count; i += RANDOM_THREADS) {
         tcuda::philox_word words[1][4];
         tcuda::philox_blocks<1>(words, key.seed, i, key.offset / 4);
         keys[i] = (uint64_t)words[0][0] << 32 | words[0][1];
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < random.count; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < random.count; i += RANDOM_THREADS) {
         const uint64_t own = keys[i];
         uint32_t rank = 0;
         for (uint32_t j = 0; j < random.count; ++j) rank += keys[j] < own || (keys[j] == own && j < i);
@@ -33,7 +33,7 @@ __device__ __forceinline__ uint64_t mix(uint64_t part, uint64_t key) {
     return part ^ (part >> 32);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tcuda_permutation(const __grid_constant__ Random random) {
+extern "C" __global__ void __launch_bounds__(RANDOM_THREADS) tcuda_permutation(const __grid_constant__ Random random) {
     __shared__ uint64_t keys[ROUNDS];
     const tcuda::philox_key key = tcuda::philox_unpack(random.state);
     if (threadIdx.x < ROUNDS) {
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tcuda_permutation(const __
         keys[threadIdx.x] = (uint64_t)words[0][0] << 32 | words[0][1];
     }
     __syncthreads();
-    const uint32_t index = blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t index = blockIdx.x * RANDOM_THREADS + threadIdx.x;
     if (index >= random.count) return;
     const uint32_t low_bits = (uint32_t)random.numbers[0];
     const uint64_t low_mask = (1ull << low_bits) - 1, high_mask = (1ull << random.numbers[1]) - 1;

@@ -97,8 +97,8 @@ struct GeometricDouble {
 
 #define FLOATS(name, D, Double) \
     FLAT(name##_f32, float, 4, D) \
-    FLAT(name##_f16, Half, 8, D) \
-    FLAT(name##_bf16, BFloat, 8, D) \
+    FLAT(name##_f16, Half, 16, D) \
+    FLAT(name##_bf16, BFloat, 16, D) \
     FLAT(name##_f64, double, 2, Double) \
     STRIDED(name##_strided, D) \
     STRIDED(name##_strided_f64, Double)

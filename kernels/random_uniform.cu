@@ -34,8 +34,8 @@ struct UniformDouble {
 };
 
 FLAT(tcuda_uniform_f32, float, 4, Uniform)
-FLAT(tcuda_uniform_f16, Half, 8, Uniform)
-FLAT(tcuda_uniform_bf16, BFloat, 8, Uniform)
+FLAT(tcuda_uniform_f16, Half, 16, Uniform)
+FLAT(tcuda_uniform_bf16, BFloat, 16, Uniform)
 FLAT(tcuda_uniform_f64, double, 2, UniformDouble)
 STRIDED(tcuda_uniform_strided, Uniform)
 STRIDED(tcuda_uniform_strided_f64, UniformDouble)
@@ -58,22 +58,21 @@ template <typename W> struct Bernoulli {
 
 // Of doubles: torch compares doubles.
 struct BernoulliDouble {
-    using Value = uint64_t;
+    using Value = double;
     static constexpr int COUNT = 2, PAIR = 1;
     double p;
-    uint64_t one;
 
-    __device__ __forceinline__ explicit BernoulliDouble(const Random &random) : p(number(random, 0)), one(random.numbers[1]) {}
+    __device__ __forceinline__ explicit BernoulliDouble(const Random &random) : p(number(random, 0)) {}
 
-    __device__ __forceinline__ void make(uint64_t (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
-        values[0] = tcuda::philox_uniform_double(words[2 * at], words[2 * at + 1]) < p ? one : 0;
+    __device__ __forceinline__ void make(double (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
+        values[0] = tcuda::philox_uniform_double(words[2 * at], words[2 * at + 1]) < p ? 1.0 : 0.0;
     }
 };
 
-FLAT(tcuda_bernoulli_1, uint8_t, 8, Bernoulli<uint8_t>)
-FLAT(tcuda_bernoulli_2, uint16_t, 8, Bernoulli<uint16_t>)
+FLAT(tcuda_bernoulli_1, uint8_t, 16, Bernoulli<uint8_t>)
+FLAT(tcuda_bernoulli_2, uint16_t, 16, Bernoulli<uint16_t>)
 FLAT(tcuda_bernoulli_4, uint32_t, 4, Bernoulli<uint32_t>)
 FLAT(tcuda_bernoulli_8, uint64_t, 2, Bernoulli<uint64_t>)
-FLAT(tcuda_bernoulli_f64, uint64_t, 2, BernoulliDouble)
+FLAT(tcuda_bernoulli_f64, double, 2, BernoulliDouble)
 STRIDED(tcuda_bernoulli_strided, Bernoulli<uint64_t>)
 STRIDED(tcuda_bernoulli_strided_f64, BernoulliDouble)

@@ -16,6 +16,7 @@ tests![
     the_numbers_are_torchs,
     every_type_gets_what_its_width_says,
     strides_only_say_where_numbers_go,
+    strided_kernels_give_what_dense_ones_give,
     an_unaligned_tensor_gets_the_same_numbers,
     nothing_beside_the_tensor_is_written,
     longer_tensors_begin_like_shorter_ones,
@@ -290,6 +291,44 @@ fn strides_only_say_where_numbers_go() {
         }
         let spread = draw(&mut Block::strided(dtype, &[60], &[3], 0, 180));
         assert!(spread.iter().enumerate().all(|(at, x)| *x == if at % 3 == 0 { packed[at / 3] } else { 0.0 }));
+    }
+}
+
+/// The kernels for strides and those for dense tensors agree, for every distribution and type.
+fn strided_kernels_give_what_dense_ones_give() {
+    const COUNT: i64 = 700;
+    type Fill = fn(&tcuda_tensor_t, tcuda_generator_t) -> tcuda_status_t;
+    let fills: [(&str, Fill); 9] = [
+        ("uniform", |out, g| unsafe { tcuda_random_uniform(out, -1.0, 3.0, g, NULL) }),
+        ("normal", |out, g| unsafe { tcuda_random_normal(out, 1.0, 2.0, g, NULL) }),
+        ("log-normal", |out, g| unsafe { tcuda_random_log_normal(out, 0.0, 1.0, g, NULL) }),
+        ("exponential", |out, g| unsafe { tcuda_random_exponential(out, 2.0, g, NULL) }),
+        ("cauchy", |out, g| unsafe { tcuda_random_cauchy(out, 0.0, 1.0, g, NULL) }),
+        ("geometric", |out, g| unsafe { tcuda_random_geometric(out, 0.2, g, NULL) }),
+        ("bernoulli", |out, g| unsafe { tcuda_random_bernoulli(out, 0.4, g, NULL) }),
+        ("integers", |out, g| unsafe { tcuda_random_integers(out, 0, 2, g, NULL) }),
+        ("all integers", |out, g| unsafe { tcuda_random_integers_all(out, g, NULL) }),
+    ];
+    let integers = [(6, 8), (0, 8), (0, 16), (0, 32), (0, 64), (1, 8), (1, 16), (1, 32), (1, 64)];
+    for (code, bits) in integers.into_iter().chain([(2, 16), (2, 32), (2, 64), (4, 16)]) {
+        let dtype = DType { code, bits, lanes: 1 };
+        for (name, fill) in fills {
+            let draw = |block: &mut Block| {
+                let generator = Own::seeded(31);
+                // Two rounds of this geometry's threads.
+                ok!(tcuda_generator_set_geometry(generator.0, TCUDA_GEOMETRY_NAMED, 1, 256));
+                (fill(&block.tensor(), generator.0), block.bytes(), generator.offset())
+            };
+            let (status, dense, offset) = draw(&mut Block::new(dtype, COUNT as usize));
+            let (again, spread, same) = draw(&mut Block::strided(dtype, &[COUNT], &[2], 0, 2 * COUNT as usize));
+            let floating = matches!(code, 2 | 4);
+            let takes = floating || matches!(name, "bernoulli" | "integers" | "all integers") || name == "geometric" && code != 6;
+            assert_eq!((status == tcuda_status_t::TCUDA_SUCCESS, again, same), (takes, status, offset), "{name} {dtype:?}");
+            let width = dtype.size();
+            let every_second: Vec<u8> = spread.chunks(2 * width).flat_map(|pair| &pair[..width]).copied().collect();
+            assert!(dense == every_second, "{name} {dtype:?}");
+            assert!(!takes || dense.iter().any(|byte| *byte != 0), "{name} {dtype:?}");
+        }
     }
 }
 

@@ -3,11 +3,12 @@
 
 use crate::base::{Error, Result};
 use std::ffi::CString;
+use std::io::Read;
 
 /// One file of `kernels/`: its PTX for the oldest device first, each with the architecture that it needs (75 is compute capability 7.5).
 pub struct Family {
     pub name: &'static str,
-    /// Compressed with zlib.
+    /// Compressed with zstd.
     pub images: &'static [(i32, &'static [u8])],
 }
 
@@ -20,8 +21,9 @@ impl Family {
         // An older device than any is told so by its driver.
         let image = self.images.iter().rev().find(|(least, _)| *least <= architecture).or(self.images.first());
         let (_, image) = image.ok_or_else(damaged)?;
-        let ptx = miniz_oxide::inflate::decompress_to_vec_zlib(image).map_err(|_| damaged())?;
-        let ptx = String::from_utf8(ptx).map_err(|_| damaged())?;
+        let mut ptx = String::new();
+        let mut decoder = ruzstd::decoding::StreamingDecoder::new(*image).map_err(|_| damaged())?;
+        decoder.read_to_string(&mut ptx).map_err(|_| damaged())?;
         let one = cut(&ptx, kernel).ok_or_else(damaged)?;
         CString::new(one).map_err(|_| damaged())
     }
@@ -72,8 +74,8 @@ pub mod tests {
             included(&folder.join(format!("{family}.cu")), &mut files);
             let text: Vec<u8> = files.iter().flat_map(|file| std::fs::read(file).unwrap()).collect();
             assert_eq!(source, format!("{:016x}", fnv(&text)), "kernels/{family}.cu changed: run kernels/build.py");
-            let ptx = std::fs::read(folder.join(format!("ptx/{name}.ptx.z"))).unwrap();
-            assert_eq!(image, format!("{:016x}", fnv(&ptx)), "kernels/ptx/{name}.ptx.z is not what kernels/build.py wrote");
+            let ptx = std::fs::read(folder.join(format!("ptx/{name}.ptx.zst"))).unwrap();
+            assert_eq!(image, format!("{:016x}", fnv(&ptx)), "kernels/ptx/{name}.ptx.zst is not what kernels/build.py wrote");
             families.insert(family.to_owned());
         }
         let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -103,7 +105,8 @@ pub mod tests {
 
     #[test]
     fn the_newest_image_that_a_device_takes_is_taken() {
-        let pack = |text: &str| &*Box::leak(miniz_oxide::deflate::compress_to_vec_zlib(text.as_bytes(), 6).into_boxed_slice());
+        use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+        let pack = |text: &str| &*Box::leak(compress_to_vec(text.as_bytes(), CompressionLevel::Fastest).into_boxed_slice());
         let old = pack(".target sm_75\n.visible .entry k()");
         let new = pack(".target sm_80\n.visible .entry k()");
         let images = Box::leak(Box::new([(75, old), (80, new)]));
@@ -111,7 +114,7 @@ pub mod tests {
         let target = |architecture| family.ptx("k", architecture).unwrap().into_string().unwrap()[8..13].to_owned();
         assert_eq!([60, 75, 79, 80, 90, 120].map(target), ["sm_75", "sm_75", "sm_75", "sm_80", "sm_80", "sm_80"]);
         assert!(family.ptx("j", 90).unwrap_err().message.contains("'test'"));
-        let broken = Family { name: "broken", images: &[(75, b"no zlib")] };
+        let broken = Family { name: "broken", images: &[(75, b"no zstd")] };
         assert!(broken.ptx("k", 90).is_err());
     }
 }

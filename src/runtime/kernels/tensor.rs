@@ -45,7 +45,7 @@ const THREADS: u32 = 256;
 /// Elements of a block in the kernels that do several a thread.
 const BLOCK: u32 = 4 * THREADS;
 
-static FAMILY: Family = Family { name: "tensor", images: &[(75, include_bytes!("../../../kernels/ptx/tensor.75.ptx.z"))] };
+static FAMILY: Family = Family { name: "tensor", images: &[(75, include_bytes!("../../../kernels/ptx/tensor.75.ptx.zst"))] };
 
 static FILL: [Kernel<Walk>; 5] = [
     Kernel::new(&FAMILY, "tcuda_fill_1", fill_twin::<1>),

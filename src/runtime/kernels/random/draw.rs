@@ -57,7 +57,7 @@ pub struct Draw {
 
 macro_rules! image {
     ($name:literal, $architecture:literal) => {
-        ($architecture, include_bytes!(concat!("../../../../kernels/ptx/", $name, ".", stringify!($architecture), ".ptx.z")).as_slice())
+        ($architecture, include_bytes!(concat!("../../../../kernels/ptx/", $name, ".", stringify!($architecture), ".ptx.zst")).as_slice())
     };
 }
 pub(super) use image;
@@ -67,16 +67,16 @@ static NORMAL: Family = Family { name: "random_normal", images: &[image!("random
 static TRANSFORM: Family = Family { name: "random_transform", images: &[image!("random_transform", 75), image!("random_transform", 80)] };
 static INTEGERS: Family = Family { name: "random_integers", images: &[image!("random_integers", 75)] };
 
-/// The flat kernel of each element type, and the strided one of those that are computed as floats and as doubles.
+/// The flat kernel of each element type with the elements that a thread of it stores at once, and the strided one of those that are computed as floats and as doubles.
 struct Kernels<const N: usize> {
-    flat: [(Element, Kernel<Random>); N],
+    flat: [(Element, u32, Kernel<Random>); N],
     strided: Kernel<Random>,
     strided_f64: Kernel<Random>,
 }
 
 /// The same, whatever their number.
 struct Chosen {
-    flat: &'static [(Element, Kernel<Random>)],
+    flat: &'static [(Element, u32, Kernel<Random>)],
     strided: &'static Kernel<Random>,
     strided_f64: &'static Kernel<Random>,
 }
@@ -91,14 +91,14 @@ use Element::*;
 
 /// The kernels of one distribution over the floating types.
 macro_rules! floats {
-    ($family:expr, $name:literal, $float:ty, $double:ty $(, $element:ident $suffix:literal)*) => {
+    ($family:expr, $name:literal, $float:ty, $double:ty, $by_4:literal, $by_8:literal $(, $element:ident $suffix:literal $by:literal)*) => {
         Kernels {
             flat: [
-                    (F32, Kernel::new($family, concat!("tcuda_", $name, "_f32"), twin::<$float>)),
-                    (F16, Kernel::new($family, concat!("tcuda_", $name, "_f16"), twin::<$float>)),
-                    (BF16, Kernel::new($family, concat!("tcuda_", $name, "_bf16"), twin::<$float>)),
-                    (F64, Kernel::new($family, concat!("tcuda_", $name, "_f64"), twin::<$double>)),
-                    $(($element, Kernel::new($family, concat!("tcuda_", $name, "_", $suffix), twin::<$float>)),)*
+                    (F32, $by_4, Kernel::new($family, concat!("tcuda_", $name, "_f32"), twin::<$float>)),
+                    (F16, 16, Kernel::new($family, concat!("tcuda_", $name, "_f16"), twin::<$float>)),
+                    (BF16, 16, Kernel::new($family, concat!("tcuda_", $name, "_bf16"), twin::<$float>)),
+                    (F64, $by_8, Kernel::new($family, concat!("tcuda_", $name, "_f64"), twin::<$double>)),
+                    $(($element, $by, Kernel::new($family, concat!("tcuda_", $name, "_", $suffix), twin::<$float>)),)*
             ],
             strided: Kernel::new($family, concat!("tcuda_", $name, "_strided"), twin::<$float>),
             strided_f64: Kernel::new($family, concat!("tcuda_", $name, "_strided_f64"), twin::<$double>),
@@ -106,22 +106,22 @@ macro_rules! floats {
     };
 }
 
-static UNIFORMS: Kernels<4> = floats!(&UNIFORM, "uniform", twin::Uniform, twin::UniformDouble);
-static NORMALS: Kernels<4> = floats!(&NORMAL, "normal", twin::Normal, twin::NormalDouble);
-static LOG_NORMALS: Kernels<4> = floats!(&NORMAL, "log_normal", twin::LogNormal, twin::LogNormalDouble);
-static EXPONENTIALS: Kernels<4> = floats!(&TRANSFORM, "exponential", twin::Exponential, twin::ExponentialDouble);
-static CAUCHYS: Kernels<4> = floats!(&TRANSFORM, "cauchy", twin::Cauchy, twin::CauchyDouble);
-static GEOMETRICS: Kernels<9> = floats!(&TRANSFORM, "geometric", twin::Geometric, twin::GeometricDouble,
-    U8 "u8", I8 "i8", I16 "i16", I32 "i32", I64 "i64");
+static UNIFORMS: Kernels<4> = floats!(&UNIFORM, "uniform", twin::Uniform, twin::UniformDouble, 4, 2);
+static NORMALS: Kernels<4> = floats!(&NORMAL, "normal", twin::Normal, twin::NormalDouble, 8, 4);
+static LOG_NORMALS: Kernels<4> = floats!(&NORMAL, "log_normal", twin::LogNormal, twin::LogNormalDouble, 8, 4);
+static EXPONENTIALS: Kernels<4> = floats!(&TRANSFORM, "exponential", twin::Exponential, twin::ExponentialDouble, 4, 2);
+static CAUCHYS: Kernels<4> = floats!(&TRANSFORM, "cauchy", twin::Cauchy, twin::CauchyDouble, 4, 2);
+static GEOMETRICS: Kernels<9> = floats!(&TRANSFORM, "geometric", twin::Geometric, twin::GeometricDouble, 4, 2,
+    U8 "u8" 8, I8 "i8" 8, I16 "i16" 8, I32 "i32" 4, I64 "i64" 2);
 
 type Bits = twin::Bernoulli;
 static BERNOULLIS: Kernels<5> = Kernels {
     flat: [
-        (U8, Kernel::new(&UNIFORM, "tcuda_bernoulli_1", twin::<Bits>)),
-        (U16, Kernel::new(&UNIFORM, "tcuda_bernoulli_2", twin::<Bits>)),
-        (U32, Kernel::new(&UNIFORM, "tcuda_bernoulli_4", twin::<Bits>)),
-        (U64, Kernel::new(&UNIFORM, "tcuda_bernoulli_8", twin::<Bits>)),
-        (F64, Kernel::new(&UNIFORM, "tcuda_bernoulli_f64", twin::<twin::BernoulliDouble>)),
+        (U8, 16, Kernel::new(&UNIFORM, "tcuda_bernoulli_1", twin::<Bits>)),
+        (U16, 16, Kernel::new(&UNIFORM, "tcuda_bernoulli_2", twin::<Bits>)),
+        (U32, 4, Kernel::new(&UNIFORM, "tcuda_bernoulli_4", twin::<Bits>)),
+        (U64, 2, Kernel::new(&UNIFORM, "tcuda_bernoulli_8", twin::<Bits>)),
+        (F64, 2, Kernel::new(&UNIFORM, "tcuda_bernoulli_f64", twin::<twin::BernoulliDouble>)),
     ],
     strided: Kernel::new(&UNIFORM, "tcuda_bernoulli_strided", twin::<Bits>),
     strided_f64: Kernel::new(&UNIFORM, "tcuda_bernoulli_strided_f64", twin::<twin::BernoulliDouble>),
@@ -131,15 +131,15 @@ macro_rules! integers {
     ($name:literal, $of:ty) => {
         Kernels {
             flat: [
-                (Bool, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_bool"), twin::<$of>)),
-                (U8, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_1"), twin::<$of>)),
-                (U16, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_2"), twin::<$of>)),
-                (U32, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_4"), twin::<$of>)),
-                (U64, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_8"), twin::<$of>)),
-                (F16, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_f16"), twin::<$of>)),
-                (BF16, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_bf16"), twin::<$of>)),
-                (F32, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_f32"), twin::<$of>)),
-                (F64, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_f64"), twin::<$of>)),
+                (Bool, 8, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_bool"), twin::<$of>)),
+                (U8, 8, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_1"), twin::<$of>)),
+                (U16, 8, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_2"), twin::<$of>)),
+                (U32, 4, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_4"), twin::<$of>)),
+                (U64, 2, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_8"), twin::<$of>)),
+                (F16, 8, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_f16"), twin::<$of>)),
+                (BF16, 8, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_bf16"), twin::<$of>)),
+                (F32, 4, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_f32"), twin::<$of>)),
+                (F64, 2, Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_f64"), twin::<$of>)),
             ],
             strided: Kernel::new(&INTEGERS, concat!("tcuda_integers_", $name, "_strided"), twin::<$of>),
             // Integers are computed the same way for all types.
@@ -206,7 +206,7 @@ impl Draw {
             return None;
         }
         let (kernels, numbers, stored) = match distribution {
-            Distribution::Bernoulli { p } if double => (BERNOULLIS.all(), [p.to_bits(), bits_of(1.0, F64), 0, 0], F64),
+            Distribution::Bernoulli { p } if double => (BERNOULLIS.all(), [p.to_bits(), 0, 0, 0], F64),
             Distribution::Bernoulli { p } => {
                 let ones = count_words(|word| philox::uniform(word) < p as f32);
                 (BERNOULLIS.all(), [ones, bits_of(1.0, element), 0, 0], unsigned(element))
@@ -216,6 +216,7 @@ impl Draw {
                 let stored = if floating || element == Bool { element } else { unsigned(element) };
                 (kernels, [range, base as u64, reciprocal(range, bits), 0], stored)
             }
+            Distribution::Geometric { .. } if element == Bool => return None,
             Distribution::Geometric { p } => {
                 let divisor = (-p).ln_1p();
                 let numbers = if double { [divisor.to_bits(), (1.0 / divisor).to_bits(), 0, 0] } else { [number(p), 0, 0, 0] };
@@ -237,8 +238,7 @@ impl Draw {
         };
         let strided = if double { kernels.strided_f64 } else { kernels.strided };
         // The types that torch has no geometric numbers in go element by element.
-        let flat = kernels.flat.iter().find(|(of, _)| *of == stored).map_or(strided, |(_, kernel)| kernel);
-        let side_by_side = if std::ptr::eq(flat, strided) { 1 } else { (16 / stored.size() as u32).min(8) };
+        let (flat, side_by_side) = kernels.flat.iter().find(|(of, ..)| *of == stored).map_or((strided, 1), |(_, by, kernel)| (kernel, *by));
         Some(Draw { flat, strided, numbers, element: stored, values_per_block: if wide { 2 } else { 4 }, side_by_side })
     }
 
@@ -269,7 +269,7 @@ mod tests {
         let families = [UNIFORMS.all(), NORMALS.all(), LOG_NORMALS.all(), EXPONENTIALS.all(), CAUCHYS.all(), GEOMETRICS.all()];
         for kernels in families.into_iter().chain([BERNOULLIS.all(), INTEGERS_32.all(), INTEGERS_64.all()]) {
             let strided = [kernels.strided, kernels.strided_f64];
-            for kernel in kernels.flat.iter().map(|(_, kernel)| kernel).chain(strided) {
+            for kernel in kernels.flat.iter().map(|(.., kernel)| kernel).chain(strided) {
                 check_kernel(kernel.family, kernel.name, size_of::<Random>());
             }
         }

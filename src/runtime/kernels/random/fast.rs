@@ -60,8 +60,12 @@ pub fn lg2(x: f32) -> f32 {
 /// For |x| < 126.
 pub fn ex2(x: f32) -> f32 {
     let magnitude = (f64::from(x.abs()) * f64::from(1 << 23)) as i32;
-    // Here too a number changes its sign without adding the 1.
-    let fixed = if x < 0.0 { !magnitude } else { magnitude };
+    // Here too a number changes its sign without adding the 1, if it has a fraction.
+    let fixed = match magnitude as u32 & FRACTION {
+        0 if x < 0.0 => -magnitude,
+        _ if x < 0.0 => !magnitude,
+        _ => magnitude,
+    };
     let mantissa = (EX2.at(fixed as u32 & FRACTION) >> 15) as u32;
     f32::from_bits((((fixed >> 23) + 127) as u32) << 23 | mantissa & FRACTION)
 }
@@ -231,7 +235,11 @@ mod tests {
 
     /// FNV-1a, word by word, of the results of every 101st float.
     fn digest(function: Function, floats: std::ops::Range<u32>) -> u64 {
-        let results = floats.step_by(101).map(|bits| function(f32::from_bits(bits)).to_bits());
+        digest_of(function, floats, 101)
+    }
+
+    fn digest_of(function: Function, floats: std::ops::Range<u32>, step: usize) -> u64 {
+        let results = floats.step_by(step).map(|bits| function(f32::from_bits(bits)).to_bits());
         results.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ u64::from(word)).wrapping_mul(0x100_0000_01b3))
     }
 
@@ -241,6 +249,9 @@ mod tests {
         assert_eq!(digest(lg2, 0x3f00_0000..0x3f80_0000), 0x31aa_6a29_5c1e_041b);
         assert_eq!(digest(lg2, 0x3f80_0000..0x4000_0000), 0x90e7_678c_a2f6_d412);
         assert_eq!(digest(ex2, 0x3f00_0000..0x3f80_0000), 0x0069_3d6e_85e4_c084);
+        assert_eq!(digest_of(ex2, 0x3b00_0000..0x3f00_0000, 10_007), 0xa835_e802_05cf_46ef);
+        assert_eq!(digest_of(ex2, 0xbb00_0000..0xbf80_0000, 10_007), 0x66c9_66c9_1f00_b807);
+        assert_eq!(digest_of(ex2, 0xbf80_0000..0xc2f8_0000, 10_007), 0x4355_3c91_41bd_d417);
         assert_eq!(digest(sin, 0x3f80_0000..0x4000_0000), 0xbaed_b8d1_4026_d78f);
         assert_eq!(digest(cos, 0x4080_0000..0x40c9_0fdc), 0x4902_bcd7_be8a_38f5);
         assert_eq!(digest(rcp, 0x3f80_0000..0x4000_0000), 0x8caf_7601_1dab_ca57);

@@ -60,12 +60,13 @@ struct Random {
     strides: [i64; MAX_DIMS],
 }
 
-/// Threads of a block: ours and torch's.
-const THREADS: u32 = 256;
+/// Threads of a block: of our kernels, and of torch's.
+const THREADS: u32 = 128;
+const TORCHS_THREADS: u64 = 256;
 
 /// Threads that torch launches for so many elements, and the blocks of Philox that each of them draws.
 fn shape(count: u64, values_per_block: u32, most_threads: u32) -> (u32, u64) {
-    let threads = count.div_ceil(THREADS.into()).saturating_mul(THREADS.into()).min(most_threads.into()) as u32;
+    let threads = count.div_ceil(TORCHS_THREADS).saturating_mul(TORCHS_THREADS).min(most_threads.into()) as u32;
     (threads, count.div_ceil(u64::from(threads) * u64::from(values_per_block)))
 }
 

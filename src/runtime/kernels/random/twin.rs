@@ -258,7 +258,7 @@ impl Distribution for Bernoulli {
     }
 }
 
-of_doubles!(BernoulliDouble { p: 0, one: 1 }, self, u => if u < self.p { self.one } else { 0.0 });
+of_doubles!(BernoulliDouble { p: 0 }, self, u => if u < self.p { 1.0 } else { 0.0 });
 
 /// word % range, where range is 0 (2^32) or at most 2^31.
 pub fn remainder_32(word: u32, range: u32, reciprocal: u32) -> u32 {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tcuda's random numbers beside torch's, on a GPU: `random.py LIBTCUDA compare` looks at every bit, `random.py LIBTCUDA bench [--markdown]`
+"""tcuda's random numbers beside torch's, on a GPU: `torch_random.py LIBTCUDA compare` looks at every bit, `torch_random.py LIBTCUDA bench [--markdown]`
 at the time (device events, median; memset beside both). It needs torch with CUDA. The kit's run.sh calls it.
 """
 
@@ -239,5 +239,6 @@ def bench():
 
 
 if __name__ == "__main__":
+    torch.cuda.init()
     must(library.tcuda_init(None))
     sys.exit(0 if {"compare": compare, "bench": bench}[sys.argv[2]]() else 1)
