@@ -7,6 +7,7 @@ import ctypes
 import itertools
 import statistics
 import sys
+import time
 
 import torch
 
@@ -238,7 +239,24 @@ def bench():
     return True
 
 
+def start():
+    tensors = [torch.empty(1000, dtype=dtype, device="cuda") for dtype in (torch.float32, torch.float16, torch.float64)]
+    generator = Generator(1)
+    for call, tensor in itertools.product(map(str, ["uniform 0 1", "normal 0 1", "exponential 1", "integers 0 100"]), tensors):
+        found = next(c for c in calls_of(tensor.dtype) if str(c) == call)
+        view = Tensor(tensor)
+        torch.cuda.synchronize()
+        times = []
+        for _ in range(2):
+            begin = time.perf_counter()
+            found.ours(view, generator)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - begin) * 1e3)
+        print(f"{call} {tensor.dtype}: {times[0]:.1f} ms, then {times[1]:.3f} ms", flush=True)
+    return True
+
+
 if __name__ == "__main__":
     torch.cuda.init()
     must(library.tcuda_init(None))
-    sys.exit(0 if {"compare": compare, "bench": bench}[sys.argv[2]]() else 1)
+    sys.exit(0 if {"compare": compare, "bench": bench, "start": start}[sys.argv[2]]() else 1)

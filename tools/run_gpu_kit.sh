@@ -7,6 +7,7 @@
 #   sh run.sh overlap [MINUTES [THREADS]]    threads whose live blocks must not overlap, for some minutes: 2 and 16 unless said otherwise
 #   sh run.sh jit [--quick]          functions compiled at run time, their speed beside a copy on the device
 #   sh run.sh random [compare|bench] random numbers beside torch's: every bit, or GB/s (benches/torch_random.py); needs torch
+#   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2

@@ -62,12 +62,12 @@ def files(folder):
 
 def moved_tree(suite):
     found = files(MOVED)
-    wanted = {"include/tcuda.h", "include/tcuda.hpp", "lib/libtcuda.a", "lib/libtcuda.so", f"lib/libtcuda.so.{kit.ABI}",
+    wanted = {"include/tcuda.h", "include/tcuda.hpp", "include/tcuda/philox.cuh", "lib/libtcuda.a", "lib/libtcuda.so", f"lib/libtcuda.so.{kit.ABI}",
               f"lib/libtcuda.so.{kit.VERSION}", "lib/pkgconfig/tcuda.pc", "lib/cmake/tcuda/tcuda-config.cmake",
               "lib/cmake/tcuda/tcuda-config-version.cmake", "share/doc/tcuda/LICENSE-MIT", "share/doc/tcuda/LICENSE-APACHE"}
     suite.check("the tree holds what it should", found == wanted, sorted(found ^ wanted))
     for name in sorted(found):
-        if name.endswith((".cmake", ".pc", ".h", ".hpp")):
+        if name.endswith((".cmake", ".pc", ".h", ".hpp", ".cuh")):
             text = (MOVED / name).read_text()
             absolute = [place for place in (PREFIX, str(kit.ROOT), str(kit.TARGET)) if place in text]
             suite.check(f"{name} names no absolute place", not absolute, absolute)
