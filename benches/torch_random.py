@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""tcuda's random numbers beside torch's, on a GPU: `torch_random.py LIBTCUDA compare` looks at every bit, `torch_random.py LIBTCUDA bench [--markdown]`
-at the time (device events, median; memset beside both). It needs torch with CUDA. The kit's run.sh calls it.
+"""tcuda's random numbers beside torch's, on a GPU, which needs torch with CUDA. The kit's run.sh calls it.
+
+    torch_random.py LIBTCUDA compare    every bit
+    torch_random.py LIBTCUDA bench      the time: device events, median, memset beside both
+    torch_random.py LIBTCUDA start      the first call of each kind, which has the driver compile a kernel (CUDA_CACHE_DISABLE=1: always)
 """
 
 import ctypes
