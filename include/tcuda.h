@@ -2481,7 +2481,149 @@ tcuda_status_t tcuda_seed_all(uint64_t *seed);
  */
 tcuda_status_t tcuda_initial_seed(uint64_t *seed);
 
-/* ==== Compiled functions =============================================================================================== * A function of one element, written in C++, that runs over whole tensors (torch.cuda.jiterator): a template that is compiled when it meets
+/* ==== Random numbers in tensors ===============================================================================================
+ * Each function fills a tensor on a CUDA device with numbers of the generator (NULL: the default one of the tensor's device), bit for bit
+ * those that torch 2.11 makes there for the same seed, offset, shape, strides and type, and leaves the generator at the same offset; only
+ * the permutation has an order of its own. torch's numbers depend on the device that it runs on; tcuda_generator_set_geometry makes a
+ * generator draw as on another device, or in the portable order, which no device changes. On the simulated device integers are the same to
+ * the bit, and other numbers to two units in the last place.
+ * The tensor: any strides; elements of the types that the function names, no two of them at one place. One without elements is left as it
+ * is and nothing is drawn. The work is done on `stream` (NULL: the default stream of the tensor's device), in order with what is there,
+ * and does not block. Nothing is drawn from the generator if the call fails.
+ * All of them can fail with TCUDA_ERROR_NOT_SUPPORTED (the type of the elements, a tensor on the CPU), TCUDA_ERROR_INVALID_ARGUMENT (a
+ * parameter, the tensor, a generator of another device), TCUDA_ERROR_INVALID_HANDLE (no generator), TCUDA_ERROR_CAPTURE (the stream is
+ * being captured).
+ */
+
+/**
+ * Numbers of [from, to), each as likely as the other (torch: uniform_; rand is that of 0 and 1).
+ *
+ * @param out  of floats of 16 to 64 bits, bfloat16, or complex numbers (both parts are drawn).
+ * @param from at most `to`; both and their difference have to be finite in the tensor's type.
+ */
+tcuda_status_t tcuda_random_uniform(const tcuda_tensor_t *out,
+                                    double from,
+                                    double to,
+                                    tcuda_generator_t generator,
+                                    tcuda_stream_t stream);
+
+/**
+ * Numbers of the normal distribution (torch: normal_; randn is that of 0 and 1).
+ *
+ * @param out of floats of 16 to 64 bits, bfloat16, or complex numbers (each part gets the mean, and half of the variance).
+ * @param std the standard deviation, at least 0.
+ */
+tcuda_status_t tcuda_random_normal(const tcuda_tensor_t *out,
+                                   double mean,
+                                   double std,
+                                   tcuda_generator_t generator,
+                                   tcuda_stream_t stream);
+
+/**
+ * Integers from `low` to `high` - 1 (torch: random_ with two bounds, randint). As in torch they are remainders of random words, of 64 bits
+ * from 2^28 numbers on: with r numbers the least ones are more likely by at most r / 2^32, or r / 2^64.
+ *
+ * @param out  of any real type or bool. For a float, a bound that its type does not have moves inside.
+ * @param low  less than `high`; both `low` and `high` - 1 have to be in the type's range.
+ */
+tcuda_status_t tcuda_random_integers(const tcuda_tensor_t *out,
+                                     int64_t low,
+                                     int64_t high,
+                                     tcuda_generator_t generator,
+                                     tcuda_stream_t stream);
+
+/**
+ * Integers from `low` to the largest of the type, or, of a float, to 2^p where p are the bits of its significand (torch: random_ with one
+ * bound, and None for the other).
+ *
+ * @param low INT64_MIN: all numbers of 64 bits, for int64, float32, float64 and bfloat16.
+ */
+tcuda_status_t tcuda_random_integers_from(const tcuda_tensor_t *out,
+                                          int64_t low,
+                                          tcuda_generator_t generator,
+                                          tcuda_stream_t stream);
+
+/**
+ * Integers from 0 to the largest of the type, or, of a float, to 2^p where p are the bits of its significand (torch: random_ without
+ * bounds).
+ */
+tcuda_status_t tcuda_random_integers_all(const tcuda_tensor_t *out, tcuda_generator_t generator, tcuda_stream_t stream);
+
+/**
+ * 1 with the probability `p`, else 0 (torch: bernoulli_ with a number).
+ *
+ * @param out of any real type or bool.
+ * @param p   0 to 1.
+ */
+tcuda_status_t tcuda_random_bernoulli(const tcuda_tensor_t *out, double p, tcuda_generator_t generator, tcuda_stream_t stream);
+
+/**
+ * 1 or 0, each element with a probability of its own (torch: bernoulli, and bernoulli_ with a tensor). The offset grows by 12, whatever
+ * the size is (also 0, as in torch).
+ *
+ * @param out of any real type or bool.
+ * @param p   the probabilities: a tensor of floats on the same device that can be broadcast to the shape of `out`. torch asserts on the
+ *            device that they are from 0 to 1; here less is as 0, more as 1, and what is no number as 0.
+ */
+tcuda_status_t tcuda_random_bernoulli_tensor(const tcuda_tensor_t *out,
+                                             const tcuda_tensor_t *p,
+                                             tcuda_generator_t generator,
+                                             tcuda_stream_t stream);
+
+/**
+ * Numbers of the exponential distribution, with the mean 1 / lambda; never 0 (torch: exponential_).
+ *
+ * @param out    of floats of 16 to 64 bits, or bfloat16.
+ * @param lambda the rate, above 0.
+ */
+tcuda_status_t tcuda_random_exponential(const tcuda_tensor_t *out,
+                                        double lambda,
+                                        tcuda_generator_t generator,
+                                        tcuda_stream_t stream);
+
+/**
+ * Numbers whose logarithm is normal, with that mean and deviation (torch: log_normal_).
+ *
+ * @param out of floats of 16 to 64 bits, or bfloat16.
+ * @param std above 0.
+ */
+tcuda_status_t tcuda_random_log_normal(const tcuda_tensor_t *out,
+                                       double mean,
+                                       double std,
+                                       tcuda_generator_t generator,
+                                       tcuda_stream_t stream);
+
+/**
+ * Numbers of the Cauchy distribution (torch: cauchy_).
+ *
+ * @param out   of floats of 16 to 64 bits, or bfloat16.
+ * @param sigma half the width at half the height, above 0.
+ */
+tcuda_status_t tcuda_random_cauchy(const tcuda_tensor_t *out,
+                                   double median,
+                                   double sigma,
+                                   tcuda_generator_t generator,
+                                   tcuda_stream_t stream);
+
+/**
+ * How many trials it takes until one of probability `p` succeeds: 1 or more (torch: geometric_). As in torch, what the type cannot hold
+ * is whatever CUDA's conversion makes of it.
+ *
+ * @param out of any real type.
+ * @param p   above 0, below 1.
+ */
+tcuda_status_t tcuda_random_geometric(const tcuda_tensor_t *out, double p, tcuda_generator_t generator, tcuda_stream_t stream);
+
+/**
+ * The numbers 0 to n - 1 in random order, where n is the size of the tensor (torch: randperm, with an order of its own: nothing is sorted,
+ * and no memory is needed beside the result). Up to 1,024 numbers every order is as likely as every other. The offset grows by 4.
+ *
+ * @param out of one dimension, and any real type that holds all the numbers.
+ */
+tcuda_status_t tcuda_random_permutation(const tcuda_tensor_t *out, tcuda_generator_t generator, tcuda_stream_t stream);
+
+/* ==== Compiled functions ======================================================================================================
+ * A function of one element, written in C++, that runs over whole tensors (torch.cuda.jiterator): a template that is compiled when it meets
  * tensors of new types, by NVRTC on a real device and by the system's C++ compiler on the simulated one. What was compiled is kept in
  * memory and in files (TCUDA_JIT_CACHE_PATH); docs/JIT.md has what a source may use. The work is enqueued on a stream of the tensors'
  * device; only the first call for new types waits, for the compiler.
@@ -2651,147 +2793,6 @@ tcuda_status_t tcuda_kernel_best_block(int32_t *grid, int32_t *block, tcuda_kern
  * @param kernel      the kernel.
  */
 tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_attributes_t *attributes, tcuda_kernel_t kernel);
-=======
-/* ==== Random numbers in tensors ===============================================================================================
- * Each function fills a tensor on a CUDA device with numbers of the generator (NULL: the default one of the tensor's device), bit for bit
- * those that torch 2.11 makes there for the same seed, offset, shape, strides and type, and leaves the generator at the same offset; only
- * the permutation has an order of its own. torch's numbers depend on the device that it runs on; tcuda_generator_set_geometry makes a
- * generator draw as on another device, or in the portable order, which no device changes. On the simulated device integers are the same to
- * the bit, and other numbers to two units in the last place.
- * The tensor: any strides; elements of the types that the function names, no two of them at one place. One without elements is left as it
- * is and nothing is drawn. The work is done on `stream` (NULL: the default stream of the tensor's device), in order with what is there,
- * and does not block. Nothing is drawn from the generator if the call fails.
- * All of them can fail with TCUDA_ERROR_NOT_SUPPORTED (the type of the elements, a tensor on the CPU), TCUDA_ERROR_INVALID_ARGUMENT (a
- * parameter, the tensor, a generator of another device), TCUDA_ERROR_INVALID_HANDLE (no generator), TCUDA_ERROR_CAPTURE (the stream is
- * being captured).
- */
-
-/**
- * Numbers of [from, to), each as likely as the other (torch: uniform_; rand is that of 0 and 1).
- *
- * @param out  of floats of 16 to 64 bits, bfloat16, or complex numbers (both parts are drawn).
- * @param from at most `to`; both and their difference have to be finite in the tensor's type.
- */
-tcuda_status_t tcuda_random_uniform(const tcuda_tensor_t *out,
-                                    double from,
-                                    double to,
-                                    tcuda_generator_t generator,
-                                    tcuda_stream_t stream);
-
-/**
- * Numbers of the normal distribution (torch: normal_; randn is that of 0 and 1).
- *
- * @param out of floats of 16 to 64 bits, bfloat16, or complex numbers (each part gets the mean, and half of the variance).
- * @param std the standard deviation, at least 0.
- */
-tcuda_status_t tcuda_random_normal(const tcuda_tensor_t *out,
-                                   double mean,
-                                   double std,
-                                   tcuda_generator_t generator,
-                                   tcuda_stream_t stream);
-
-/**
- * Integers from `low` to `high` - 1 (torch: random_ with two bounds, randint). As in torch they are remainders of random words, of 64 bits
- * from 2^28 numbers on: with r numbers the least ones are more likely by at most r / 2^32, or r / 2^64.
- *
- * @param out  of any real type or bool. For a float, a bound that its type does not have moves inside.
- * @param low  less than `high`; both `low` and `high` - 1 have to be in the type's range.
- */
-tcuda_status_t tcuda_random_integers(const tcuda_tensor_t *out,
-                                     int64_t low,
-                                     int64_t high,
-                                     tcuda_generator_t generator,
-                                     tcuda_stream_t stream);
-
-/**
- * Integers from `low` to the largest of the type, or, of a float, to 2^p where p are the bits of its significand (torch: random_ with one
- * bound, and None for the other).
- *
- * @param low INT64_MIN: all numbers of 64 bits, for int64, float32, float64 and bfloat16.
- */
-tcuda_status_t tcuda_random_integers_from(const tcuda_tensor_t *out,
-                                          int64_t low,
-                                          tcuda_generator_t generator,
-                                          tcuda_stream_t stream);
-
-/**
- * Integers from 0 to the largest of the type, or, of a float, to 2^p where p are the bits of its significand (torch: random_ without
- * bounds).
- */
-tcuda_status_t tcuda_random_integers_all(const tcuda_tensor_t *out, tcuda_generator_t generator, tcuda_stream_t stream);
-
-/**
- * 1 with the probability `p`, else 0 (torch: bernoulli_ with a number).
- *
- * @param out of any real type or bool.
- * @param p   0 to 1.
- */
-tcuda_status_t tcuda_random_bernoulli(const tcuda_tensor_t *out, double p, tcuda_generator_t generator, tcuda_stream_t stream);
-
-/**
- * 1 or 0, each element with a probability of its own (torch: bernoulli, and bernoulli_ with a tensor). The offset grows by 12, whatever
- * the size is (also 0, as in torch).
- *
- * @param out of any real type or bool.
- * @param p   the probabilities: a tensor of floats on the same device that can be broadcast to the shape of `out`. torch asserts on the
- *            device that they are from 0 to 1; here less is as 0, more as 1, and what is no number as 0.
- */
-tcuda_status_t tcuda_random_bernoulli_tensor(const tcuda_tensor_t *out,
-                                             const tcuda_tensor_t *p,
-                                             tcuda_generator_t generator,
-                                             tcuda_stream_t stream);
-
-/**
- * Numbers of the exponential distribution, with the mean 1 / lambda; never 0 (torch: exponential_).
- *
- * @param out    of floats of 16 to 64 bits, or bfloat16.
- * @param lambda the rate, above 0.
- */
-tcuda_status_t tcuda_random_exponential(const tcuda_tensor_t *out,
-                                        double lambda,
-                                        tcuda_generator_t generator,
-                                        tcuda_stream_t stream);
-
-/**
- * Numbers whose logarithm is normal, with that mean and deviation (torch: log_normal_).
- *
- * @param out of floats of 16 to 64 bits, or bfloat16.
- * @param std above 0.
- */
-tcuda_status_t tcuda_random_log_normal(const tcuda_tensor_t *out,
-                                       double mean,
-                                       double std,
-                                       tcuda_generator_t generator,
-                                       tcuda_stream_t stream);
-
-/**
- * Numbers of the Cauchy distribution (torch: cauchy_).
- *
- * @param out   of floats of 16 to 64 bits, or bfloat16.
- * @param sigma half the width at half the height, above 0.
- */
-tcuda_status_t tcuda_random_cauchy(const tcuda_tensor_t *out,
-                                   double median,
-                                   double sigma,
-                                   tcuda_generator_t generator,
-                                   tcuda_stream_t stream);
-
-/**
- * How many trials it takes until one of probability `p` succeeds: 1 or more (torch: geometric_). As in torch, what the type cannot hold
- * is whatever CUDA's conversion makes of it.
- *
- * @param out of any real type.
- * @param p   above 0, below 1.
- */
-tcuda_status_t tcuda_random_geometric(const tcuda_tensor_t *out, double p, tcuda_generator_t generator, tcuda_stream_t stream);
-
-/**
- * The numbers 0 to n - 1 in random order, where n is the size of the tensor (torch: randperm, with an order of its own: nothing is sorted,
- * and no memory is needed beside the result). Up to 1,024 numbers every order is as likely as every other. The offset grows by 4.
- *
- * @param out of one dimension, and any real type that holds all the numbers.
- */
-tcuda_status_t tcuda_random_permutation(const tcuda_tensor_t *out, tcuda_generator_t generator, tcuda_stream_t stream);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

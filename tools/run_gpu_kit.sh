@@ -6,7 +6,6 @@
 #   sh run.sh [--sanitize] NAME...   only these
 #   sh run.sh overlap [MINUTES [THREADS]]    threads whose live blocks must not overlap, for some minutes: 2 and 16 unless said otherwise
 #   sh run.sh jit [--quick]          functions compiled at run time, their speed beside a copy on the device
-#   sh run.sh random [compare|bench] random numbers beside torch's: every bit, or GB/s (benches/torch_random.py); needs torch
 #   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
@@ -23,6 +22,8 @@ fi
 if [ "$1" = jit ]; then
     shift
     exec speed/jit "$@"
+fi
+
 if [ "$1" = random ]; then
     exec python3 benches/torch_random.py "$(ls "$PWD"/lib/libtcuda.so.*)" "${2:-compare}"
 fi

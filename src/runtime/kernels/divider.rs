@@ -5,8 +5,8 @@
 #[derive(Clone, Copy, Default)]
 pub struct Divider {
     pub size: u32,
-    magic: u32,
-    shift: u32,
+    pub magic: u32,
+    pub shift: u32,
 }
 
 impl Divider {

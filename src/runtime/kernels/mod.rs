@@ -73,7 +73,7 @@ impl<A> Kernel<A> {
         let load = || {
             let architecture =
                 10 * runtime.device_attribute(CAPABILITY_MAJOR, device)? + runtime.device_attribute(CAPABILITY_MINOR, device)?;
-            let module = runtime.module_load(&self.family.ptx(self.name, architecture)?)?;
+            let module = runtime.module_load(self.family.ptx(self.name, architecture)?.as_bytes_with_nul())?;
             runtime.module_function(module, self.name)
         };
         let handle = runtime.outside_capture(load).map_err(|error| {
