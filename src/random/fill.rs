@@ -9,7 +9,9 @@ use crate::base::{Error, Result};
 use crate::device;
 use crate::memory;
 use crate::runtime::kernels::element::Element;
-use crate::runtime::kernels::random::{Distribution, Draw, chances_on_device, increment, on_device, permutation_on_device};
+use crate::runtime::kernels::random::{
+    Distribution, Draw, chances_on_device, increment, on_device, permutation_on_device, prepare_chances, prepare_permutation,
+};
 use crate::runtime::{self, api::Runtime};
 use crate::stream::{self, Stream};
 use crate::tensor::View;
@@ -27,8 +29,14 @@ struct Filling<'a> {
     draws: Draws<'a>,
 }
 
-/// Does `work` with the device current. What it draws counts if it succeeds.
-fn filling(out: &View, generator: Option<&Handle>, stream: usize, work: impl FnOnce(&mut Filling) -> Result<()>) -> Result<()> {
+/// Does `work` with the device current, after `prepare`, which is done before the generator is held. What it draws counts if it succeeds.
+fn filling(
+    out: &View,
+    generator: Option<&Handle>,
+    stream: usize,
+    prepare: impl FnOnce(&Runtime, i32) -> Result<()>,
+    work: impl FnOnce(&mut Filling) -> Result<()>,
+) -> Result<()> {
     let Some(device) = out.place.device() else {
         let text = format!("'out' is in {}. Expected a tensor on a CUDA device: the generators of tcuda draw there.", out.place);
         return Err(Error::not_supported(text));
@@ -41,7 +49,9 @@ fn filling(out: &View, generator: Option<&Handle>, stream: usize, work: impl FnO
         memory::record_stream_of(out.address, stream)?;
     }
     let _guard = device::Guard::new(device)?;
-    let mut filling = Filling { runtime: runtime::runtime()?, stream, draws: generator.draws(stream)? };
+    let runtime = runtime::runtime()?;
+    prepare(runtime, device)?;
+    let mut filling = Filling { runtime, stream, draws: generator.draws(stream)? };
     work(&mut filling)?;
     filling.draws.commit();
     Ok(())
@@ -51,18 +61,22 @@ fn filling(out: &View, generator: Option<&Handle>, stream: usize, work: impl FnO
 fn fill(out: &View, distribution: Distribution, generator: Option<&Handle>, stream: usize) -> Result<()> {
     let element = out.element("out")?;
     let draw = Draw::new(distribution, element).ok_or_else(|| rules::wrong_type(distribution, element))?;
-    filling(out, generator, stream, |filling| {
+    let mut list = Vec::new();
+    if out.count() > 0 {
+        steps(plan(out)?, out.item(), &mut list);
+    }
+    let prepare = |runtime: &Runtime, device| match list.last() {
+        Some(Step::Draw(piece)) => draw.prepare(runtime, device, piece),
+        _ => Ok(()),
+    };
+    filling(out, generator, stream, prepare, |filling| {
         let most_threads = filling.draws.geometry().most_threads();
-        let mut list = Vec::new();
-        if out.count() > 0 {
-            steps(plan(out)?, out.item(), &mut list);
-        }
-        for step in list {
+        for step in &list {
             match step {
-                Step::Skip(count) => drop(filling.draws.take(increment(count, &draw, most_threads))?),
+                Step::Skip(count) => drop(filling.draws.take(increment(*count, &draw, most_threads))?),
                 Step::Draw(piece) => {
                     let state = filling.draws.take(increment(piece.count(), &draw, most_threads))?;
-                    on_device(filling.runtime, filling.stream.device, filling.stream.raw, &draw, &piece, most_threads, state)?;
+                    on_device(filling.runtime, filling.stream.device, filling.stream.raw, &draw, piece, most_threads, state)?;
                 }
             }
         }
@@ -144,7 +158,8 @@ pub fn bernoulli_tensor(out: &View, p: &View, generator: Option<&Handle>, stream
     rules::check(rules::is_floating(p_type), || format!("expected probabilities tensor to have floating type, got {}", p_type.name()))?;
     rules::check(p.place == out.place, || format!("'p' is in {}, 'out' in {}: both have to be on one device.", p.place, out.place))?;
     let p = &p.broadcast(&out.shape).map_err(|error| error.context("'p' has to have the shape of 'out'"))?;
-    filling(out, generator, stream, |filling| {
+    let prepare = |runtime: &Runtime, device| prepare_chances(runtime, device, element);
+    filling(out, generator, stream, prepare, |filling| {
         let state = filling.draws.take(CHANCES)?;
         if out.count() == 0 {
             return Ok(());
@@ -166,7 +181,8 @@ pub fn permutation(out: &View, generator: Option<&Handle>, stream: usize) -> Res
     };
     let element = out.element("out")?;
     rules::check_permutation(length, element)?;
-    filling(out, generator, stream, |filling| {
+    let prepare = |runtime: &Runtime, device| prepare_permutation(runtime, device, length as u64);
+    filling(out, generator, stream, prepare, |filling| {
         if length == 0 {
             return Ok(());
         }

@@ -40,6 +40,7 @@ NEVER_SUCCEED = {
     "tcuda_unregister_oom_observer": "likewise",
     "tcuda_mem_pool_end": "the pool is not open",
     "tcuda_pluggable_allocator_load": "one text is no library and its functions",
+    "tcuda_random_permutation": "the tensors have two dimensions",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
     **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",
                      "tcuda_kernel_best_block", "tcuda_kernel_attributes"],

@@ -85,6 +85,11 @@ impl<A> Kernel<A> {
     }
 }
 
+/// Loads the kernel, if that was not done: launches do it too, but who holds a lock when he launches should not wait for a compiler.
+pub fn prepare<A>(runtime: &Runtime, device: i32, kernel: &'static Kernel<A>) -> Result<()> {
+    if runtime.name == "sim" { Ok(()) } else { kernel.handle(runtime, device).map(drop) }
+}
+
 /// Enqueues the kernel on a stream of `device`, which is current.
 ///
 /// # Safety

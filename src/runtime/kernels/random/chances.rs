@@ -3,7 +3,7 @@
 use super::super::divider::Divider;
 use super::super::element::{Element, bf16_to_f32, f16_to_f32};
 use super::super::plan::MAX_DIMS;
-use super::super::{Access, Family, Kernel, Plan, launch};
+use super::super::{Access, Family, Kernel, Plan, launch, prepare};
 use super::draw::{bits_of, image};
 use super::{PhiloxState, THREADS, check_aligned, philox, walk};
 use crate::base::Result;
@@ -38,6 +38,14 @@ static BY_WIDTH: [Kernel<Chances>; 4] = [
 ];
 static DOUBLES: Kernel<Chances> = Kernel::new(&FAMILY, "tcuda_bernoulli_tensor_f64", twin::<8, true>);
 
+fn kernel_of(element: Element) -> &'static Kernel<Chances> {
+    if element == Element::F64 { &DOUBLES } else { &BY_WIDTH[element.size().trailing_zeros() as usize] }
+}
+
+pub fn prepare_chances(runtime: &Runtime, device: i32, element: Element) -> Result<()> {
+    prepare(runtime, device, kernel_of(element))
+}
+
 /// Enqueues it on a stream of `device`, which is current. The plan's target are the elements, its source their probabilities, in the order
 /// in which torch draws, from the element `first` on; it is no longer than a launch can be.
 pub fn chances_on_device(
@@ -67,11 +75,10 @@ pub fn chances_on_device(
         out_strides: strides.map(|(to, _)| to),
         p_strides: strides.map(|(_, from)| from),
     };
-    let kernel = if element == Element::F64 { &DOUBLES } else { &BY_WIDTH[width.trailing_zeros() as usize] };
     let access = |(address, size), write| Access { address, size, write };
     let accesses = [access(plan.target_range(width), true), access(plan.source_range(p_type.size()), false)];
     let blocks = (count + 3).div_ceil(4 * THREADS);
-    unsafe { launch(runtime, device, stream, kernel, (blocks, THREADS), chances, &accesses) }
+    unsafe { launch(runtime, device, stream, kernel_of(element), (blocks, THREADS), chances, &accesses) }
 }
 
 unsafe fn twin<const WIDTH: usize, const DOUBLE: bool>(chances: &Chances) {

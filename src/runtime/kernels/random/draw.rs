@@ -3,6 +3,7 @@
 
 use super::super::element::{Element, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::super::{Family, Kernel};
+use super::math::Fused;
 use super::twin::{self, twin};
 use super::{Random, philox};
 
@@ -218,7 +219,7 @@ impl Draw {
             }
             Distribution::Geometric { .. } if element == Bool => return None,
             Distribution::Geometric { p } => {
-                let divisor = (-p).ln_1p();
+                let divisor = libm::log1p(-p);
                 let numbers = if double { [divisor.to_bits(), (1.0 / divisor).to_bits(), 0, 0] } else { [number(p), 0, 0, 0] };
                 (GEOMETRICS.all(), numbers, element)
             }
@@ -253,7 +254,7 @@ fn uniform_numbers(from: f64, to: f64, element: Element) -> [u64; 4] {
     }
     let (from, to) = (rounded(from as f32, element), rounded(to as f32, element));
     let range = rounded(to - from, element);
-    let below = count_words(|word| rounded(philox::uniform(word).mul_add(range, from), element) != to);
+    let below = count_words(|word| rounded(philox::uniform(word).fused(range, from), element) != to);
     // The last word below: if there is none, from and to are one number and it does not matter which is taken.
     let [from, to, range] = [from, to, range].map(|value| f64::from(value).to_bits());
     [from, to, range, below.saturating_sub(1)]

@@ -49,7 +49,7 @@ fn cut(value: i64, scale: i32) -> f32 {
 /// Of 0 or a positive normal number.
 pub fn lg2(x: f32) -> f32 {
     if x == 0.0 || x == 1.0 {
-        return x.log2();
+        return if x == 0.0 { f32::NEG_INFINITY } else { 0.0 };
     }
     let exponent = i64::from(x.to_bits() >> 23) - 127;
     let sum = (exponent << 36) + (LG2.at(x.to_bits() & FRACTION) >> 2);

@@ -2,6 +2,23 @@
 
 use super::fast;
 
+/// self * by + plus, rounded once. By a library of Rust's own: the standard one would need libm, which is no part of what tcuda links to.
+pub trait Fused: Copy {
+    fn fused(self, by: Self, plus: Self) -> Self;
+}
+
+impl Fused for f32 {
+    fn fused(self, by: f32, plus: f32) -> f32 {
+        libm::fmaf(self, by, plus)
+    }
+}
+
+impl Fused for f64 {
+    fn fused(self, by: f64, plus: f64) -> f64 {
+        libm::fma(self, by, plus)
+    }
+}
+
 // The fast intrinsics of CUDA.
 
 /// __logf
@@ -34,9 +51,9 @@ pub fn fast_tangent(x: f32) -> f32 {
 }
 
 /// Horner's rule.
-fn polynomial<T: Copy>(coefficients: &[T], x: T, multiply_add: fn(T, T, T) -> T) -> T {
+fn polynomial<T: Fused>(coefficients: &[T], x: T) -> T {
     let (first, rest) = (coefficients[0], &coefficients[1..]);
-    rest.iter().fold(first, |p, coefficient| multiply_add(p, x, *coefficient))
+    rest.iter().fold(first, |p, coefficient| p.fused(x, *coefficient))
 }
 
 /// Of a normal positive number.
@@ -46,9 +63,9 @@ pub fn log(x: f32) -> f32 {
     let bits = x.to_bits();
     let exponent = bits.wrapping_sub(0x3f2a_aaab) & 0xff80_0000;
     let f = f32::from_bits(bits.wrapping_sub(exponent)) - 1.0;
-    let p = polynomial(&P, f, f32::mul_add);
-    let p = (f * p).mul_add(f, f);
-    (exponent as i32 as f32).mul_add(std::f32::consts::LN_2 / 8_388_608.0, p)
+    let p = polynomial(&P, f);
+    let p = (f * p).fused(f, f);
+    (exponent as i32 as f32).fused(std::f32::consts::LN_2 / 8_388_608.0, p)
 }
 
 fn reciprocal(x: f64) -> f64 {
@@ -76,15 +93,15 @@ pub fn log_f64(x: f64) -> f64 {
     let e = f64::from((high >> 20) as i32 - 1023 + i32::from(above));
     let (r, f) = (reciprocal(m + 1.0), m - 1.0);
     let half = f * r;
-    let s = f.mul_add(r, half);
+    let s = f.fused(r, half);
     let square = s * s;
-    let p = polynomial(&P, square, f64::mul_add);
+    let p = polynomial(&P, square);
     let rest = f - s;
-    let tail = r * (-s).mul_add(f, rest + rest);
-    let low = (square * p).mul_add(s, tail);
-    let sum = e.mul_add(LN2[0], s);
-    let lost = (-e).mul_add(LN2[0], sum) - s;
-    sum + e.mul_add(LN2[1], low - lost)
+    let tail = r * (-s).fused(f, rest + rest);
+    let low = (square * p).fused(s, tail);
+    let sum = e.fused(LN2[0], s);
+    let lost = (-e).fused(LN2[0], sum) - s;
+    sum + e.fused(LN2[1], low - lost)
 }
 
 /// Adding it rounds to an integer, which then stands in the lowest bits.
@@ -113,10 +130,10 @@ pub fn sine_cosine_pi(x: f64) -> (f64, f64) {
     ];
     let shifted = (x + x) + ROUND;
     let quadrant = shifted.to_bits();
-    let t = (-(shifted - ROUND)).mul_add(0.5, x);
-    let a = t.mul_add(std::f64::consts::PI, t * 1.2246467991473532e-16);
+    let t = (-(shifted - ROUND)).fused(0.5, x);
+    let a = t.fused(std::f64::consts::PI, t * 1.2246467991473532e-16);
     let square = a * a;
-    let (c, s) = (polynomial(&COS, square, f64::mul_add), polynomial(&SIN, square, f64::mul_add).mul_add(a, a));
+    let (c, s) = (polynomial(&COS, square), polynomial(&SIN, square).fused(a, a));
     let signed = |x: f64, negative: u64| if negative & 2 != 0 { -x } else { x };
     let (sine, cosine) = if quadrant & 1 != 0 { (c, s) } else { (s, c) };
     (signed(sine, quadrant), signed(cosine, quadrant + 1))
@@ -144,16 +161,52 @@ pub fn tangent_f64(x: f64) -> f64 {
     const HALF_PI: [f64; 3] = [std::f64::consts::FRAC_PI_2, 6.123233995736757e-17, 8.478427660368898e-32];
     let shifted = x * std::f64::consts::FRAC_2_PI + ROUND;
     let n = shifted - ROUND;
-    let a = HALF_PI.iter().fold(x, |a, part| (-n).mul_add(*part, a));
+    let a = HALF_PI.iter().fold(x, |a, part| (-n).fused(*part, a));
     let square = a * a;
-    let p = square * polynomial(&P, square, f64::mul_add);
-    let t = p.mul_add(a, a);
+    let p = square * polynomial(&P, square);
+    let t = p.fused(a, a);
     if shifted.to_bits() & 1 == 0 {
         return t;
     }
-    let lost = p.mul_add(a, -(t - a));
+    let lost = p.fused(a, -(t - a));
     let r = -reciprocal(t);
-    r.mul_add(lost, t.mul_add(r, 1.0)).mul_add(r, r)
+    r.fused(lost, t.fused(r, 1.0)).fused(r, r)
+}
+
+pub fn exp_f64(x: f64) -> f64 {
+    const P: [f64; 12] = [
+        2.502232253650299e-08,
+        2.763090348817311e-07,
+        2.755751454588244e-06,
+        2.4801491039099165e-05,
+        0.00019841269589115497,
+        0.001388888894591638,
+        0.008333333333455043,
+        0.041666666666519754,
+        0.16666666666666477,
+        0.5000000000000012,
+        1.0,
+        1.0,
+    ];
+    const LOG2_E: f64 = std::f64::consts::LOG2_E;
+    // From here on in magnitude a power of two does not fit the exponent's field, and from there on nothing is left of the result.
+    const LARGE: u32 = 0x4086_232b;
+    const TOO_LARGE: u32 = 0x4087_4800;
+    if x.is_nan() {
+        return x;
+    }
+    let shifted = x.fused(LOG2_E, ROUND);
+    let power = i64::from(shifted.to_bits() as i32);
+    let n = shifted - ROUND;
+    let rest = n.fused(-2.3190468138462996e-17, n.fused(-std::f64::consts::LN_2, x));
+    let p = polynomial(&P, rest);
+    let scaled = |x: f64, power: i64| f64::from_bits(x.to_bits().wrapping_add((power << 52) as u64));
+    match (x.abs().to_bits() >> 32) as u32 {
+        0..LARGE => scaled(p, power),
+        LARGE..TOO_LARGE => scaled(p, power / 2) * scaled(1.0, power - power / 2),
+        _ if x < 0.0 => 0.0,
+        _ => f64::INFINITY,
+    }
 }
 
 #[cfg(test)]
@@ -180,6 +233,10 @@ mod tests {
             worst[2] = worst[2].max(ulps(tangent_f64(x), x.tan()));
             let f = u as f32;
             worst[3] = worst[3].max((f64::from(log(f)) - f64::from(f).ln()).abs() / f64::from(f).ln().abs().max(1e-30) * 8_388_608.0);
+        }
+        for x in [-745.2, -745.0, -720.5, -708.3, -1e-9, 0.0, 1.0, 88.8, 708.3, 709.7, 709.8, 1e300] {
+            let (found, expected) = (exp_f64(x), x.exp());
+            assert!(found == expected || ulps(found, expected) <= 1.0, "{x}: {found} {expected}");
         }
         assert!(worst.iter().all(|worst| *worst < 2.5), "{worst:?}");
         assert_eq!((log_f64(1.0), log(1.0), log_f64(0.5)), (0.0, 0.0, -std::f64::consts::LN_2));

@@ -8,14 +8,14 @@ mod permutation;
 mod philox;
 mod twin;
 
-pub use chances::chances_on_device;
+pub use chances::{chances_on_device, prepare_chances};
 pub use draw::{Distribution, Draw, rounded};
-pub use permutation::permutation_on_device;
+pub use permutation::{permutation_on_device, prepare_permutation};
 
 use super::divider::Divider;
 use super::element::Element;
 use super::plan::MAX_DIMS;
-use super::{Access, Plan, launch};
+use super::{Access, Plan, launch, prepare};
 use crate::base::{Error, Result};
 use crate::runtime::api::Runtime;
 use crate::runtime::table::RawStream;
@@ -124,6 +124,14 @@ fn check_aligned(address: usize, width: usize, name: &str) -> Result<()> {
     Err(Error::invalid_argument(format!(
         "'{name}': its data is at {address:#x}, which is not a multiple of its element size of {width} bytes: a kernel cannot reach it."
     )))
+}
+
+impl Draw {
+    /// Loads what draws the piece, before the generator is held.
+    pub fn prepare(&self, runtime: &Runtime, device: i32, piece: &Plan) -> Result<()> {
+        let kernel = if piece.is_flat(self.element.size(), 0) { self.flat } else { self.strided };
+        prepare(runtime, device, kernel)
+    }
 }
 
 /// Enqueues the drawing of one piece (below 2^31 elements) on a stream of `device`, which is current. The state's offset has room for

@@ -1,6 +1,6 @@
 //! A random permutation of 0 to n - 1: kernels/random_permutation.cu.
 
-use super::super::{Access, Family, Kernel, Plan, launch};
+use super::super::{Access, Family, Kernel, Plan, launch, prepare};
 use super::draw::image;
 use super::twin::Value;
 use super::{PhiloxState, Random, THREADS, check_aligned, philox};
@@ -16,6 +16,14 @@ const ROUNDS: usize = 16;
 static FAMILY: Family = Family { name: "random_permutation", images: &[image!("random_permutation", 75)] };
 static SORTED: Kernel<Random> = Kernel::new(&FAMILY, "tcuda_permutation_small", sorted_twin);
 static BIJECTION: Kernel<Random> = Kernel::new(&FAMILY, "tcuda_permutation", bijection_twin);
+
+fn kernel_of(length: u64) -> &'static Kernel<Random> {
+    if length <= SMALL { &SORTED } else { &BIJECTION }
+}
+
+pub fn prepare_permutation(runtime: &Runtime, device: i32, length: u64) -> Result<()> {
+    prepare(runtime, device, kernel_of(length))
+}
 
 /// Enqueues elements `first` and following of a permutation of 0 to `length` - 1, as many as the plan has, on a stream of `device`, which
 /// is current. Pieces of one permutation have one state.
@@ -33,9 +41,9 @@ pub fn permutation_on_device(
     // More numbers than elements: among exactly 2^n numbers such a bijection makes only half of all orders.
     let bits = u64::from((length + 1).next_power_of_two().trailing_zeros()).max(2);
     let random = Random::new(piece, element, [bits / 2, bits - bits / 2, first, length], state);
-    let (kernel, blocks) = if length <= SMALL { (&SORTED, 1) } else { (&BIJECTION, random.count.div_ceil(THREADS)) };
+    let blocks = if length <= SMALL { 1 } else { random.count.div_ceil(THREADS) };
     let (address, size) = piece.target_range(width);
-    unsafe { launch(runtime, device, stream, kernel, (blocks, THREADS), random, &[Access { address, size, write: true }]) }
+    unsafe { launch(runtime, device, stream, kernel_of(length), (blocks, THREADS), random, &[Access { address, size, write: true }]) }
 }
 
 fn keys(random: &Random, count: usize) -> Vec<u64> {

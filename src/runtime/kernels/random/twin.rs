@@ -1,7 +1,8 @@
 //! The distributions on the host, and the walk that a kernel makes.
 
 use super::super::element::{Element, f32_to_bf16, f32_to_f16};
-use super::{Random, math, philox};
+use super::math::{self, Fused};
+use super::{Random, philox};
 
 /// What a `Random` says to draw. One block of Philox gives four values, or two of 64 bits; PER_BLOCK of them count.
 pub trait Distribution {
@@ -141,12 +142,12 @@ impl Distribution for Uniform {
         Uniform { from: number(random, 0) as f32, range: number(random, 2) as f32, last: random.numbers[3] as u32 }
     }
     fn values(&self, words: [u32; 4]) -> [f32; 4] {
-        words.map(|word| if word > self.last { self.from } else { philox::uniform(word).mul_add(self.range, self.from) })
+        words.map(|word| if word > self.last { self.from } else { philox::uniform(word).fused(self.range, self.from) })
     }
 }
 
 of_doubles!(UniformDouble { from: 0, to: 1, range: 2 }, self, u => {
-    let value = u.mul_add(self.range, self.from);
+    let value = u.fused(self.range, self.from);
     if value == self.to { self.from } else { value }
 });
 
@@ -166,8 +167,8 @@ impl Distribution for Normal {
         const TURN: f32 = std::f32::consts::TAU / 4_294_967_296.0;
         let pair = |first: u32, second: u32| {
             let radius = (-2.0 * math::log(philox::uniform(first))).sqrt();
-            let (sine, cosine) = math::fast_sine_cosine((second as f32).mul_add(TURN, TURN / 2.0));
-            [sine, cosine].map(|value| (value * radius).mul_add(self.deviation, self.mean))
+            let (sine, cosine) = math::fast_sine_cosine((second as f32).fused(TURN, TURN / 2.0));
+            [sine, cosine].map(|value| (value * radius).fused(self.deviation, self.mean))
         };
         let ([a, b], [c, d]) = (pair(words[0], words[1]), pair(words[2], words[3]));
         [a, b, c, d]
@@ -189,7 +190,7 @@ impl Distribution for NormalDouble {
         let [u, v] = doubles(words);
         let radius = (-2.0 * math::log_f64(u)).sqrt();
         let (sine, cosine) = math::sine_cosine_pi(2.0 * v);
-        let [first, second] = [sine, cosine].map(|value| (value * radius).mul_add(self.deviation, self.mean));
+        let [first, second] = [sine, cosine].map(|value| (value * radius).fused(self.deviation, self.mean));
         [first, second, 0.0, 0.0]
     }
 }
@@ -216,7 +217,7 @@ impl Distribution for LogNormalDouble {
         LogNormalDouble(NormalDouble::new(random))
     }
     fn values(&self, words: [u32; 4]) -> [f64; 4] {
-        self.0.values(words).map(f64::exp)
+        self.0.values(words).map(math::exp_f64)
     }
 }
 
@@ -231,16 +232,16 @@ of_doubles!(ExponentialDouble { scale: 0 }, self, u => {
 
 of_floats!(Cauchy { median: |random| number(random, 0) as f32, sigma: |random| number(random, 1) as f32 }, self, word => {
     let u = philox::uniform(word).clamp(f32::EPSILON, 1.0 - f32::EPSILON);
-    self.sigma.mul_add(math::fast_tangent(std::f32::consts::PI * (u - 0.5)), self.median)
+    self.sigma.fused(math::fast_tangent(std::f32::consts::PI * (u - 0.5)), self.median)
 });
 of_doubles!(CauchyDouble { median: 0, sigma: 1 }, self, u => {
-    self.sigma.mul_add(math::tangent_f64(std::f64::consts::PI * (u - 0.5)), self.median)
+    self.sigma.fused(math::tangent_f64(std::f64::consts::PI * (u - 0.5)), self.median)
 });
 
 of_floats!(Geometric { divisor: |random| math::fast_log(1.0 - number(random, 0) as f32) }, self, word => {
-    (math::fast_log(philox::uniform(word)) / self.divisor).ceil()
+    libm::ceilf(math::fast_log(philox::uniform(word)) / self.divisor)
 });
-of_doubles!(GeometricDouble { divisor: 0 }, self, u => (math::log_f64(u) / self.divisor).ceil());
+of_doubles!(GeometricDouble { divisor: 0 }, self, u => libm::ceil(math::log_f64(u) / self.divisor));
 
 pub struct Bernoulli {
     ones: u64,
