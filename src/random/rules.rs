@@ -38,27 +38,12 @@ fn digits(element: Element) -> u32 {
 }
 
 fn most_real(element: Element) -> f64 {
-    match element {
-        Element::F16 => 65504.0,
-        Element::BF16 => f64::from(f32::from_bits(0x7f7f_0000)),
-        Element::F32 => f64::from(f32::MAX),
-        _ => f64::MAX,
-    }
+    element.largest_real().unwrap_or(f64::MAX)
 }
 
-/// The least and the largest integer.
+/// The least and the largest integer that torch takes for a bound; of a float any.
 fn bounds(element: Element) -> (i128, i128) {
-    match element {
-        Element::Bool => (0, 1),
-        Element::U8 => (0, u8::MAX.into()),
-        Element::I8 => (i8::MIN.into(), i8::MAX.into()),
-        Element::I16 => (i16::MIN.into(), i16::MAX.into()),
-        Element::U16 => (0, u16::MAX.into()),
-        Element::I32 => (i32::MIN.into(), i32::MAX.into()),
-        Element::U32 => (0, u32::MAX.into()),
-        Element::U64 => (0, u64::MAX.into()),
-        _ => (i64::MIN.into(), i64::MAX.into()),
-    }
+    element.bounds().unwrap_or((i64::MIN.into(), i64::MAX.into()))
 }
 
 pub fn check_uniform(from: f64, to: f64, element: Element) -> Result<()> {

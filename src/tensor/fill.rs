@@ -94,21 +94,10 @@ fn cast(value: [u8; 16], from: Element, to: Element) -> Result<[u8; 16]> {
 
 /// torch's rule: a fraction inside the range may go, size may not; an unsigned type takes a negative integer and wraps it.
 fn holds(to: Element, number: Number) -> bool {
-    let (least, most): (i128, i128) = match to {
-        Element::Bool => return true,
-        Element::U8 => (0, u8::MAX.into()),
-        Element::I8 => (i8::MIN.into(), i8::MAX.into()),
-        Element::I16 => (i16::MIN.into(), i16::MAX.into()),
-        Element::U16 => (0, u16::MAX.into()),
-        Element::I32 => (i32::MIN.into(), i32::MAX.into()),
-        Element::U32 => (0, u32::MAX.into()),
-        Element::I64 => (i64::MIN.into(), i64::MAX.into()),
-        Element::U64 => (0, u64::MAX.into()),
-        Element::F16 => return holds_real(65504.0, number),
-        Element::BF16 => return holds_real(f64::from(f32::from_bits(0x7f7f_0000)), number),
-        Element::F32 | Element::C64 => return holds_real(f32::MAX.into(), number),
-        Element::F64 | Element::C128 => return true,
-    };
+    let Some((least, most)) = to.bounds() else { return holds_real(to, number) };
+    if to == Element::Bool {
+        return true;
+    }
     match number {
         Number::Integer(value) if least == 0 => value.abs() <= most,
         Number::Integer(value) => (least..=most).contains(&value),
@@ -117,7 +106,8 @@ fn holds(to: Element, number: Number) -> bool {
     }
 }
 
-fn holds_real(most: f64, number: Number) -> bool {
+fn holds_real(to: Element, number: Number) -> bool {
+    let Some(most) = to.largest_real().filter(|most| *most < f64::MAX) else { return true };
     match number {
         Number::Integer(value) => (value as f64).abs() <= most,
         Number::Real(value) => !value.is_finite() || value.abs() <= most,

@@ -63,6 +63,33 @@ impl Element {
         self.dtype().size()
     }
 
+    /// The least and the largest integer; None for types of floats.
+    pub fn bounds(self) -> Option<(i128, i128)> {
+        Some(match self {
+            Bool => (0, 1),
+            U8 => (0, u8::MAX.into()),
+            I8 => (i8::MIN.into(), i8::MAX.into()),
+            I16 => (i16::MIN.into(), i16::MAX.into()),
+            U16 => (0, u16::MAX.into()),
+            I32 => (i32::MIN.into(), i32::MAX.into()),
+            U32 => (0, u32::MAX.into()),
+            I64 => (i64::MIN.into(), i64::MAX.into()),
+            U64 => (0, u64::MAX.into()),
+            F16 | BF16 | F32 | F64 | C64 | C128 => return None,
+        })
+    }
+
+    /// The largest finite number of a floating type, or of the parts of a complex one.
+    pub fn largest_real(self) -> Option<f64> {
+        match self {
+            F16 => Some(65504.0),
+            BF16 => Some(f64::from(f32::from_bits(0x7f7f_0000))),
+            F32 | C64 => Some(f32::MAX.into()),
+            F64 | C128 => Some(f64::MAX),
+            _ => None,
+        }
+    }
+
     /// torch's name without `torch.`.
     pub fn name(self) -> &'static str {
         LIST[self as usize].3
