@@ -79,6 +79,8 @@ def calls_of(dtype):
         yield Call("uniform", lambda t: t.uniform_(0, 1), 0, 1)
         yield Call("uniform", lambda t: t.uniform_(-2.5, 7), -2.5, 7)
         yield Call("uniform", lambda t: t.uniform_(3, 3), 3, 3)
+        for a, b in ((-0.9, 0.1), (-1000, 3), (-1000, 0.3)):
+            yield Call("uniform", lambda t, a=a, b=b: t.uniform_(a, b), a, b)
         yield Call("normal", lambda t: t.normal_(0, 1), 0, 1)
         yield Call("normal", lambda t: t.normal_(-3, 0.3), -3, 0.3)
     if dtype in FLOATS:
@@ -94,7 +96,7 @@ def calls_of(dtype):
             yield Call("bernoulli", lambda t, p=p: t.bernoulli_(p), p)
         yield Call("integers_all", lambda t: t.random_())
     if dtype not in COMPLEX + [torch.bool]:
-        for p in (0.3, 0.003, 0.9):
+        for p in (0.3, 0.003, 0.9, 1e-8, 1 - 1e-9):
             yield Call("geometric", lambda t, p=p: t.geometric_(p), p)
         yield Call("integers", lambda t: t.random_(0, 100), 0, 100, integers=True)
         yield Call("integers_from", lambda t: t.random_(3, None), 3, integers=True)
@@ -102,7 +104,7 @@ def calls_of(dtype):
         for low, high in ((-7, 2**31 - 1), (5, 6), (0, 2**28), (0, 2**28 - 1)):
             yield Call("integers", lambda t, a=low, b=high: t.random_(a, b), low, high, integers=True)
     if dtype in (torch.int64, torch.float64, torch.float32):
-        for low, high in ((-5, 2**40), (0, 2**33), (-(2**63), 2**63 - 1), (-(2**40) + 1, 2**62)):
+        for low, high in ((-5, 2**40), (0, 2**33), (-(2**63), 2**63 - 1), (0, 2**63 - 1), (-(2**40) + 1, 2**62)):
             yield Call("integers", lambda t, a=low, b=high: t.random_(a, b), low, high, integers=True)
         yield Call("integers_from", lambda t: t.random_(-(2**63), None), -(2**63), integers=True)
 
@@ -179,15 +181,37 @@ def compare():
                 result.add(f"bernoulli of {p_type} {tuple(p.shape)} {dtype} {layout}", expected, found, (torchs.get_offset(), ours.offset()))
     print(f"with probabilities: {result.count} compared", flush=True)
     # Beyond 32 bits: torch cuts, and skips numbers.
-    for dtype, shape in ((torch.uint8, (2**31 + 5,)), (torch.float32, (2**29 + 1,)), (torch.float16, (3, 2**29 + 7)), (torch.float64, (2**28 + 3,))):
+    for name, dtype, shape, width in (
+        ("integers 0 100", torch.uint8, (2**31 + 5,), None),
+        ("bernoulli 0.3", torch.bool, (2**31 + 5,), None),
+        ("uniform 0 1", torch.float32, (2**29 + 1,), None),
+        ("uniform 0 1", torch.float32, (2**15, 2**15 + 8), 2**15),
+        ("normal 0 1", torch.float16, (3, 2**29 + 7), None),
+        ("exponential 1", torch.float64, (2**28 + 3,), None),
+    ):
         torch.cuda.manual_seed(3)
         ours = Generator(3)
-        expected, found = (torch.zeros(shape, dtype=dtype, device="cuda") for _ in range(2))
-        call = next(iter(calls_of(dtype)))
+        expected, found = (torch.zeros(shape, dtype=dtype, device="cuda")[..., :width] for _ in range(2))
+        call = next(call for call in calls_of(dtype) if str(call) == name)
         call.torchs(expected)
         call.ours(Tensor(found), ours)
         result.add(f"{call} {dtype} {shape}", expected, found, (torchs.get_offset(), ours.offset()))
         del expected, found
+    torch.cuda.manual_seed(3)
+    ours = Generator(3)
+    expected, found = (torch.zeros(2**30 + 77, dtype=torch.uint8, device="cuda") for _ in range(2))
+    p = torch.rand(2**30 + 77, device="cuda", generator=torch.Generator("cuda").manual_seed(9))
+    expected.bernoulli_(p)
+    must(library.tcuda_random_bernoulli_tensor(ctypes.byref(Tensor(found)), ctypes.byref(Tensor(p)), ours.handle, None))
+    result.add("bernoulli of many probabilities", expected, found, (torchs.get_offset(), ours.offset()))
+    del expected, found, p
+    order = torch.zeros(2**30 + 77, dtype=torch.int32, device="cuda")
+    must(library.tcuda_random_permutation(ctypes.byref(Tensor(order)), ours.handle, None))
+    seen = torch.zeros(order.numel(), dtype=torch.uint8, device="cuda")
+    for part in order.split(2**28):
+        seen[part.long()] = 1
+    result.add("a long permutation", torch.ones_like(seen), seen, (0, 0))
+    del order, seen
     print(f"{result.count} tensors beside torch {torch.__version__} on {torch.cuda.get_device_name()}: {result.count - result.wrong} passed, {result.wrong} failed")
     return result.wrong == 0
 

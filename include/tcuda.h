@@ -2563,7 +2563,8 @@ tcuda_status_t tcuda_random_bernoulli(const tcuda_tensor_t *out, double p, tcuda
  *
  * @param out of any real type or bool.
  * @param p   the probabilities: a tensor of floats on the same device that can be broadcast to the shape of `out`. torch asserts on the
- *            device that they are from 0 to 1; here less is as 0, more as 1, and what is no number as 0.
+ *            device that they are from 0 to 1; here less is as 0, more as 1, and what is no number as 0. It may
+ *            share memory with `out` only where both have the same elements at the same places.
  */
 tcuda_status_t tcuda_random_bernoulli_tensor(const tcuda_tensor_t *out,
                                              const tcuda_tensor_t *p,
@@ -2606,8 +2607,8 @@ tcuda_status_t tcuda_random_cauchy(const tcuda_tensor_t *out,
                                    tcuda_stream_t stream);
 
 /**
- * How many trials it takes until one of probability `p` succeeds: 1 or more (torch: geometric_). As in torch, what the type cannot hold
- * is whatever CUDA's conversion makes of it.
+ * How many trials it takes until one of probability `p` succeeds: 1 or more (torch: geometric_). As in torch, of floats it is 0 once in
+ * 30 million times, and what the type cannot hold is whatever CUDA's conversion makes of it.
  *
  * @param out of any real type.
  * @param p   above 0, below 1.

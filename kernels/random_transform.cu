@@ -69,13 +69,14 @@ struct Geometric {
     __device__ __forceinline__ explicit Geometric(const Random &random)
         : divisor(__logf(__fadd_rn(1.0f, -(float)number(random, 0)))), inverse(__frcp_rn(divisor)) {}
 
-    // The quotient rounded to the nearest: two corrections by its exact rest.
+    // The quotient rounded to the nearest: two corrections by its exact rest. A divisor of zero or infinity (p that 1 - p does not feel)
+    // has none, and its quotient is right at once.
     __device__ __forceinline__ void make(float (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
         const float dividend = fast_log(tcuda::philox_uniform(words[at]));
-        float quotient = __fmul_rn(dividend, inverse);
+        const float first = __fmul_rn(dividend, inverse);
+        float quotient = __fmaf_rn(__fmaf_rn(-divisor, first, dividend), inverse, first);
         quotient = __fmaf_rn(__fmaf_rn(-divisor, quotient, dividend), inverse, quotient);
-        quotient = __fmaf_rn(__fmaf_rn(-divisor, quotient, dividend), inverse, quotient);
-        values[0] = ceilf(quotient);
+        values[0] = ceilf(quotient != quotient ? first : quotient);
     }
 };
 
@@ -88,10 +89,10 @@ struct GeometricDouble {
 
     __device__ __forceinline__ void make(double (&values)[1], const tcuda::philox_word (&words)[4], int at) const {
         const double dividend = log_normal_number(tcuda::philox_uniform_double(words[2 * at], words[2 * at + 1]));
-        double quotient = __dmul_rn(dividend, inverse);
+        const double first = __dmul_rn(dividend, inverse);
+        double quotient = __fma_rn(__fma_rn(-divisor, first, dividend), inverse, first);
         quotient = __fma_rn(__fma_rn(-divisor, quotient, dividend), inverse, quotient);
-        quotient = __fma_rn(__fma_rn(-divisor, quotient, dividend), inverse, quotient);
-        values[0] = ceil(quotient);
+        values[0] = ceil(quotient != quotient ? first : quotient);
     }
 };
 

@@ -148,7 +148,8 @@ class philox {
         return one;
     }
 
-    // 0 to bound - 1, each as likely as the other (bound > 0); one word, and one more with a chance of bound in 2^32.
+    // 0 to bound - 1, each as likely as the other (bound > 0); one word, with a chance of bound in 2^32 another one, and
+    // so on: the increment should leave room for some.
     __device__ __forceinline__ philox_word below(philox_word bound) {
         philox_long product = (philox_long)next() * bound;
         if ((philox_word)product < bound) {

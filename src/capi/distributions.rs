@@ -122,7 +122,8 @@ pub unsafe extern "C" fn tcuda_random_bernoulli(
 ///
 /// @param out of any real type or bool.
 /// @param p   the probabilities: a tensor of floats on the same device that can be broadcast to the shape of `out`. torch asserts on the
-///            device that they are from 0 to 1; here less is as 0, more as 1, and what is no number as 0.
+///            device that they are from 0 to 1; here less is as 0, more as 1, and what is no number as 0. It may
+///            share memory with `out` only where both have the same elements at the same places.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_random_bernoulli_tensor(
     out: *const tcuda_tensor_t,
@@ -186,8 +187,8 @@ pub unsafe extern "C" fn tcuda_random_cauchy(
     })
 }
 
-/// How many trials it takes until one of probability `p` succeeds: 1 or more (torch: geometric_). As in torch, what the type cannot hold
-/// is whatever CUDA's conversion makes of it.
+/// How many trials it takes until one of probability `p` succeeds: 1 or more (torch: geometric_). As in torch, of floats it is 0 once in
+/// 30 million times, and what the type cannot hold is whatever CUDA's conversion makes of it.
 ///
 /// @param out of any real type.
 /// @param p   above 0, below 1.

@@ -34,7 +34,7 @@ fn filling(
     out: &View,
     generator: Option<&Handle>,
     stream: usize,
-    prepare: impl FnOnce(&Runtime, i32) -> Result<()>,
+    prepare: impl FnOnce(&Runtime, Stream) -> Result<()>,
     work: impl FnOnce(&mut Filling) -> Result<()>,
 ) -> Result<()> {
     let Some(device) = out.place.device() else {
@@ -46,12 +46,15 @@ fn filling(
     if out.count() > 0 {
         out.check_writable("out")?;
         out.end(Some(stream), "out")?;
-        memory::record_stream_of(out.address, stream)?;
     }
     let _guard = device::Guard::new(device)?;
     let runtime = runtime::runtime()?;
-    prepare(runtime, device)?;
+    prepare(runtime, stream)?;
     let mut filling = Filling { runtime, stream, draws: generator.draws(stream)? };
+    // Only now: a call that is refused leaves nothing behind.
+    if out.count() > 0 {
+        memory::record_stream_of(out.address, stream)?;
+    }
     work(&mut filling)?;
     filling.draws.commit();
     Ok(())
@@ -65,8 +68,8 @@ fn fill(out: &View, distribution: Distribution, generator: Option<&Handle>, stre
     if out.count() > 0 {
         steps(plan(out)?, out.item(), &mut list);
     }
-    let prepare = |runtime: &Runtime, device| match list.last() {
-        Some(Step::Draw(piece)) => draw.prepare(runtime, device, piece),
+    let prepare = |runtime: &Runtime, stream: Stream| match list.last() {
+        Some(Step::Draw(piece)) => draw.prepare(runtime, stream.device, piece),
         _ => Ok(()),
     };
     filling(out, generator, stream, prepare, |filling| {
@@ -94,7 +97,8 @@ fn parts_of_complex(out: &View) -> View {
     let mut view = out.clone();
     view.dtype = DType { code: FLOAT, bits: out.dtype.bits / 2, lanes: 1 };
     view.shape.push(2);
-    view.strides.iter_mut().for_each(|stride| *stride *= 2);
+    // A size of 1 may have any stride.
+    view.strides.iter_mut().for_each(|stride| *stride = stride.wrapping_mul(2));
     view.strides.push(1);
     view
 }
@@ -158,19 +162,35 @@ pub fn bernoulli_tensor(out: &View, p: &View, generator: Option<&Handle>, stream
     rules::check(rules::is_floating(p_type), || format!("expected probabilities tensor to have floating type, got {}", p_type.name()))?;
     rules::check(p.place == out.place, || format!("'p' is in {}, 'out' in {}: both have to be on one device.", p.place, out.place))?;
     let p = &p.broadcast(&out.shape).map_err(|error| error.context("'p' has to have the shape of 'out'"))?;
-    let prepare = |runtime: &Runtime, device| prepare_chances(runtime, device, element);
+    check_apart(out, p)?;
+    let mut list = Vec::new();
+    if out.count() > 0 {
+        parts(&pair_plan(out, p)?, MOST, 0, &mut list);
+    }
+    let prepare = |runtime: &Runtime, stream: Stream| match list.first() {
+        Some((part, _)) => {
+            p.end(Some(stream), "p")?;
+            prepare_chances(runtime, stream.device, (element, p_type), part)
+        }
+        None => Ok(()),
+    };
     filling(out, generator, stream, prepare, |filling| {
         let state = filling.draws.take(CHANCES)?;
-        if out.count() == 0 {
-            return Ok(());
+        if !list.is_empty() {
+            memory::record_stream_of(p.address, filling.stream)?;
         }
-        p.end(Some(filling.stream), "p")?;
-        memory::record_stream_of(p.address, filling.stream)?;
-        let mut list = Vec::new();
-        parts(&pair_plan(out, p)?, MOST, 0, &mut list);
         list.iter().try_for_each(|(part, first)| {
             chances_on_device(filling.runtime, filling.stream.device, filling.stream.raw, (element, p_type), part, *first, state)
         })
+    })
+}
+
+/// What is read may not be what another thread writes; the same elements at the same places are.
+fn check_apart(out: &View, p: &View) -> Result<()> {
+    let meet = out.count() > 0 && out.address < p.address + p.bytes() && p.address < out.address + out.bytes();
+    let same = out.address == p.address && out.item() == p.item() && out.strides == p.strides;
+    rules::check(!meet || same, || {
+        "unsupported operation: 'p' and 'out' share memory. Copy the probabilities to memory of their own first.".to_owned()
     })
 }
 
@@ -181,14 +201,19 @@ pub fn permutation(out: &View, generator: Option<&Handle>, stream: usize) -> Res
     };
     let element = out.element("out")?;
     rules::check_permutation(length, element)?;
-    let prepare = |runtime: &Runtime, device| prepare_permutation(runtime, device, length as u64);
+    let mut list = Vec::new();
+    if length > 0 {
+        parts(&plan(out)?, MOST, 0, &mut list);
+    }
+    let prepare = |runtime: &Runtime, stream: Stream| match list.first() {
+        Some((part, _)) => prepare_permutation(runtime, stream.device, element, part, length as u64),
+        None => Ok(()),
+    };
     filling(out, generator, stream, prepare, |filling| {
         if length == 0 {
             return Ok(());
         }
         let state = filling.draws.take(4)?;
-        let mut list = Vec::new();
-        parts(&plan(out)?, MOST, 0, &mut list);
         list.iter().try_for_each(|(part, first)| {
             let place = (*first, length as u64);
             permutation_on_device(filling.runtime, filling.stream.device, filling.stream.raw, element, part, place, state)

@@ -10,8 +10,13 @@ const LARGEST: u64 = i32::MAX as u64;
 /// What a fill does with the elements of a tensor, the innermost dimension first. It has elements, none of them twice.
 pub fn plan(out: &View) -> Result<Plan> {
     let width = out.item() as i64;
-    let mut dims: Vec<Dim> =
-        out.shape.iter().zip(&out.strides).map(|(size, stride)| Dim { size: *size as u64, to: stride * width, from: 0 }).rev().collect();
+    let mut dims: Vec<Dim> = out
+        .shape
+        .iter()
+        .zip(&out.strides)
+        .map(|(size, stride)| Dim { size: *size as u64, to: stride.wrapping_mul(width), from: 0 })
+        .rev()
+        .collect();
     // Among equal strides torch puts the smaller dimension inside.
     dims.sort_by_key(|dim| (dim.to, dim.size));
     Plan::new(out.address, 0, dims.into_iter())
@@ -20,7 +25,7 @@ pub fn plan(out: &View) -> Result<Plan> {
 /// The order of a fill that reads another tensor of the same shape: torch leaves the dimensions as they are, but for pairs of which both
 /// tensors want the exchange, or one while the other does not mind.
 pub fn pair_plan(out: &View, other: &View) -> Result<Plan> {
-    let bytes = |view: &View, at: usize| view.strides[at] * view.item() as i64;
+    let bytes = |view: &View, at: usize| view.strides[at].wrapping_mul(view.item() as i64);
     let mut dims: Vec<Dim> =
         (0..out.shape.len()).map(|at| Dim { size: out.shape[at] as u64, to: bytes(out, at), from: bytes(other, at) }).collect();
     for i in 0..dims.len() {
@@ -100,6 +105,11 @@ fn halves(plan: &Plan) -> (Plan, Plan) {
     first.dims[at].size = half;
     second.dims[at].size -= half;
     second.to = plan.to.wrapping_add_signed((half as i64 * plan.dims[at].to) as isize);
+    for part in [&mut first, &mut second] {
+        if part.dims.len() > 1 {
+            part.dims.retain(|dim| dim.size != 1);
+        }
+    }
     (first, second)
 }
 

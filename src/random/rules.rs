@@ -63,12 +63,13 @@ pub fn check_uniform(from: f64, to: f64, element: Element) -> Result<()> {
     })
 }
 
+const TWO_63: f64 = (1u64 << 63) as f64;
+
 /// What torch computes integers of a floating type with: the neighbour inside the range where the bound is no number of the type.
 fn representable(value: i64, element: Element) -> i64 {
-    match element {
-        Element::F64 => value as f64 as i64,
-        _ => rounded(value as f32, element) as i64,
-    }
+    let number = if element == Element::F64 { value as f64 } else { f64::from(rounded(value as f32, element)) };
+    // As x86 converts what is too large, and so torch.
+    if (-TWO_63..TWO_63).contains(&number) { number as i64 } else { i64::MIN }
 }
 
 /// The gap between numbers of the type about there.
@@ -100,8 +101,10 @@ pub fn integers(element: Element, low: i64, high: Option<i64>) -> Result<Distrib
         true => (value as f64).abs() <= most_real(element),
         false => (bounds(element).0..=bounds(element).1).contains(&value),
     };
+    check(inside(low.into()), || format!("from is out of bounds for {name}: {low}"))?;
     let (base, after) = match high {
         Some(high) => {
+            check(inside(i128::from(high) - 1), || format!("to - 1 is out of bounds for {name}: {}", i128::from(high) - 1))?;
             check(low < high, || format!("random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"))?;
             let (from, to) = if floating { (from_inside(low, element), to_inside(high, element)) } else { (low, high) };
             check(from < to, || {
@@ -127,8 +130,6 @@ pub fn integers(element: Element, low: i64, high: Option<i64>) -> Result<Distrib
         }
         None => (low, bounds(element).1 + 1),
     };
-    check(inside(base.into()), || format!("from is out of bounds for {name}: {base}"))?;
-    check(inside(after - 1), || format!("to - 1 is out of bounds for {name}: {}", after - 1))?;
     let range = after - i128::from(base);
     // 2^64 does not fit, and 0 means it.
     Ok(Distribution::Integers { range: range as u64, base, wide: range >= 1 << 28 })
@@ -149,7 +150,7 @@ pub fn all_integers(element: Element) -> Distribution {
 pub fn check_permutation(length: i64, element: Element) -> Result<()> {
     let name = element.name();
     let most = match element {
-        Element::C64 | Element::C128 => return Err(Error::not_supported(format!("A permutation cannot be of {name}."))),
+        Element::Bool | Element::C64 | Element::C128 => return Err(Error::not_supported(format!("A permutation cannot be of {name}."))),
         Element::F16 | Element::BF16 | Element::F32 | Element::F64 => (1 << digits(element)) + 1,
         _ => bounds(element).1 + 1,
     };
@@ -182,6 +183,7 @@ mod tests {
         // 2^40 - 1 is no float: the range ends before the float below it.
         assert_eq!(numbers(F32, 0, Some(1 << 40)), ((1 << 40) - 65536, 0, true));
         assert_eq!(numbers(F64, 0, Some(1 << 40)), (1 << 40, 0, true));
+        assert_eq!(numbers(F32, 0, Some(i64::MAX)), (i64::MAX as u64, 0, true));
         assert_eq!(numbers(F32, -(1 << 40) + 1, Some(0)).1, -(1 << 40) + 65536);
     }
 
@@ -207,7 +209,8 @@ mod tests {
             (I8, -129, None, "from is out of bounds for int8"),
             (U8, 256, None, "out of bounds"),
             (Bool, 0, Some(3), "to - 1 is out of bounds for bool"),
-            (F16, 0, Some(70000), "to - 1 is out of bounds for float16"),
+            (F16, 0, Some(70000), "to - 1 is out of bounds for float16: 69999"),
+            (F16, -70000, Some(5), "from is out of bounds for float16: -70000"),
             (BF16, 1000, None, "casted to dtype"),
         ] {
             let error = integers(element, low, high).unwrap_err();
@@ -235,10 +238,10 @@ mod tests {
 
     #[test]
     fn permutations_fit_their_type() {
-        for (length, element) in [(256, U8), (128, I8), (2, Bool), (2049, F16), (257, BF16), ((1 << 24) + 1, F32), (i64::MAX, I64)] {
+        for (length, element) in [(256, U8), (128, I8), (2049, F16), (257, BF16), ((1 << 24) + 1, F32), (i64::MAX, I64)] {
             assert!(check_permutation(length, element).is_ok(), "{length} {element:?}");
             assert!(length == i64::MAX || check_permutation(length + 1, element).is_err(), "{length} {element:?}");
         }
-        assert!(check_permutation(3, C64).is_err());
+        assert!(check_permutation(3, C64).is_err() && check_permutation(1, Bool).is_err());
     }
 }

@@ -21,6 +21,8 @@ tests![
     nothing_beside_the_tensor_is_written,
     longer_tensors_begin_like_shorter_ones,
     geometries_change_the_order_and_portable_never_changes,
+    uniform_ends_are_torchs,
+    geometric_of_the_ends_is_torchs,
     no_elements_draw_nothing,
     probabilities_come_from_a_tensor,
     permutations_have_every_number_once,
@@ -279,7 +281,8 @@ fn strides_only_say_where_numbers_go() {
         };
         let packed = draw(&mut Block::new(dtype, 60));
         // Dense in any order of the dimensions.
-        for (shape, strides) in [([3, 4, 5], [20, 5, 1]), ([5, 4, 3], [1, 5, 20]), ([4, 3, 5], [5, 20, 1]), ([60, 1, 1], [1, 7, 0])] {
+        for (shape, strides) in [([3, 4, 5], [20, 5, 1]), ([5, 4, 3], [1, 5, 20]), ([4, 3, 5], [5, 20, 1]), ([60, 1, 1], [1, i64::MAX, 0])]
+        {
             assert_eq!(draw(&mut Block::strided(dtype, &shape, &strides, 0, 60)), packed, "{strides:?}");
         }
         // Rows of 5 in a memory with rows of 8, and every third element.
@@ -403,6 +406,37 @@ fn geometries_change_the_order_and_portable_never_changes() {
     assert_eq!(digest, "e0b28986b9d8008a");
 }
 
+/// What is rounded to `to` is `from`; what passes `to`, because the range was rounded up, stays (torch's bits).
+fn uniform_ends_are_torchs() {
+    for (dtype, from, to, past) in [(BF16, -0.9, 0.1, 1261), (BF16, -1000.0, 3.0, 1012), (F16, -1000.0, 0.3, 186), (F32, -0.9, 0.1, 0)] {
+        let draw = |stride: i64| {
+            let (mut block, generator) = (Block::strided(dtype, &[1 << 20], &[stride], 0, (stride as usize) << 20), Own::seeded(0));
+            ok!(tcuda_random_uniform(&block.tensor(), from, to, generator.0, NULL));
+            block.values().into_iter().step_by(stride as usize).collect::<Vec<_>>()
+        };
+        let values = draw(1);
+        let end = match dtype {
+            F32 => f64::from(to as f32),
+            BF16 => f64::from(f32::from_bits((to as f32).to_bits().wrapping_add(0x8000) & 0xffff_0000)),
+            _ => f64::from(tcuda::runtime::kernels::element::f16_to_f32(tcuda::runtime::kernels::element::f32_to_f16(to as f32))),
+        };
+        assert_eq!(values.iter().filter(|x| **x == end).count(), 0, "{dtype:?} {from} {to}");
+        assert_eq!(values.iter().filter(|x| **x > end).count(), past, "{dtype:?} {from} {to}");
+        assert!(values == draw(2));
+    }
+}
+
+/// 1 - p is 1, or 0: the logarithm by which torch divides is 0, or infinite.
+fn geometric_of_the_ends_is_torchs() {
+    for (p, expected) in [(1e-8, f64::NEG_INFINITY), (1.0 - 1e-9, 0.0)] {
+        for stride in [1, 2] {
+            let (mut block, generator) = (Block::strided(F32, &[100], &[stride], 0, 200), Own::seeded(0));
+            ok!(tcuda_random_geometric(&block.tensor(), p, generator.0, NULL));
+            assert!(block.values().iter().step_by(stride as usize).take(100).all(|x| *x == expected), "{p} {:?}", &block.values()[..4]);
+        }
+    }
+}
+
 fn no_elements_draw_nothing() {
     let generator = Own::seeded(1);
     let mut shape = [3i64, 0];
@@ -475,7 +509,13 @@ fn probabilities_come_from_a_tensor() {
     let mut long = Block::new(F32, 4);
     let message = fails!(INVALID_ARGUMENT, tcuda_random_bernoulli_tensor(&p.tensor(), &long.tensor(), generator.0, NULL));
     assert!(message.contains("broadcast"), "{message}");
+    // Memory that is read and written at once.
+    let mut part = Block::strided(F32, &[4], &[1], 0, 4);
+    let (mut shape, mut strides) = ([1i64], [1i64]);
+    let inside = tcuda_tensor_t { ndim: 1, shape: shape.as_mut_ptr(), strides: strides.as_mut_ptr(), ..part.tensor() };
+    fails!(INVALID_ARGUMENT, tcuda_random_bernoulli_tensor(&part.tensor(), &inside, generator.0, NULL));
     assert_eq!(generator.offset(), 12);
+    ok!(tcuda_random_bernoulli_tensor(&part.tensor(), &part.tensor(), generator.0, NULL));
 }
 
 fn permutations_have_every_number_once() {

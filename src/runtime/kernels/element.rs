@@ -2,7 +2,7 @@
 
 use crate::base::dtype::DType;
 
-/// What tcuda computes with; the order is that of `Type` in kernels/tensor.cu.
+/// What tcuda computes with; the order is that of `Type` in kernels/common.cuh.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Element {

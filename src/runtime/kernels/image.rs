@@ -92,6 +92,14 @@ pub mod tests {
             let parameter = format!(".param .align 8 .b8 {kernel}_param_0[{argument}]");
             assert!(ptx.contains(&parameter), "{parameter}: the struct is not that of kernels/{}.cu", family.name);
             assert_eq!(ptx.matches(ENTRY).count(), 1);
+            // What stands between two entries would be lost with the one before.
+            let (_, after) = ptx.split_once(ENTRY).unwrap();
+            let mut depth = 0;
+            let body = after.find(|c| {
+                depth += i32::from(c == '{') - i32::from(c == '}');
+                c == '}' && depth == 0
+            });
+            assert!(after[body.unwrap() + 1..].trim().is_empty(), "{kernel}: something of the module follows it");
         }
     }
 

@@ -42,7 +42,10 @@ fn kernel_of(element: Element) -> &'static Kernel<Chances> {
     if element == Element::F64 { &DOUBLES } else { &BY_WIDTH[element.size().trailing_zeros() as usize] }
 }
 
-pub fn prepare_chances(runtime: &Runtime, device: i32, element: Element) -> Result<()> {
+/// Looks at both tensors and loads the kernel, before the generator is held.
+pub fn prepare_chances(runtime: &Runtime, device: i32, (element, p_type): (Element, Element), plan: &Plan) -> Result<()> {
+    check_aligned(plan.to, element.size(), "out")?;
+    check_aligned(plan.from, p_type.size(), "p")?;
     prepare(runtime, device, kernel_of(element))
 }
 
@@ -58,8 +61,6 @@ pub fn chances_on_device(
     state: PhiloxState,
 ) -> Result<()> {
     let width = element.size();
-    check_aligned(plan.to, width, "out")?;
-    check_aligned(plan.from, p_type.size(), "p")?;
     let (dims, sizes, strides) = walk(plan);
     let count = plan.count() as u32;
     let chances = Chances {

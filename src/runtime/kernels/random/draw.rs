@@ -238,26 +238,27 @@ impl Draw {
             _ => double,
         };
         let strided = if double { kernels.strided_f64 } else { kernels.strided };
+        // The dense kernels of the uniform distribution look at one end of the words only.
+        let inner_band = matches!(distribution, Distribution::Uniform { .. }) && !double && numbers[2] + numbers[3] < u32::MAX.into();
         // The types that torch has no geometric numbers in go element by element.
-        let (flat, side_by_side) = kernels.flat.iter().find(|(of, ..)| *of == stored).map_or((strided, 1), |(_, by, kernel)| (kernel, *by));
+        let (flat, side_by_side) =
+            kernels.flat.iter().find(|(of, ..)| *of == stored && !inner_band).map_or((strided, 1), |(_, by, kernel)| (kernel, *by));
         Some(Draw { flat, strided, numbers, element: stored, values_per_block: if wide { 2 } else { 4 }, side_by_side })
-    }
-
-    pub fn element(&self) -> Element {
-        self.element
     }
 }
 
+/// from, to - from, the first word that becomes `to`, and how many do; of doubles the third is `to`.
 fn uniform_numbers(from: f64, to: f64, element: Element) -> [u64; 4] {
     if element == F64 {
-        return [from.to_bits(), to.to_bits(), (to - from).to_bits(), 0];
+        return [from.to_bits(), (to - from).to_bits(), to.to_bits(), 0];
     }
     let (from, to) = (rounded(from as f32, element), rounded(to as f32, element));
     let range = rounded(to - from, element);
-    let below = count_words(|word| rounded(philox::uniform(word).fused(range, from), element) != to);
-    // The last word below: if there is none, from and to are one number and it does not matter which is taken.
-    let [from, to, range] = [from, to, range].map(|value| f64::from(value).to_bits());
-    [from, to, range, below.saturating_sub(1)]
+    let value = |word| rounded(philox::uniform(word).fused(range, from), element);
+    // If all words do, `from` and `to` are one number, and it does not matter which is taken.
+    let first = count_words(|word| value(word) < to);
+    let length = (count_words(|word| value(word) <= to) - first).min(u32::MAX.into());
+    [f64::from(from).to_bits(), f64::from(range).to_bits(), first, length]
 }
 
 #[cfg(test)]

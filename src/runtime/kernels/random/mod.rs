@@ -127,14 +127,15 @@ fn check_aligned(address: usize, width: usize, name: &str) -> Result<()> {
 }
 
 impl Draw {
-    /// Loads what draws the piece, before the generator is held.
+    /// Looks at the piece and loads what draws it, before the generator is held.
     pub fn prepare(&self, runtime: &Runtime, device: i32, piece: &Plan) -> Result<()> {
+        check_aligned(piece.to, self.element.size(), "out")?;
         let kernel = if piece.is_flat(self.element.size(), 0) { self.flat } else { self.strided };
         prepare(runtime, device, kernel)
     }
 }
 
-/// Enqueues the drawing of one piece (below 2^31 elements) on a stream of `device`, which is current. The state's offset has room for
+/// Enqueues the drawing of one piece (below 2^31 elements, prepared) on a stream of `device`, which is current. The state's offset has room for
 /// `increment` of the piece.
 pub fn on_device(
     runtime: &'static Runtime,
@@ -146,7 +147,6 @@ pub fn on_device(
     state: PhiloxState,
 ) -> Result<()> {
     let width = draw.element.size();
-    check_aligned(piece.to, width, "out")?;
     let flat = piece.is_flat(width, 0);
     let mut random = Random::new(piece, draw.element, draw.numbers, state);
     let (threads, rounds) = shape(random.count.into(), draw.values_per_block, most_threads);

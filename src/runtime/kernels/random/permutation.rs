@@ -21,7 +21,9 @@ fn kernel_of(length: u64) -> &'static Kernel<Random> {
     if length <= SMALL { &SORTED } else { &BIJECTION }
 }
 
-pub fn prepare_permutation(runtime: &Runtime, device: i32, length: u64) -> Result<()> {
+/// Looks at the tensor and loads the kernel, before the generator is held.
+pub fn prepare_permutation(runtime: &Runtime, device: i32, element: Element, piece: &Plan, length: u64) -> Result<()> {
+    check_aligned(piece.to, element.size(), "out")?;
     prepare(runtime, device, kernel_of(length))
 }
 
@@ -37,7 +39,6 @@ pub fn permutation_on_device(
     state: PhiloxState,
 ) -> Result<()> {
     let width = element.size();
-    check_aligned(piece.to, width, "out")?;
     // More numbers than elements: among exactly 2^n numbers such a bijection makes only half of all orders.
     let bits = u64::from((length + 1).next_power_of_two().trailing_zeros()).max(2);
     let random = Random::new(piece, element, [bits / 2, bits - bits / 2, first, length], state);

@@ -132,21 +132,27 @@ macro_rules! of_doubles {
 pub struct Uniform {
     from: f32,
     range: f32,
-    last: u32,
+    first: u32,
+    length: u32,
 }
 
 impl Distribution for Uniform {
     type Value = f32;
     const PER_BLOCK: usize = 4;
     fn new(random: &Random) -> Self {
-        Uniform { from: number(random, 0) as f32, range: number(random, 2) as f32, last: random.numbers[3] as u32 }
+        let [_, _, first, length] = random.numbers;
+        Uniform { from: number(random, 0) as f32, range: number(random, 1) as f32, first: first as u32, length: length as u32 }
     }
     fn values(&self, words: [u32; 4]) -> [f32; 4] {
-        words.map(|word| if word > self.last { self.from } else { philox::uniform(word).fused(self.range, self.from) })
+        let value = |word: u32| match word.wrapping_sub(self.first) < self.length {
+            true => self.from,
+            false => philox::uniform(word).fused(self.range, self.from),
+        };
+        words.map(value)
     }
 }
 
-of_doubles!(UniformDouble { from: 0, to: 1, range: 2 }, self, u => {
+of_doubles!(UniformDouble { from: 0, range: 1, to: 2 }, self, u => {
     let value = u.fused(self.range, self.from);
     if value == self.to { self.from } else { value }
 });
