@@ -1,7 +1,7 @@
 // tcuda/philox.cuh: numbers of a tcuda generator in a program's own kernels.
 //
-// Device code, for nvcc and NVRTC; it needs no other header. On the host, tcuda_generator_philox_state takes a stretch of the generator's
-// numbers and gives a tcuda_philox_state_t; the kernel takes it by value as tcuda::philox_state, which has the same layout:
+// Device code in C++11 or newer, for nvcc and NVRTC; it needs no other header. On the host, tcuda_generator_philox_state takes a stretch of
+// the generator's numbers and gives a tcuda_philox_state_t; the kernel takes it by value as tcuda::philox_state, which has the same layout:
 //
 //     __global__ void scatter(float *out, size_t n, tcuda::philox_state state) {
 //         const size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
@@ -11,6 +11,7 @@
 //
 //     tcuda_philox_state_t state;                                 // 8: what a thread draws at most, in words of 32 bits
 //     tcuda_generator_philox_state(&state, NULL, 8, stream);
+//     scatter<<<blocks, threads, 0, stream>>>(out, n, state);
 //
 // A kernel captured in a graph draws new numbers at each replay: the state then says where on the device seed and offset stand.
 // The generator is Philox 4x32-10, with torch's and cuRAND's meaning of seed, sequence (subsequence) and offset: the words are those of
@@ -30,6 +31,12 @@ struct philox_state {
     philox_long offset_intragraph;  // captured: to be added to the offset
     int captured;
     int reserved;
+
+    philox_state() = default;
+    // Takes a tcuda_philox_state_t, which this header does not know, so that a launch can be given one.
+    template <typename State, typename = decltype(State::offset_intragraph)>
+    __host__ __device__ philox_state(const State &state)
+        : seed(state.seed), offset(state.offset), offset_intragraph(state.offset_intragraph), captured(state.captured), reserved(state.reserved) {}
 };
 static_assert(sizeof(philox_state) == 32, "as tcuda_philox_state_t");
 
@@ -70,20 +77,24 @@ __device__ __forceinline__ void philox_blocks(philox_word (&words)[N][4], philox
     }
 }
 
+// 2^-32 and 2^-53.
+constexpr float PHILOX_WORD = 1.0f / 4294967296.0f;
+constexpr double PHILOX_LONG = 1.0 / 9007199254740992.0;
+
 // In (0, 1], as cuRAND and torch make it of one word.
 __device__ __forceinline__ float philox_uniform(philox_word word) {
-    return __fmaf_rn(__uint2float_rn(word), 0x1p-32f, 0x1p-33f);
+    return __fmaf_rn(__uint2float_rn(word), PHILOX_WORD, PHILOX_WORD / 2.0f);
 }
 
 // In (0, 1], with 53 bits of two words.
 __device__ __forceinline__ double philox_uniform_double(philox_word first, philox_word second) {
     const philox_long bits = (philox_long)first ^ ((philox_long)second << 21);
-    return __fma_rn(__ull2double_rn(bits), 0x1p-53, 0x1p-54);
+    return __fma_rn(__ull2double_rn(bits), PHILOX_LONG, PHILOX_LONG / 2.0);
 }
 
 // Two independent normals of two words (Box and Muller's, as cuRAND and torch make them).
 __device__ __forceinline__ void philox_normal(float &one, float &two, philox_word first, philox_word second) {
-    constexpr float TURN = 0x1p-32f * 6.2831855f;
+    constexpr float TURN = PHILOX_WORD * 6.2831855f;
     const float u = philox_uniform(first);
     const float v = __fmaf_rn(__uint2float_rn(second), TURN, TURN / 2.0f);
     const float s = __fsqrt_rn(__fmul_rn(-2.0f, logf(u)));
@@ -96,8 +107,8 @@ __device__ __forceinline__ void philox_normal(float &one, float &two, philox_wor
 // The same in double, of four words.
 __device__ __forceinline__ void philox_normal_double(double &one, double &two, const philox_word (&words)[4]) {
     const philox_long zx = (philox_long)words[0] ^ ((philox_long)words[1] << 21), zy = (philox_long)words[2] ^ ((philox_long)words[3] << 21);
-    const double u = __fma_rn(__ull2double_rn(zx), 0x1p-53, 0x1p-54);
-    const double v = __fma_rn(__ull2double_rn(zy), 0x1p-52, 0x1p-53);
+    const double u = __fma_rn(__ull2double_rn(zx), PHILOX_LONG, PHILOX_LONG / 2.0);
+    const double v = __fma_rn(__ull2double_rn(zy), 2.0 * PHILOX_LONG, PHILOX_LONG);
     const double s = __dsqrt_rn(__dmul_rn(-2.0, log(u)));
     double sine, cosine;
     sincospi(v, &sine, &cosine);

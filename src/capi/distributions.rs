@@ -3,8 +3,7 @@
 //! Each function fills a tensor on a CUDA device with numbers of the generator (NULL: the default one of the tensor's device), bit for bit
 //! those that torch 2.11 makes there for the same seed, offset, shape, strides and type, and leaves the generator at the same offset; only
 //! the permutation has an order of its own. torch's numbers depend on the device that it runs on; tcuda_generator_set_geometry makes a
-//! generator draw as on another device, or in the portable order, which no device changes. On the simulated device integers are the same to
-//! the bit, and other numbers to two units in the last place.
+//! generator draw as on another device, or in the portable order, which no device changes. The simulated device makes the same bits.
 //!
 //! The tensor: any strides; elements of the types that the function names, no two of them at one place. One without elements is left as it
 //! is and nothing is drawn. The work is done on `stream` (NULL: the default stream of the tensor's device), in order with what is there,

@@ -45,6 +45,8 @@ pub enum Capability {
     VirtualMemory,
     /// A compiler of functions at run time: NVRTC, or the system's for the simulated device.
     Compiler,
+    /// One of whole kernels: NVRTC.
+    KernelCompiler,
 }
 
 impl Capability {
@@ -56,6 +58,7 @@ impl Capability {
             Capability::VirtualMemory => "virtual-memory",
             Capability::AsyncAllocations => "async-allocations",
             Capability::Compiler => "run-time-compiler",
+            Capability::KernelCompiler => "compiler-of-kernels",
         }
     }
 
@@ -71,6 +74,9 @@ impl Capability {
                 .is_ok_and(|runtime| runtime.has_async_allocations() && runtime.device_attribute(115, 0).is_ok_and(|has| has == 1)),
             Capability::Compiler => {
                 tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::compile::Compiler::of(runtime, 0).is_ok())
+            }
+            Capability::KernelCompiler => {
+                tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::compile::Compiler::of_kernels(runtime, 0).is_ok())
             }
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }

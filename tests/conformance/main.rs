@@ -19,6 +19,7 @@ mod jit;
 mod kit;
 mod memory;
 mod order;
+mod philox;
 mod pinned;
 mod plugin;
 mod poison;
@@ -56,6 +57,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("generators", generators::TESTS),
     ("jit", jit::TESTS),
     ("random", random::TESTS),
+    ("philox", philox::TESTS),
     ("fault", fault::TESTS),
 ];
 

@@ -36,12 +36,13 @@ tests![
 /// cudaErrorOperatingSystem: no library takes it for anything special.
 const OPERATING_SYSTEM: i32 = 304;
 
-const F32: DType = DType { code: 2, bits: 32, lanes: 1 };
-const F64: DType = DType { code: 2, bits: 64, lanes: 1 };
+pub const F32: DType = DType { code: 2, bits: 32, lanes: 1 };
+pub const F64: DType = DType { code: 2, bits: 64, lanes: 1 };
 const F16: DType = DType { code: 2, bits: 16, lanes: 1 };
 const BF16: DType = DType { code: 4, bits: 16, lanes: 1 };
 const I64: DType = DType { code: 0, bits: 64, lanes: 1 };
 const I32: DType = DType { code: 0, bits: 32, lanes: 1 };
+pub const U32: DType = DType { code: 1, bits: 32, lanes: 1 };
 const U8: DType = DType { code: 1, bits: 8, lanes: 1 };
 const BOOL: DType = DType { code: 6, bits: 8, lanes: 1 };
 const C64: DType = DType { code: 5, bits: 64, lanes: 1 };
@@ -61,17 +62,17 @@ fn dtype(name: &str) -> DType {
 }
 
 /// A generator with a seed, and an H100's geometry, for the length of a test.
-struct Own(tcuda_generator_t);
+pub struct Own(pub tcuda_generator_t);
 
 impl Own {
-    fn seeded(seed: u64) -> Own {
+    pub fn seeded(seed: u64) -> Own {
         let own = Own(get!(null_mut(), out => tcuda_generator_create(out, -1)));
         ok!(tcuda_generator_manual_seed(own.0, seed));
         ok!(tcuda_generator_set_geometry(own.0, TCUDA_GEOMETRY_NAMED, 132, 2048));
         own
     }
 
-    fn offset(&self) -> u64 {
+    pub fn offset(&self) -> u64 {
         get!(0, out => tcuda_generator_get_offset(self.0, out))
     }
 }
@@ -83,8 +84,8 @@ impl Drop for Own {
 }
 
 /// Device memory, zeroed, with a tensor over it.
-struct Block {
-    memory: *mut c_void,
+pub struct Block {
+    pub memory: *mut c_void,
     size: usize,
     shape: Vec<i64>,
     strides: Vec<i64>,
@@ -93,7 +94,7 @@ struct Block {
 }
 
 impl Block {
-    fn new(dtype: DType, count: usize) -> Block {
+    pub fn new(dtype: DType, count: usize) -> Block {
         Block::strided(dtype, &[count as i64], &[1], 0, count)
     }
 
@@ -105,7 +106,7 @@ impl Block {
         Block { memory, size, shape: shape.to_vec(), strides: strides.to_vec(), dtype, byte_offset: (skip * dtype.size()) as u64 }
     }
 
-    fn tensor(&mut self) -> tcuda_tensor_t {
+    pub fn tensor(&mut self) -> tcuda_tensor_t {
         tcuda_tensor_t {
             data: self.memory,
             device: tcuda_place_t { device_type: CUDA, device_id: device() },
@@ -117,7 +118,7 @@ impl Block {
         }
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         bytes_of(self.memory, self.size, NULL)
     }
 

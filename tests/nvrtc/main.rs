@@ -123,6 +123,24 @@ fn wide_accesses(nvrtc: &'static Nvrtc, checks: &mut Checks) {
     }
 }
 
+/// tcuda/philox.cuh, by its text and by its place.
+fn philox_header(nvrtc: &'static Nvrtc, checks: &mut Checks) {
+    const KERNELS: &str = include_str!("../data/philox_kernels.cu");
+    let text = concat!(include_str!("../../include/tcuda/philox.cuh"), include_str!("../data/philox_kernels.cu"));
+    let included = format!("#include <tcuda/philox.cuh>\n#include <tcuda/philox.cuh>\n{KERNELS}");
+    let folder = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
+    for capability in [75, 90, nvrtc.newest()] {
+        for (what, text, options) in [("text", text, &["-std=c++17"][..]), ("place", &included, &[folder, "-std=c++11"])] {
+            let program = Program { name: "philox.cu", text, source: text, names: &[], options };
+            let outcome = Compiler::Nvrtc { nvrtc, capability }.compile(&program);
+            checks.check(
+                &format!("philox.cuh by its {what} for sm_{capability}"),
+                outcome.map(drop).map_err(|error| error.message.into_owned()),
+            );
+        }
+    }
+}
+
 fn run() -> Result<Checks, String> {
     let nvrtc = nvrtc::open(i32::MAX).map_err(|error| error.message.into_owned())?;
     let newest = nvrtc.newest();
@@ -144,6 +162,7 @@ fn run() -> Result<Checks, String> {
         .and_then(|image| has(&String::from_utf8_lossy(&image.code), &[".visible .entry tcuda_jit", &format!(".target sm_{newest}")]));
     checks.check("PTX for a device that is not known", unknown);
     wide_accesses(nvrtc, &mut checks);
+    philox_header(nvrtc, &mut checks);
 
     let f32 = || variant(&[Element::F32; 2], Element::F32, flat(4), &[]);
     let wrong = case(String::new(), "wrong", "template <typename T>\nT wrong(T x) {\n    return x + missing;\n}", f32());

@@ -1,5 +1,5 @@
-"""What tcuda generates for run-time compiled functions, compiled by the NVRTC of several CUDA versions, for old and new devices. No GPU
-is needed for that; the compilers come as wheels from PyPI."""
+"""What tcuda generates for run-time compiled functions, compiled by the NVRTC of several CUDA versions, for old and new devices, and
+tcuda/philox.cuh by these and by nvcc. No GPU is needed for that; the compilers come as wheels from PyPI."""
 
 import re
 import subprocess
@@ -37,6 +37,22 @@ def one(suite, version, library):
                 suite.check(f"{version}: {line}", False)
 
 
+def nvcc(suite):
+    """A program that includes tcuda.h and tcuda/philox.cuh, both passes, with the warnings of the host's compiler."""
+    try:
+        folder = build.install("compiler", build.COMPILER)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise kit.Missing(f"nvcc is needed and could not be fetched ({error})") from error
+    out = kit.BUILD / "tests/nvcc"
+    out.mkdir(parents=True, exist_ok=True)
+    headers = next(folder.glob("nvidia/*/include/cuda_runtime.h")).parent
+    for standard in ("c++14", "c++17", "c++20"):
+        command = [build.tool(folder, "nvcc"), f"-std={standard}", "-arch=sm_75", f"-I{headers}", f"-I{kit.ROOT}/include", "-Xcompiler=-Wall,-Wextra,-Werror",
+                   "-Werror=all-warnings", "-c", kit.ROOT / "tests/data/philox_program.cu", "-o", out / f"philox.{standard}.o"]
+        suite.runs(f"nvcc compiles tcuda/philox.cuh as {standard}", command)
+
+
 def run(suite):
+    nvcc(suite)
     libraries = {version: library(version, wheel) for version, wheel in COMPILERS.items()}
     suite.each([lambda which=which: one(suite, *which) for which in libraries.items()])

@@ -3,6 +3,9 @@
 #include <cstring>
 #include <iostream>
 #include <tcuda.hpp>
+#if !__has_include(<tcuda/philox.cuh>)
+#error the header for kernels is not beside tcuda.hpp
+#endif
 
 int main()
 {
