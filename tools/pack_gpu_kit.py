@@ -43,7 +43,7 @@ def rust_test(name):
 def compile_into(folder, source, standard):
     program = KIT / folder / source.stem
     must([*kit.compiler(standard), "-O2", f"-I{kit.ROOT}/include", f"-I{kit.ROOT}/tests_c", source, "-x", "none", f"-L{kit.LIB}", "-ltcuda",
-          "-Wl,-rpath,$ORIGIN/../lib", "-pthread", "-s", "-o", program])
+          "-Wl,-rpath,$ORIGIN/../lib", "-pthread", "-lm", "-s", "-o", program])
 
 
 def carry_rmm():

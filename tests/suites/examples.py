@@ -1,5 +1,5 @@
 """Every example compiles without a warning as C99 and C++17 (or C++17 alone) and runs to a good end on the simulated device. The demo
-fails where it should, and the README's Python does what it says."""
+fails where it should, the estimate has the numbers that it promises, and the README's Python does what it says."""
 
 import re
 import sys
@@ -11,7 +11,7 @@ def one(suite, source, standard):
     folder = kit.BUILD / "tests/examples"
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / f"{source.stem}.{standard}"
-    command = [*kit.compiler(standard), *kit.STRICT, "-O2", source, *kit.shared_link(), "-o", program]
+    command = [*kit.compiler(standard), *kit.STRICT, "-O2", source, *kit.shared_link(), "-lm", "-o", program]
     if suite.runs(f"{source.name} compiles as {standard}", command) is not None:
         output = suite.runs(f"{source.name} as {standard} runs", [program], env=kit.environment(TCUDA_BACKEND="auto"))
         suite.check(f"{source.name} as {standard} says something", output and output.strip())
@@ -31,6 +31,17 @@ def demo(suite):
         suite.check(f"replay of {trace.stem} has its checks", output and output.count("\n  ok ") == 3, output)
 
 
+def monte_carlo(suite):
+    """The numbers that its text promises, and what it says without a compiler."""
+    program = kit.BUILD / "tests/examples/monte_carlo.c99"
+    promised = re.findall(r"^ \*     ((?:pi|call): .*?)(?: \*/)?$", (kit.ROOT / "examples_c/monte_carlo.c").read_text(), re.M)
+    output = suite.runs("monte_carlo", [program]) or ""
+    suite.check("monte_carlo has the numbers of its text", len(promised) == 2 and output.splitlines() == promised, f"{promised}\n{output}")
+    output = suite.runs("monte_carlo without a compiler", [program], env=kit.environment(TCUDA_CXX="/nowhere")) or ""
+    suite.check("monte_carlo says that there is none, and does the rest", promised[0] in output and "call: not estimated" in output and
+                "/nowhere" in output, output)
+
+
 def readme(suite):
     snippet = re.search(r"```python\n(.*?)```", (kit.ROOT / "README.md").read_text(), re.S).group(1)
     snippet = snippet.replace("build/lib/libtcuda.so", str(kit.LIB / "libtcuda.so"))
@@ -44,4 +55,5 @@ def run(suite):
     jobs += [(source, "c++17") for source in sorted(folder.glob("*.cpp"))]
     suite.each([lambda job=job: one(suite, *job) for job in jobs])
     demo(suite)
+    monte_carlo(suite)
     readme(suite)
