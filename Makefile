@@ -13,7 +13,7 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib demo test test-long bench gpu-kit check-dlpack check-kernels clean
+.PHONY: help lib demo test test-long test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
 
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
@@ -21,6 +21,9 @@ help:
 	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
 	@echo "make test-long each call of the driver fails once in whole recorded runs, and the models of the cache run longer;"
 	@echo "               about a quarter of an hour on two cores"
+	@echo "make test-random, make test-random-all"
+	@echo "               the portable random numbers before dieharder (from Debian's packages): a minute, or every test once"
+	@echo "make battery   packs dieharder and what it reads into $(TARGET)/battery, for a machine with a GPU"
 	@echo "make lib       the shared and the static library in $(LIB), the header is include/tcuda.h"
 	@echo "make bench     times tcuda beside other allocators, of which torch's is fetched once (530 MB); QUICK=1: one short round"
 	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit; RMM=1: with RMM from PyPI for its bench"
@@ -56,6 +59,15 @@ test-long:
 	TCUDA_MODEL_EFFORT=50 $(LONG) --lib model::
 	TCUDA_CACHE_MODEL_CASES=20000 $(LONG) --test cache_model
 	TCUDA_FAULT_TRACE=all $(LONG) --test fault_trace -- --nocapture
+
+test-random: lib
+	$(PYTHON) tests/run.py dieharder
+
+test-random-all: lib
+	$(PYTHON) tests/suites/dieharder.py
+
+battery: lib
+	$(PYTHON) tools/pack_battery.py
 
 bench: lib
 	$(PYTHON) benches/run.py $(if $(QUICK),--quick)

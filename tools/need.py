@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Finds a tool, or fetches it into build/tools: `python3 tools/need.py cmake` prints where it is.
 
-On the system first. Else cmake, ninja and pkg-config come from PyPI, and valgrind from Debian's packages, unpacked without installing.
+On the system first. Else cmake, ninja and pkg-config come from PyPI, valgrind and dieharder from Debian's packages, unpacked without
+installing.
 Nothing is written outside build/. What can be neither found nor fetched is an error that says what to install.
 """
 
@@ -19,14 +20,25 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOOLS = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve() / "tools"
 
-# name: (least version, PyPI project, where the program lies in it). valgrind comes from Debian's packages.
+# name: (least version, PyPI project, where the program lies in it). Without a project it comes from Debian's packages.
 KNOWN = {
     "cmake": ("3.21", "cmake", "cmake/data/bin/cmake"),
     "ninja": ("1.10", "ninja", "bin/ninja"),
     "pkg-config": ("0.29", "pkgconf", "pkgconf/.bin/pkgconf"),
     "valgrind": ("3.15", None, None),
+    "dieharder": ("3.31", None, None),
 }
-VALGRIND_PACKAGES = ["valgrind", "libc6-dbg"]
+# name: the package, which of the packages that it depends on are unpacked too, and others.
+DEBIAN = {"valgrind": ("valgrind", None, ["libc6-dbg"]), "dieharder": ("dieharder", r"lib(dieharder|gsl)\w*", [])}
+# How they find their own files, from wherever the folder is: $here.
+RUN = {
+    "valgrind": """export VALGRIND_LIB="$here/usr/libexec/valgrind"
+exec "$here/%s" --extra-debuginfo-path="$here/usr/lib/debug" "$@"
+""",
+    "dieharder": """export LD_LIBRARY_PATH="$here/lib"
+exec "$here/%s" "$@"
+""",
+}
 # What tcuda is compared with, and read by: the project on PyPI and its version.
 TORCH = ("torch", "2.11.0")
 
@@ -89,21 +101,35 @@ def unpack(folder, wanted, *packages):
         raise Missing(f"it could not be fetched: {said[-1] if said else error}") from error
 
 
-def from_debian():
-    """valgrind and the C library's symbols, which it needs, unpacked; a script beside them runs it from there."""
+def packages_of(name):
+    """Of a program of Debian: names of libraries differ between releases, so apt is asked."""
+    package, libraries, others = DEBIAN[name]
+    if libraries:
+        kinds = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
+        answer = subprocess.run(["apt-cache", "depends", "--recurse", *kinds, package], capture_output=True, text=True)
+        others = [line for line in answer.stdout.splitlines() if re.fullmatch(libraries, line)]
+    return [package, *others]
+
+
+def from_debian(name):
+    """A program and what it needs, unpacked; a script beside them runs it from there."""
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise Missing("there is no apt-get to fetch it with")
-    folder = TOOLS / "valgrind"
+    folder = TOOLS / name
     folder.mkdir(parents=True, exist_ok=True)
-    answer = subprocess.run(["apt-get", "download", *VALGRIND_PACKAGES], cwd=folder, capture_output=True, text=True)
+    answer = subprocess.run(["apt-get", "download", *packages_of(name)], cwd=folder, capture_output=True, text=True)
     if answer.returncode != 0:
         raise Missing("apt-get download: " + answer.stderr.strip()[-400:])
     for package in sorted(folder.glob("*.deb")):
         subprocess.run(["dpkg", "-x", package.name, "."], cwd=folder, check=True)
-    program = next(path for path in (folder / "usr/bin/valgrind.bin", folder / "usr/bin/valgrind") if path.exists())
+    if name == "dieharder":  # its libraries lie in two folders
+        (folder / "lib").mkdir(exist_ok=True)
+        for library in folder.glob("usr/lib/**/lib*.so.*"):
+            if re.fullmatch(r".*\.so\.\d+", library.name):  # the names that programs ask for
+                shutil.copy(library, folder / "lib")
+    program = next(path for path in (f"usr/bin/{name}.bin", f"usr/bin/{name}") if (folder / path).exists())
     script = folder / "run"
-    script.write_text(f"#!/bin/sh\nexport VALGRIND_LIB='{folder}/usr/libexec/valgrind'\n"
-                      f"exec '{program}' --extra-debuginfo-path='{folder}/usr/lib/debug' \"$@\"\n")
+    script.write_text('#!/bin/sh\nhere=$(cd "$(dirname "$0")" && pwd)\n' + RUN[name] % program)
     script.chmod(0o755)
     return script
 
@@ -118,7 +144,7 @@ def need(name):
             return str(place)
     print(f"{name} {least} or newer is missing; fetching it into {TOOLS}", file=sys.stderr)
     try:
-        place = from_pypi(project, inside) if project else from_debian()
+        place = from_pypi(project, inside) if project else from_debian(name)
         if (version_of(place) or ()) < enough:
             raise Missing("what was fetched does not run")
         return str(place)
