@@ -2277,6 +2277,15 @@ tcuda_status_t tcuda_tensor_to(tcuda_managed_tensor_t **out,
 tcuda_status_t tcuda_tensor_pin(tcuda_managed_tensor_t **out, tcuda_tensor_origin_t *origin, const tcuda_tensor_t *tensor);
 
 /**
+ * What a tensor that a function handed out is to the tensor that it was made from.
+ *
+ * @param tensor    one of tcuda's.
+ * @param origin    gets the answer.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also for a tensor of another producer.
+ */
+tcuda_status_t tcuda_tensor_origin(const tcuda_managed_tensor_t *tensor, tcuda_tensor_origin_t *origin);
+
+/**
  * Ends a tensor by calling its deleter: tcuda's, or that of any other producer of DLPack tensors. NULL succeeds. After tcuda_shutdown the
  * memory is gone already, and only what describes it is freed.
  *
@@ -2793,6 +2802,162 @@ tcuda_status_t tcuda_kernel_best_block(int32_t *grid, int32_t *block, tcuda_kern
  * @param kernel      the kernel.
  */
 tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_attributes_t *attributes, tcuda_kernel_t kernel);
+
+/* ==== Collectives of one process ==============================================================================================
+ * torch.cuda.comm: tensors from one device to many and back. What is enqueued goes on after all that the current streams of all devices
+ * that take part have got before, and what they get afterwards goes on after it, so that results may be used at once; which device is
+ * current does not matter. The host waits only for results on the CPU (and where pageable memory of the CPU is read). Any strides are taken, and
+ * any type that tcuda moves; sums are of the types that it computes with. Tensors that come out are ended with
+ * tcuda_tensor_destroy whatever they are; tcuda_tensor_origin tells whether they have memory of their own (of their device's cache,
+ * for its current stream), or are the input or a part of it, whose memory then has to outlive them. A call that fails gives
+ * out nothing, and tensors that it was to write to may hold anything. The same inputs give the same bits, always. docs/COMM.md.
+ */
+
+/**
+ * Copies a tensor to devices (torch.cuda.comm.broadcast).
+ *
+ * @param outs       gets `count` tensors, in the order of the devices: packed, the last dimension fastest; for the tensor's own device the
+ *                   input itself (TCUDA_TENSOR_INPUT).
+ * @param tensor     the source, on a device or on the CPU.
+ * @param devices    indices; -1 is none. One that is there twice gets two tensors.
+ * @param count      devices; 0 does nothing.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also for a negative index. TCUDA_ERROR_INVALID_DEVICE, TCUDA_ERROR_OUT_OF_MEMORY.
+ */
+tcuda_status_t tcuda_comm_broadcast(tcuda_managed_tensor_t **outs,
+                                    const tcuda_tensor_t *tensor,
+                                    const int32_t *devices,
+                                    size_t count);
+
+/**
+ * Copies a tensor into others (torch.cuda.comm.broadcast with out=).
+ *
+ * @param tensor    the source, on a device or on the CPU.
+ * @param outs      `count` tensors on devices, of the source's shape; types are converted as by tcuda_tensor_copy.
+ * @param count     tensors; 0 does nothing.
+ */
+tcuda_status_t tcuda_comm_broadcast_out(const tcuda_tensor_t *tensor, const tcuda_tensor_t *const *outs, size_t count);
+
+/**
+ * Copies many tensors from the first device to all (torch.cuda.comm.broadcast_coalesced), with no buffer in between: every result has
+ * memory of its own, where torch's are views of a few large blocks.
+ *
+ * @param outs            gets device_count times `count` tensors, outs[device * count + tensor]. For the first device the inputs
+ *                        themselves, for the others packed copies.
+ * @param tensors         `count` tensors, all on devices[0].
+ * @param count           tensors.
+ * @param devices         indices, at least one.
+ * @param device_count    devices.
+ * @param buffer_size     torch's bytes of a buffer; without effect.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also where devices is empty, which torch leaves undefined.
+ */
+tcuda_status_t tcuda_comm_broadcast_coalesced(tcuda_managed_tensor_t **outs,
+                                              const tcuda_tensor_t *const *tensors,
+                                              size_t count,
+                                              const int32_t *devices,
+                                              size_t device_count,
+                                              size_t buffer_size);
+
+/**
+ * Sums tensors of several devices on one of them (torch.cuda.comm.reduce_add).
+ *
+ * The order is that of torch without NCCL: the input on the destination (the last one, if there are several), then the others as they come. f16 and
+ * bf16 are summed in f32 and rounded once, where torch rounds after each addition (with more than 64 inputs, at every 63rd).
+ * Integers wrap, of bools a sum is their or, complex numbers stay complex.
+ *
+ * @param out            gets the sum; of a single input that itself (TCUDA_TENSOR_INPUT).
+ * @param inputs         `count` tensors on devices, of one shape and one type; one of them on the destination.
+ * @param count          tensors, at least one.
+ * @param destination    an index, or -1 for the current device.
+ * @return TCUDA_ERROR_NOT_SUPPORTED: a type that tcuda does not compute with (float8), as in torch.
+ */
+tcuda_status_t tcuda_comm_reduce_add(tcuda_managed_tensor_t **out,
+                                     const tcuda_tensor_t *const *inputs,
+                                     size_t count,
+                                     int32_t destination);
+
+/**
+ * The sums of many tensors over several devices (torch.cuda.comm.reduce_add_coalesced), with no buffer in between.
+ *
+ * @param outs            gets `count` sums, each as tcuda_comm_reduce_add makes it, with memory of its own.
+ * @param inputs          device_count times `count` tensors, inputs[device * count + tensor].
+ * @param count           tensors of a device.
+ * @param device_count    devices.
+ * @param destination     an index, or -1 for the current device.
+ * @param buffer_size     torch's bytes of a buffer; without effect.
+ */
+tcuda_status_t tcuda_comm_reduce_add_coalesced(tcuda_managed_tensor_t **outs,
+                                               const tcuda_tensor_t *const *inputs,
+                                               size_t count,
+                                               size_t device_count,
+                                               int32_t destination,
+                                               size_t buffer_size);
+
+/**
+ * Cuts a tensor in pieces, one for each device (torch.cuda.comm.scatter).
+ *
+ * @param outs           gets `count` tensors; a piece on the tensor's own device is a view of it (TCUDA_TENSOR_VIEW). Without chunk_sizes
+ *                       there may be fewer pieces than devices, as in torch: the rest of `outs` becomes NULL.
+ * @param tensor         the source, on a device or on the CPU.
+ * @param devices        indices; -1 is none (torch takes it for the CPU where a CPU tensor is scattered).
+ * @param count          devices, at least one.
+ * @param chunk_sizes    `count` sizes that add up to that of the dimension; NULL: equal ones, rounded up.
+ * @param dim            the dimension that is cut; negative: counted from the last.
+ * @param streams        NULL, or `count` streams of the devices. A piece is made for and copied in the order of its stream, and the caller orders
+ *                       other uses, as with torch; NULL in the list: the current stream of that device.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: also where a piece is to be copied and its stream is of another device.
+ */
+tcuda_status_t tcuda_comm_scatter(tcuda_managed_tensor_t **outs,
+                                  const tcuda_tensor_t *tensor,
+                                  const int32_t *devices,
+                                  size_t count,
+                                  const int64_t *chunk_sizes,
+                                  int32_t dim,
+                                  const tcuda_stream_t *streams);
+
+/**
+ * Cuts a tensor into others (torch.cuda.comm.scatter with out=). Everything is copied, also on the tensor's own device.
+ *
+ * @param tensor     the source, on a device or on the CPU.
+ * @param outs       `count` tensors on devices; of the source's shape, but for `dim`, in which their sizes add up to the source's. Types are
+ *                   converted as by tcuda_tensor_copy.
+ * @param count      tensors, at least one.
+ * @param dim        the dimension that is cut; negative: counted from the last.
+ * @param streams    as in tcuda_comm_scatter.
+ */
+tcuda_status_t tcuda_comm_scatter_out(const tcuda_tensor_t *tensor,
+                                      const tcuda_tensor_t *const *outs,
+                                      size_t count,
+                                      int32_t dim,
+                                      const tcuda_stream_t *streams);
+
+/**
+ * Puts tensors of several devices side by side in one (torch.cuda.comm.gather).
+ *
+ * @param out            gets the tensor, of the first one's type; packed, or in channels-last order if all inputs are.
+ * @param tensors        `count` tensors on devices, of one shape but for `dim`.
+ * @param count          tensors, at least one.
+ * @param dim            the dimension in which they are put side by side; negative: counted from the last.
+ * @param destination    an index, -1 for the current device (in torch, once: the CPU), TCUDA_DEVICE_CPU: complete on return.
+ */
+tcuda_status_t tcuda_comm_gather(tcuda_managed_tensor_t **out,
+                                 const tcuda_tensor_t *const *tensors,
+                                 size_t count,
+                                 int32_t dim,
+                                 int32_t destination);
+
+/**
+ * Puts tensors of several devices side by side in one that is there (torch.cuda.comm.gather with out=).
+ *
+ * @param out        where to: a device or the CPU, then complete on return. It may not overlap the inputs. Types are converted as by
+ *                   tcuda_tensor_copy.
+ * @param tensors    `count` tensors on devices.
+ * @param count      tensors, at least one.
+ * @param dim        the dimension in which they are put side by side; negative: counted from the last.
+ */
+tcuda_status_t tcuda_comm_gather_out(const tcuda_tensor_t *out,
+                                     const tcuda_tensor_t *const *tensors,
+                                     size_t count,
+                                     int32_t dim);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

@@ -15,6 +15,7 @@
 
 pub mod base;
 pub mod capi;
+pub mod comm;
 pub mod copy;
 pub mod device;
 pub mod event;

@@ -27,6 +27,11 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "TCUDA_ALLOC_CONF", default: "", meaning: "options of the caches of memory, as key:value,key:value" },
     Variable {
+        name: "TCUDA_COMM_WAY",
+        default: "",
+        meaning: "for measurements: kernel, copies, ring or split where a collective of one process has that way",
+    },
+    Variable {
         name: "TCUDA_MEMORY_POISON",
         default: "0",
         meaning: "1: fills freed and new memory with patterns and reports writes after a free; slow",

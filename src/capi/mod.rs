@@ -1,6 +1,6 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
-//! Uses:   every room: jit, random, tensor, copy, memory, event, stream, device, runtime, base.
+//! Uses:   every room: comm, jit, random, tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -48,5 +48,7 @@ pub mod distributions;
 pub mod jit;
 
 pub mod kernel;
+
+pub mod comm;
 
 pub mod sim;

@@ -65,7 +65,7 @@ pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: &str) -> Result<Vie
 /// A made tensor with its arrays and its memory, as one allocation that the deleter takes apart.
 struct Managed {
     tensor: tcuda_managed_tensor_t,
-    _owned: Owned,
+    owned: Owned,
 }
 
 /// Hands a made tensor over to the caller.
@@ -87,7 +87,7 @@ pub fn hand_out(mut owned: Owned) -> *mut tcuda_managed_tensor_t {
     };
     let flags = if owned.origin == Origin::New { FLAG_IS_COPIED } else { 0 };
     let managed = tcuda_managed_tensor_t { version: DLPACK, manager_ctx: std::ptr::null_mut(), deleter: Some(delete), flags, tensor };
-    let whole = Box::into_raw(Box::new(Managed { tensor: managed, _owned: owned }));
+    let whole = Box::into_raw(Box::new(Managed { tensor: managed, owned }));
     unsafe {
         (*whole).tensor.manager_ctx = whole.cast();
         &raw mut (*whole).tensor
@@ -108,6 +108,7 @@ fn origin_of(owned: &Owned) -> tcuda_tensor_origin_t {
     match owned.origin {
         Origin::New => tcuda_tensor_origin_t::TCUDA_TENSOR_NEW,
         Origin::Input => tcuda_tensor_origin_t::TCUDA_TENSOR_INPUT,
+        Origin::View => tcuda_tensor_origin_t::TCUDA_TENSOR_VIEW,
     }
 }
 
@@ -279,6 +280,25 @@ fn finish(out: Out<*mut tcuda_managed_tensor_t>, origin: *mut tcuda_tensor_origi
         origin.write(origin_of(&owned));
     }
     out.write(hand_out(owned));
+}
+
+/// What a tensor that a function handed out is to the tensor that it was made from.
+///
+/// @param tensor    one of tcuda's.
+/// @param origin    gets the answer.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT: also for a tensor of another producer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_tensor_origin(tensor: *const tcuda_managed_tensor_t, origin: *mut tcuda_tensor_origin_t) -> tcuda_status_t {
+    guard("tcuda_tensor_origin", || {
+        let origin = Out::new(origin, "origin")?;
+        let tensor = unsafe { tensor.as_ref() }.ok_or_else(|| null("tensor"))?;
+        let ours: unsafe extern "C" fn(*mut tcuda_managed_tensor_t) = delete;
+        if !tensor.deleter.is_some_and(|deleter| std::ptr::fn_addr_eq(deleter, ours)) {
+            return Err(Error::invalid_argument("'tensor' was not made by tcuda, which knows nothing of where it comes from."));
+        }
+        origin.write(origin_of(unsafe { &(*tensor.manager_ctx.cast::<Managed>()).owned }));
+        Ok(())
+    })
 }
 
 /// Ends a tensor by calling its deleter: tcuda's, or that of any other producer of DLPack tensors. NULL succeeds. After tcuda_shutdown the

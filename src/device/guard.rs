@@ -71,6 +71,24 @@ impl Drop for Guard {
 }
 
 impl Guard {
+    /// On to another device; what comes back in the end stays what it was.
+    pub fn go(&mut self, device: i32) -> Result<()> {
+        if device == self.device {
+            return Ok(());
+        }
+        match self.undo {
+            Undo::Nothing => self.undo = enter(self.runtime, self.device, device).map_err(super::blame(device))?,
+            Undo::SetDevice(_) => self.runtime.set_device(device).map_err(super::blame(device))?,
+            Undo::Pop => {
+                self.undo()?;
+                self.undo = Undo::Nothing;
+                *self = Guard::new(device)?;
+            }
+        }
+        self.device = device;
+        Ok(())
+    }
+
     fn undo(&self) -> Result<()> {
         match self.undo {
             Undo::Nothing => Ok(()),

@@ -73,7 +73,8 @@ fn check_overlap(to: &View, from: &View) -> Result<()> {
     Ok(())
 }
 
-fn plan(to: &View, from: &View) -> Result<Plan> {
+/// The walk over two views of one shape.
+pub fn plan(to: &View, from: &View) -> Result<Plan> {
     let bytes = |view: &View, dim: usize| view.strides[dim] * view.item() as i64;
     Plan::new(
         to.address,
@@ -198,6 +199,7 @@ fn collapse(view: &View) -> View {
     View { shape, ..view.clone() }
 }
 
-fn agree(a: &View, b: &View) -> bool {
+/// Whether equal indices lie equally far from the first element.
+pub fn agree(a: &View, b: &View) -> bool {
     a.shape.iter().zip(a.strides.iter().zip(&b.strides)).all(|(size, (a, b))| *size == 1 || a == b)
 }

@@ -16,6 +16,8 @@ pub enum Origin {
     New,
     /// The input was right already: the same memory, which stays the input's.
     Input,
+    /// A part of the input, under the same rule.
+    View,
 }
 
 /// A tensor and what becomes of its memory.
@@ -134,6 +136,11 @@ pub fn empty_strided(device: i32, dtype: DType, shape: &[i64], strides: Vec<i64>
     make(Target::Device(device, handle), dtype, shape, strides)
 }
 
+/// The same in pageable memory of the host.
+pub fn empty_on_host(dtype: DType, shape: &[i64], strides: Vec<i64>) -> Result<Owned> {
+    make(Target::Host, dtype, shape, strides)
+}
+
 fn target_of(device: i32, handle: usize) -> Result<Target> {
     if device == device::CPU { Ok(Target::Host) } else { Ok(Target::Device(device::resolve(device)?, handle)) }
 }
@@ -151,6 +158,11 @@ pub fn empty_like(tensor: &View, handle: usize) -> Result<Owned> {
 /// The input itself, as a made tensor that owns nothing.
 pub fn alias(tensor: &View) -> Owned {
     Owned { view: tensor.clone(), origin: Origin::Input, _memory: Memory::None }
+}
+
+/// A part of the input, as a made tensor that owns nothing.
+pub fn part(view: View) -> Owned {
+    Owned { view, origin: Origin::View, _memory: Memory::None }
 }
 
 /// On another device (None: where it is) and of another type (None: its own). The input itself where that changes nothing, unless a

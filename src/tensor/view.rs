@@ -183,6 +183,16 @@ impl View {
         Ok(View { shape: target.to_vec(), strides, ..self.clone() })
     }
 
+    /// `size` elements of a dimension, from `start` on, both within it.
+    pub fn narrow(&self, dim: usize, start: i64, size: i64) -> View {
+        let mut part = self.clone();
+        part.shape[dim] = size;
+        if part.count() > 0 {
+            part.address += (start * self.strides[dim]) as usize * self.item();
+        }
+        part
+    }
+
     /// The same where it is known that the shapes go together.
     pub fn expand(&self, target: &[i64]) -> View {
         let strides = strides::broadcast(&self.shape, &self.strides, target).unwrap_or_else(|| self.strides.clone());

@@ -8,6 +8,7 @@
 //! a failure; a test runs unless the backend lacks a capability that the list names for it.
 
 mod backend;
+mod comm;
 mod copy;
 mod device;
 mod error;
@@ -17,6 +18,7 @@ mod generators;
 mod init;
 mod jit;
 mod kit;
+mod machines;
 mod memory;
 mod order;
 mod philox;
@@ -56,6 +58,8 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("tensor", tensor::TESTS),
     ("generators", generators::TESTS),
     ("jit", jit::TESTS),
+    ("comm", comm::TESTS),
+    ("machines", machines::TESTS),
     ("random", random::TESTS),
     ("philox", philox::TESTS),
     ("fault", fault::TESTS),

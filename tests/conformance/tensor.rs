@@ -33,53 +33,53 @@ tests![
     each_call_of_the_backend_may_fail_once: [Faults, TwoDevices],
 ];
 
-const CPU: i32 = -2;
+pub const CPU: i32 = -2;
 
 #[track_caller]
-fn refused(status: tcuda_status_t, expected: tcuda_status_t, word: &str) {
+pub fn refused(status: tcuda_status_t, expected: tcuda_status_t, word: &str) {
     assert_eq!(status, expected, "{}", message());
     assert!(message().contains(word), "'{word}' is not in: {}", message());
 }
 
 /// xorshift64*: the same cases in every run.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.next() >> 33) as usize % n
     }
 
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 }
 
 /// A managed tensor, destroyed at the end.
-struct Managed(*mut tcuda_managed_tensor_t);
+pub struct Managed(pub *mut tcuda_managed_tensor_t);
 
 impl Managed {
-    fn empty(device: i32, dtype: DType, shape: &[i64]) -> Managed {
+    pub fn empty(device: i32, dtype: DType, shape: &[i64]) -> Managed {
         let mut out = null_mut();
         ok!(tcuda_tensor_empty(&mut out, device, dtype, shape.len() as i32, shape.as_ptr(), null_mut()));
         Managed(out)
     }
 
-    fn tensor(&self) -> &tcuda_tensor_t {
+    pub fn tensor(&self) -> &tcuda_tensor_t {
         unsafe { &(*self.0).tensor }
     }
 
-    fn shape(&self) -> &[i64] {
+    pub fn shape(&self) -> &[i64] {
         unsafe { std::slice::from_raw_parts(self.tensor().shape, self.tensor().ndim as usize) }
     }
 
-    fn strides(&self) -> &[i64] {
+    pub fn strides(&self) -> &[i64] {
         unsafe { std::slice::from_raw_parts(self.tensor().strides, self.tensor().ndim as usize) }
     }
 }
@@ -91,20 +91,20 @@ impl Drop for Managed {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Where {
+pub enum Where {
     Pageable,
     Pinned,
     Device(i32),
 }
 
 /// Bytes in some place, filled from and read back to the host.
-struct Storage {
-    bytes: Managed,
-    size: usize,
+pub struct Storage {
+    pub bytes: Managed,
+    pub size: usize,
 }
 
 impl Storage {
-    fn new(place: Where, contents: &[u8]) -> Storage {
+    pub fn new(place: Where, contents: &[u8]) -> Storage {
         let shape = [contents.len() as i64];
         let bytes = match place {
             Where::Pageable => Managed::empty(CPU, U8, &shape),
@@ -120,7 +120,7 @@ impl Storage {
         Storage { bytes, size: contents.len() }
     }
 
-    fn read(&self) -> Vec<u8> {
+    pub fn read(&self) -> Vec<u8> {
         let mut out = vec![0u8; self.size];
         ok!(tcuda_copy(out.as_mut_ptr().cast(), self.bytes.tensor().data, self.size, false));
         out
@@ -129,18 +129,18 @@ impl Storage {
 
 /// How a tensor lies in its storage, in elements.
 #[derive(Clone, Debug)]
-struct Layout {
-    dtype: DType,
-    shape: Vec<i64>,
-    strides: Vec<i64>,
-    offset: i64,
+pub struct Layout {
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    pub strides: Vec<i64>,
+    pub offset: i64,
     /// Elements of the whole storage.
-    elements: usize,
+    pub elements: usize,
 }
 
 impl Layout {
     /// Dimensions in a random order, with gaps, some of them repeated where that is allowed.
-    fn random(random: &mut Random, dtype: DType, shape: &[i64], may_repeat: bool) -> Layout {
+    pub fn random(random: &mut Random, dtype: DType, shape: &[i64], may_repeat: bool) -> Layout {
         let mut order: Vec<usize> = (0..shape.len()).collect();
         for at in (1..order.len()).rev() {
             order.swap(at, random.below(at + 1));
@@ -162,12 +162,12 @@ impl Layout {
         Layout { dtype, shape: shape.to_vec(), strides, offset, elements: (offset + next) as usize + 3 }
     }
 
-    fn item(&self) -> usize {
+    pub fn item(&self) -> usize {
         self.dtype.size()
     }
 
     /// The byte positions of the elements, in the order of `shape`'s indices, repeated to the shape `target`.
-    fn positions(&self, target: &[i64]) -> Vec<usize> {
+    pub fn positions(&self, target: &[i64]) -> Vec<usize> {
         let missing = target.len() - self.shape.len();
         let mut positions = vec![self.offset];
         for (dim, size) in target.iter().enumerate() {
@@ -177,7 +177,7 @@ impl Layout {
         positions.iter().map(|at| *at as usize * self.item()).collect()
     }
 
-    fn tensor(&mut self, storage: &Storage) -> tcuda_tensor_t {
+    pub fn tensor(&mut self, storage: &Storage) -> tcuda_tensor_t {
         tcuda_tensor_t {
             ndim: self.shape.len() as i32,
             dtype: self.dtype,
@@ -190,7 +190,7 @@ impl Layout {
 }
 
 /// Values that conversions stumble over, and ordinary ones.
-fn contents(random: &mut Random, dtype: DType, elements: usize) -> Vec<u8> {
+pub fn contents(random: &mut Random, dtype: DType, elements: usize) -> Vec<u8> {
     const SPECIAL: [f64; 16] =
         [0.0, -0.0, 0.5, -1.5, 2.9999, 255.0, -129.0, 65504.0, 65520.0, 1e-7, 6e-8, 3e9, -3e9, 1e30, f64::INFINITY, f64::NAN];
     let real = |random: &mut Random| match random.below(4) {

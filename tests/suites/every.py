@@ -164,7 +164,7 @@ class Generator:
             return f"{declare} = ({kind})every_sized({buffer}, sizeof({base}));", [missing, *sizes]
         if base in ("tcuda_tensor_t", "DLTensor"):
             return self.tensor(parameter, var, declare, kind, null)
-        if base == "tcuda_managed_tensor_t" and not constant:
+        if base == "tcuda_managed_tensor_t":
             return f"{declare} = every_managed();", [null]
         known = base in PLAIN or base in self.header.scalars or base in self.header.structs or base in self.header.handles or base == "char"
         if known and constant:

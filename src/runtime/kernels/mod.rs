@@ -4,6 +4,7 @@
 //! one struct by value. Its twin takes the same struct and does the same work on the host; `launch` is the only place that knows which of the two
 //! runs. To add a family: its `.cu` file, `kernels/build.py`, a file here with the struct, the kernels and the twins.
 
+pub mod comm;
 pub mod compiled;
 mod divider;
 pub mod element;

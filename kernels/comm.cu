@@ -1,0 +1,161 @@
+// Comm family: stretches of memory from one place to many, and sums of many in one place. Any of them may be on another device.
+//
+// A kernel takes a table of segments by value, the same as `Table` in src/runtime/kernels/comm.rs, and goes through it tile by tile, so
+// that hundreds of small tensors are one launch.
+
+#include "common.cuh"
+
+#define WORDS 480
+// Bytes that a block does before it looks for the next.
+#define TILE 16384
+// Loads of a thread under way at once.
+#define UNROLL 4
+
+struct Table {
+    uint32_t tiles, segments;
+    // Addresses on the side of many.
+    uint32_t many, reserved;
+    // For each segment: its first tile, its bytes, the one address, the many.
+    uint64_t words[WORDS];
+};
+
+struct alignas(16) Word16 {
+    uint64_t low, high;
+};
+
+struct Piece {
+    // The segment's place in `words`.
+    uint32_t at;
+    uint64_t offset;
+    uint32_t size;
+    // Of all addresses together.
+    uint32_t misaligned;
+};
+
+__device__ __forceinline__ Piece find(const Table &table, uint32_t tile) {
+    const uint32_t stride = table.many + 3;
+    uint32_t low = 0, high = table.segments;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (table.words[middle * stride] <= tile) low = middle; else high = middle;
+    }
+    Piece piece;
+    piece.at = low * stride;
+    piece.offset = (tile - table.words[piece.at]) * TILE;
+    const uint64_t left = table.words[piece.at + 1] - piece.offset;
+    piece.size = left < TILE ? (uint32_t)left : TILE;
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i <= table.many; ++i) bits |= table.words[piece.at + 2 + i];
+    piece.misaligned = (uint32_t)bits & 15;
+    return piece;
+}
+
+template <typename Word> __device__ __forceinline__ void spread(const Table &table, const Piece &piece, uint32_t start) {
+    const Word *from = (const Word *)(table.words[piece.at + 2] + piece.offset);
+    const uint32_t count = piece.size / sizeof(Word);
+    for (uint32_t index = start + threadIdx.x; index < count; index += THREADS * UNROLL) {
+        Word words[UNROLL];
+        #pragma unroll
+        for (int i = 0; i < UNROLL; ++i)
+            if (index + i * THREADS < count) words[i] = from[index + i * THREADS];
+        for (uint32_t m = 0; m < table.many; ++m) {
+            Word *to = (Word *)(table.words[piece.at + 3 + m] + piece.offset);
+            #pragma unroll
+            for (int i = 0; i < UNROLL; ++i)
+                if (index + i * THREADS < count) to[index + i * THREADS] = words[i];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_spread(const Table table) {
+    for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
+        const Piece piece = find(table, tile);
+        if (piece.misaligned == 0) {
+            spread<Word16>(table, piece, 0);
+            spread<uint8_t>(table, piece, piece.size & ~15u);
+        } else if (((piece.misaligned | piece.size) & 3) == 0) {
+            spread<uint32_t>(table, piece, 0);
+        } else {
+            spread<uint8_t>(table, piece, 0);
+        }
+    }
+}
+
+// ---- sums: in the order of the table, halves in float until the end
+
+struct Bool {
+    using Value = uint8_t;
+    static __device__ __forceinline__ uint32_t widen(Value v) { return v != 0; }
+    static __device__ __forceinline__ uint32_t add(uint32_t a, uint32_t b) { return a | b; }
+    static __device__ __forceinline__ Value narrow(uint32_t v) { return (Value)v; }
+};
+template <typename T> struct Plain {
+    using Value = T;
+    static __device__ __forceinline__ T widen(T v) { return v; }
+    static __device__ __forceinline__ T add(T a, T b) { return a + b; }
+    static __device__ __forceinline__ T narrow(T v) { return v; }
+};
+struct HalfSum {
+    using Value = Half;
+    static __device__ __forceinline__ float widen(Half v) { return ::widen(v); }
+    static __device__ __forceinline__ float add(float a, float b) { return a + b; }
+    static __device__ __forceinline__ Half narrow(float v) { return narrow_half(v); }
+};
+struct BFloatSum {
+    using Value = BFloat;
+    static __device__ __forceinline__ float widen(BFloat v) { return ::widen(v); }
+    static __device__ __forceinline__ float add(float a, float b) { return a + b; }
+    static __device__ __forceinline__ BFloat narrow(float v) { return narrow_bfloat(v); }
+};
+
+// Packs of N from pack `start` on.
+template <typename Op, int N> __device__ __forceinline__ void sum(const Table &table, const Piece &piece, uint32_t start) {
+    using Value = typename Op::Value;
+    using Group = Pack<Value, N>;
+    using Wide = decltype(Op::widen(Value()));
+    const uint32_t count = piece.size / sizeof(Group);
+    Group *to = (Group *)(table.words[piece.at + 2] + piece.offset);
+    for (uint32_t index = start + threadIdx.x; index < count; index += THREADS) {
+        Wide total[N];
+        {
+            const Group first = ((const Group *)(table.words[piece.at + 3] + piece.offset))[index];
+            #pragma unroll
+            for (int i = 0; i < N; ++i) total[i] = Op::widen(first.at[i]);
+        }
+        #pragma unroll 2
+        for (uint32_t m = 1; m < table.many; ++m) {
+            const Group next = ((const Group *)(table.words[piece.at + 3 + m] + piece.offset))[index];
+            #pragma unroll
+            for (int i = 0; i < N; ++i) total[i] = Op::add(total[i], Op::widen(next.at[i]));
+        }
+        Group group;
+        #pragma unroll
+        for (int i = 0; i < N; ++i) group.at[i] = Op::narrow(total[i]);
+        to[index] = group;
+    }
+}
+
+template <typename Op> __device__ __forceinline__ void sums(const Table &table) {
+    constexpr int N = 16 / sizeof(typename Op::Value);
+    for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
+        const Piece piece = find(table, tile);
+        if (piece.misaligned == 0) {
+            sum<Op, N>(table, piece, 0);
+            sum<Op, 1>(table, piece, piece.size / 16 * N);
+        } else {
+            sum<Op, 1>(table, piece, 0);
+        }
+    }
+}
+
+extern "C" {
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_bool(const Table table) { sums<Bool>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_i8(const Table table) { sums<Plain<uint8_t>>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_i16(const Table table) { sums<Plain<uint16_t>>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_i32(const Table table) { sums<Plain<uint32_t>>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_i64(const Table table) { sums<Plain<uint64_t>>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_f16(const Table table) { sums<HalfSum>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_bf16(const Table table) { sums<BFloatSum>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_f32(const Table table) { sums<Plain<float>>(table); }
+__global__ void __launch_bounds__(THREADS) tcuda_comm_add_f64(const Table table) { sums<Plain<double>>(table); }
+}

@@ -1,0 +1,96 @@
+//! Which streams wait for which: one event for each side, and the device changed only where CUDA needs it.
+
+use crate::base::Result;
+use crate::device;
+use crate::event::{self, pool::Pooled};
+use crate::runtime::{self, Runtime};
+use crate::stream::Stream;
+
+/// The stream of the device at which all comes together, and those of the others. A circle that ends before `close` was called waits for
+/// all of them: what was enqueued may still use memory that the failed call gives back.
+pub struct Circle {
+    pub centre: Stream,
+    others: Vec<Stream>,
+    guard: device::Guard,
+    is_closed: bool,
+}
+
+impl Circle {
+    pub fn new(centre: Stream, all: impl Iterator<Item = Stream>) -> Result<Circle> {
+        let mut others = Vec::new();
+        for stream in all {
+            if stream != centre && !others.contains(&stream) {
+                others.push(stream);
+            }
+        }
+        Ok(Circle { centre, others, guard: device::Guard::new(device::CURRENT)?, is_closed: false })
+    }
+
+    pub fn others(&self) -> &[Stream] {
+        &self.others
+    }
+
+    /// Makes the stream's device current, for a launch; the one that was current comes back with the circle's end.
+    pub fn go(&mut self, stream: Stream) -> Result<&'static Runtime> {
+        device::check_lost(stream.device)?;
+        self.guard.go(stream.device)?;
+        runtime::runtime()
+    }
+
+    fn mark(&mut self, stream: Stream) -> Result<Pooled> {
+        self.enter(stream)?;
+        let event = Pooled::take(stream.device)?;
+        event::record(event.raw(), stream)?;
+        Ok(event)
+    }
+
+    fn wait(&mut self, stream: Stream, event: &Pooled) -> Result<()> {
+        self.enter(stream)?;
+        event::wait(event.raw(), stream)
+    }
+
+    /// A default stream is that of the current device; others say where they are.
+    fn enter(&mut self, stream: Stream) -> Result<()> {
+        if stream.is_default() { self.go(stream).map(drop) } else { Ok(()) }
+    }
+
+    /// The centre goes on after all that the others have got until now.
+    pub fn collect(&mut self) -> Result<()> {
+        let marks = (0..self.others.len()).map(|at| self.mark(self.others[at])).collect::<Result<Vec<_>>>()?;
+        marks.iter().try_for_each(|mark| self.wait(self.centre, mark))
+    }
+
+    /// The others go on after all that the centre has got until now.
+    pub fn release(&mut self) -> Result<()> {
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        let mark = self.mark(self.centre)?;
+        (0..self.others.len()).try_for_each(|at| self.wait(self.others[at], &mark))
+    }
+
+    /// `next` goes on after all that `before` has got until now.
+    pub fn hand_on(&mut self, before: Stream, next: Stream) -> Result<()> {
+        if before == next {
+            return Ok(());
+        }
+        let mark = self.mark(before)?;
+        self.wait(next, &mark)
+    }
+
+    /// All is in order.
+    pub fn close(mut self) {
+        self.is_closed = true;
+    }
+}
+
+impl Drop for Circle {
+    fn drop(&mut self) {
+        if !self.is_closed {
+            for stream in self.others.iter().chain([&self.centre]) {
+                // A stream that cannot be waited for is lost, and its work with it.
+                let _ = stream.synchronize();
+            }
+        }
+    }
+}

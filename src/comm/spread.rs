@@ -1,0 +1,154 @@
+//! From one device to others, over a list of segments.
+
+use super::choice::{self, Operation, Way};
+use super::circle::Circle;
+use crate::base::Result;
+use crate::device::peer;
+use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
+use crate::stream::Stream;
+
+/// Each segment's one is memory of `source`'s device, its many are of the devices of `targets`, in their order. Returns when all is
+/// enqueued: every stream goes on after what concerns its device.
+pub fn spread(operation: Operation, source: Stream, targets: &[Stream], segments: &[Segment]) -> Result<()> {
+    if segments.is_empty() || targets.is_empty() {
+        return Ok(());
+    }
+    let bytes = segments.iter().map(|segment| segment.size).sum();
+    let mut circle = Circle::new(source, targets.iter().copied())?;
+    let devices = 1 + circle.others().len();
+    match choice::choose(operation, devices, bytes)? {
+        Way::Ring if reach_along(source, targets)? => ring(&mut circle, targets, segments, bytes)?,
+        Way::Kernel if reach_all(source, targets)? => {
+            circle.collect()?;
+            kernels(&mut circle, source, segments)?;
+            circle.release()?;
+        }
+        _ => {
+            circle.collect()?;
+            for segment in segments {
+                for (target, to) in targets.iter().zip(&segment.many) {
+                    copy(&mut circle, source, (*to, target.device), segment.one, segment.size)?;
+                }
+            }
+            circle.release()?;
+        }
+    }
+    circle.close();
+    Ok(())
+}
+
+/// One copy by the copy engines, from the device of the stream it runs on.
+pub fn copy(circle: &mut Circle, stream: Stream, (to, to_device): (usize, i32), from: usize, size: usize) -> Result<()> {
+    peer::ensure(stream.device, to_device)?;
+    let runtime = circle.go(stream)?;
+    match to_device == stream.device {
+        true => runtime.memcpy_async(to, from, size, stream.raw),
+        false => runtime.memcpy_peer_async(to, to_device, from, stream.device, size, stream.raw),
+    }
+}
+
+pub fn reach_all(from: Stream, targets: &[Stream]) -> Result<bool> {
+    for target in targets {
+        if !peer::ensure(from.device, target.device)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn reach_along(source: Stream, targets: &[Stream]) -> Result<bool> {
+    let mut from = source;
+    for target in targets {
+        if !peer::ensure(from.device, target.device)? {
+            return Ok(false);
+        }
+        from = *target;
+    }
+    Ok(true)
+}
+
+fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Result<()> {
+    let runtime = circle.go(stream)?;
+    let most = segments[0].many.len();
+    if most <= MOST {
+        return comm::spread(runtime, stream.device, stream.raw, segments);
+    }
+    for start in (0..most).step_by(MOST) {
+        let part = |segment: &Segment| Segment { many: segment.many[start..most.min(start + MOST)].to_vec(), ..*segment };
+        comm::spread(runtime, stream.device, stream.raw, &segments.iter().map(part).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// Chunk after chunk goes from each device to the next, on the stream of the one that it leaves.
+fn ring(circle: &mut Circle, targets: &[Stream], segments: &[Segment], bytes: usize) -> Result<()> {
+    let mut path = vec![circle.centre];
+    path.extend(targets);
+    // Memory is ready to be written when its own stream has come to this point.
+    for hop in path.windows(2) {
+        circle.hand_on(hop[1], hop[0])?;
+    }
+    let tiles: usize = segments.iter().map(Segment::tiles).sum();
+    let step = choice::chunk(bytes) / TILE;
+    for start in (0..tiles).step_by(step) {
+        let chunk = cut(segments, start, (start + step).min(tiles));
+        for (at, hop) in path.windows(2).enumerate() {
+            let hops: Vec<Segment> = chunk.iter().map(|segment| one_hop(segment, at)).collect();
+            match &hops[..] {
+                [only] => copy(circle, hop[0], (only.many[0], hop[1].device), only.one, only.size)?,
+                several => {
+                    let runtime = circle.go(hop[0])?;
+                    comm::spread(runtime, hop[0].device, hop[0].raw, several)?;
+                }
+            }
+            circle.hand_on(hop[0], hop[1])?;
+        }
+    }
+    Ok(())
+}
+
+fn one_hop(segment: &Segment, at: usize) -> Segment {
+    let one = if at == 0 { segment.one } else { segment.many[at - 1] };
+    Segment { one, many: vec![segment.many[at]], size: segment.size }
+}
+
+/// Tiles `start` to `end` of all segments.
+pub fn cut(segments: &[Segment], start: usize, end: usize) -> Vec<Segment> {
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for segment in segments {
+        let after = first + segment.tiles();
+        let (low, high) = (start.max(first), end.min(after));
+        if low < high {
+            let offset = (low - first) * TILE;
+            let size = ((high - first) * TILE).min(segment.size) - offset;
+            let many = segment.many.iter().map(|address| address + offset).collect();
+            parts.push(Segment { one: segment.one + offset, many, size });
+        }
+        first = after;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_cover_all_once() {
+        let segment = |one, size| Segment { one, many: vec![one + (1 << 30)], size };
+        let segments = [segment(0, 1), segment(1 << 20, 3 * TILE + 5), segment(2 << 20, TILE), segment(3 << 20, 2 * TILE)];
+        let tiles: usize = segments.iter().map(Segment::tiles).sum();
+        assert_eq!((tiles, cut(&segments, 0, tiles)), (8, segments.to_vec()));
+        for step in 1..9 {
+            let mut bytes = 0;
+            for start in (0..tiles).step_by(step) {
+                let parts = cut(&segments, start, (start + step).min(tiles));
+                assert!(parts.iter().all(|part| part.size > 0 && part.many[0] == part.one + (1 << 30)));
+                assert!(parts.iter().map(Segment::tiles).sum::<usize>() <= step);
+                bytes += parts.iter().map(|part| part.size).sum::<usize>();
+            }
+            assert_eq!(bytes, 1 + 6 * TILE + 5);
+        }
+    }
+}

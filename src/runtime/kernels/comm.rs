@@ -1,0 +1,187 @@
+//! From one place to many, and sums of many in one place, over a table of segments: the kernels of kernels/comm.cu and their twins.
+
+use super::element::{Element, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::{Access, Family, Kernel, launch};
+use crate::base::Result;
+use crate::runtime::api::Runtime;
+use crate::runtime::table::RawStream;
+
+const WORDS: usize = 480;
+const THREADS: u32 = 256;
+/// As many as an H100 has room for at once; each goes on with the next tile.
+const BLOCKS: u32 = 1056;
+/// Bytes that one block does at a time. A segment that is cut at a multiple keeps its alignment.
+pub const TILE: usize = 16 << 10;
+/// Addresses on the side of many in one launch.
+pub const MOST: usize = 64;
+/// Kernel parameters hold this many segments with one address on either side.
+const _: () = assert!(WORDS / (MOST + 3) >= 7 && size_of::<Table>() <= 4096);
+
+/// A stretch of bytes, at least one, at one address and at several others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segment {
+    pub one: usize,
+    /// 1 to `MOST`, in all segments of a launch the same number.
+    pub many: Vec<usize>,
+    pub size: usize,
+}
+
+impl Segment {
+    pub fn tiles(&self) -> usize {
+        self.size.div_ceil(TILE)
+    }
+}
+
+/// The argument of every kernel of the family, as in kernels/comm.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Table {
+    tiles: u32,
+    segments: u32,
+    many: u32,
+    reserved: u32,
+    words: [u64; WORDS],
+}
+
+static FAMILY: Family = Family { name: "comm", images: &[(75, include_bytes!("../../../kernels/ptx/comm.75.ptx.zst"))] };
+
+static SPREAD: Kernel<Table> = Kernel::new(&FAMILY, "tcuda_comm_spread", spread_twin);
+static ADD: [Kernel<Table>; 9] = [
+    Kernel::new(&FAMILY, "tcuda_comm_add_bool", |table| unsafe { add_twin::<u8, u8>(table, |v| u8::from(v != 0), |a, b| a | b, |v| v) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_i8", |table| unsafe { add_twin::<u8, u8>(table, |v| v, u8::wrapping_add, |v| v) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_i16", |table| unsafe { add_twin::<u16, u16>(table, |v| v, u16::wrapping_add, |v| v) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_i32", |table| unsafe { add_twin::<u32, u32>(table, |v| v, u32::wrapping_add, |v| v) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_i64", |table| unsafe { add_twin::<u64, u64>(table, |v| v, u64::wrapping_add, |v| v) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_f16", |table| unsafe { add_twin::<u16, f32>(table, f16_to_f32, |a, b| a + b, f32_to_f16) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_bf16", |table| unsafe { add_twin::<u16, f32>(table, bf16_to_f32, |a, b| a + b, f32_to_bf16) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_f32", |table| unsafe { add_twin::<f32, f32>(table, |v| v, |a, b| a + b, |v| v) }),
+    Kernel::new(&FAMILY, "tcuda_comm_add_f64", |table| unsafe { add_twin::<f64, f64>(table, |v| v, |a, b| a + b, |v| v) }),
+];
+
+/// Which of `ADD` sums the type: integers of one width wrap alike, a complex number is two floats.
+fn adder(element: Element) -> &'static Kernel<Table> {
+    use Element::*;
+    &ADD[match element {
+        Bool => 0,
+        U8 | I8 => 1,
+        U16 | I16 => 2,
+        U32 | I32 => 3,
+        U64 | I64 => 4,
+        F16 => 5,
+        BF16 => 6,
+        F32 | C64 => 7,
+        F64 | C128 => 8,
+    }]
+}
+
+/// Enqueues copies of each segment's one stretch to its many, on a stream of `device`, which is current and reaches all of them.
+pub fn spread(runtime: &'static Runtime, device: i32, stream: RawStream, segments: &[Segment]) -> Result<()> {
+    run(runtime, device, stream, &SPREAD, segments, false)
+}
+
+/// Enqueues the sums of each segment's many in its one: from the first to the last, halves in f32 and rounded once at the end. The one may
+/// be the first of the many.
+pub fn add(runtime: &'static Runtime, device: i32, stream: RawStream, element: Element, segments: &[Segment]) -> Result<()> {
+    run(runtime, device, stream, adder(element), segments, true)
+}
+
+fn run(
+    runtime: &'static Runtime,
+    device: i32,
+    stream: RawStream,
+    kernel: &'static Kernel<Table>,
+    segments: &[Segment],
+    writes_one: bool,
+) -> Result<()> {
+    let Some(first) = segments.first() else { return Ok(()) };
+    let words = first.many.len() + 3;
+    let mut accesses = Vec::new();
+    for group in segments.chunks(WORDS / words) {
+        let table = table(group);
+        accesses.clear();
+        if runtime.name == "sim" {
+            for segment in group {
+                accesses.push(Access { address: segment.one, size: segment.size, write: writes_one });
+                accesses.extend(segment.many.iter().map(|address| Access { address: *address, size: segment.size, write: !writes_one }));
+            }
+        }
+        unsafe { launch(runtime, device, stream, kernel, (table.tiles.min(BLOCKS), THREADS), table, &accesses)? };
+    }
+    Ok(())
+}
+
+fn table(segments: &[Segment]) -> Table {
+    let many = segments[0].many.len();
+    let mut table = Table { tiles: 0, segments: segments.len() as u32, many: many as u32, reserved: 0, words: [0; WORDS] };
+    for (segment, words) in segments.iter().zip(table.words.chunks_exact_mut(many + 3)) {
+        words[0] = u64::from(table.tiles);
+        words[1] = segment.size as u64;
+        words[2] = segment.one as u64;
+        for (word, address) in words[3..].iter_mut().zip(&segment.many) {
+            *word = *address as u64;
+        }
+        table.tiles += segment.tiles() as u32;
+    }
+    table
+}
+
+// ---- the twins
+
+impl Table {
+    fn segments(&self) -> impl Iterator<Item = (usize, usize, &[u64])> {
+        let words = self.words.chunks_exact(self.many as usize + 3).take(self.segments as usize);
+        words.map(|words| (words[1] as usize, words[2] as usize, &words[3..]))
+    }
+}
+
+unsafe fn spread_twin(table: &Table) {
+    for (size, one, many) in table.segments() {
+        for to in many {
+            unsafe { std::ptr::copy(one as *const u8, *to as usize as *mut u8, size) };
+        }
+    }
+}
+
+unsafe fn add_twin<T: Copy, W: Copy>(table: &Table, widen: fn(T) -> W, add: fn(W, W) -> W, narrow: fn(W) -> T) {
+    for (size, one, many) in table.segments() {
+        for at in (0..size).step_by(size_of::<T>()) {
+            let read = |address: u64| unsafe { ((address as usize + at) as *const T).read_unaligned() };
+            let sum = many[1..].iter().fold(widen(read(many[0])), |sum, next| add(sum, widen(read(*next))));
+            unsafe { ((one + at) as *mut T).write_unaligned(narrow(sum)) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::image::tests::check_kernel;
+    use super::*;
+
+    #[test]
+    fn the_ptx_has_every_kernel() {
+        for kernel in ADD.iter().chain([&SPREAD]) {
+            check_kernel(&FAMILY, kernel.name, size_of::<Table>());
+        }
+    }
+
+    #[test]
+    fn tables_count_tiles() {
+        let segment = |one, size| Segment { one, many: vec![one + 1, one + 2], size };
+        let table = table(&[segment(100, 1), segment(200, TILE), segment(300, TILE + 1), segment(400, 7)]);
+        assert_eq!((table.tiles, table.segments, table.many), (5, 4, 2));
+        assert_eq!(table.words[..10], [0, 1, 100, 101, 102, 1, TILE as u64, 200, 201, 202]);
+        assert_eq!((table.words[10], table.words[15]), (2, 4));
+    }
+
+    #[test]
+    fn halves_are_rounded_once() {
+        let one = [f32_to_f16(2048.0)];
+        let small = [f32_to_f16(1.0)];
+        let mut sum = [0u16];
+        let address = |at: &[u16]| at.as_ptr() as usize;
+        let segment = Segment { one: sum.as_mut_ptr() as usize, many: vec![address(&one), address(&small), address(&small)], size: 2 };
+        unsafe { (adder(Element::F16).twin)(&table(&[segment])) };
+        // Each sum of two would be rounded back to 2048.
+        assert_eq!(f16_to_f32(sum[0]), 2050.0);
+    }
+}
