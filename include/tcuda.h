@@ -117,7 +117,7 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_KERNEL_ATTRIBUTES_INIT {sizeof(tcuda_kernel_attributes_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
-#define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * What a call answers. 0 is success; numbers are never reused.
@@ -1074,11 +1074,14 @@ typedef struct tcuda_sim_live_t {
     uint64_t streams;
     uint64_t events;
     /**
-     * The following are those of the whole machine: address ranges, and pinned memory by cudaHostAlloc and cudaHostRegister.
+     * The following are those of the whole machine: address ranges, pinned memory by cudaHostAlloc and cudaHostRegister, and graphs, as
+     * captured and ready for launches.
      */
     uint64_t reservations;
     uint64_t pinned_blocks;
     uint64_t registered_blocks;
+    uint64_t graphs;
+    uint64_t graph_execs;
 } tcuda_sim_live_t;
 
 #ifdef __cplusplus

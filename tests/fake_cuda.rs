@@ -5,8 +5,9 @@ mod fake;
 
 use fake::*;
 use std::ffi::{CString, c_void};
+use std::path::Path;
 use tcuda::base::{Error, Status};
-use tcuda::runtime::api::{MemPoolAttribute, Place};
+use tcuda::runtime::api::{CaptureStatus, MemPoolAttribute, Place};
 use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation, Table};
 use tcuda::runtime::{self, Runtime, cuda};
 use tcuda::stream::Stream;
@@ -163,6 +164,18 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!(r.best_block(function, 2048, 512).unwrap(), (264, 384));
     r.module_unload(module).unwrap();
 
+    r.begin_capture(STREAM, 2).unwrap();
+    assert_eq!(r.capture_status(STREAM).unwrap(), CaptureStatus::Active(HANDLE));
+    let graph = r.end_capture(STREAM).unwrap();
+    assert_eq!((graph, r.graph_node_count(graph).unwrap()), (OTHER, SIZE));
+    r.graph_dot(graph, Path::new("graph.dot")).unwrap();
+    let exec = r.graph_instantiate(graph).unwrap();
+    assert_eq!(exec, TO);
+    assert!(r.graph_exec_update(exec, graph).unwrap() && !r.graph_exec_update(exec, FROM).unwrap());
+    r.graph_launch(exec, STREAM).unwrap();
+    r.graph_exec_destroy(exec).unwrap();
+    r.graph_destroy(graph).unwrap();
+
     let error = r.malloc(1).unwrap_err();
     assert_eq!((error.status, error.native, error.device), (Status::TCUDA_ERROR_OUT_OF_MEMORY, 2, 1));
     assert_says(&error.message, &["out of memory", "cudaErrorMemoryAllocation", "cudaMalloc"]);
@@ -171,7 +184,8 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     let since = |name: &str| match name {
         "cudaStreamGetId" => 12000,
         "cudaStreamGetDevice" => 12080,
-        _ => 11020,
+        "cudaGraphInstantiateWithFlags" => 11040,
+        _ => 11030,
     };
     let optional = Table::OPTIONAL.iter().filter(|name| r.version >= since(name));
     for name in Table::RUNTIME.iter().chain(optional) {
@@ -453,7 +467,7 @@ fn a_driver_without_virtual_memory() {
 #[test]
 fn a_runtime_without_stream_ordered_memory() {
     let name = "a_runtime_without_stream_ordered_memory";
-    let slots = Table::OPTIONAL.iter().copied().filter(|slot| !slot.starts_with("cudaStream"));
+    let slots = Table::OPTIONAL.iter().copied().filter(|slot| !slot.starts_with("cudaStream") && !slot.starts_with("cudaGraph"));
     for lacks in slots.map(|slot| vec![slot]).chain([vec!["cudaMallocAsync", "cudaMemPoolTrimTo"]]) {
         case(
             name,
@@ -487,6 +501,32 @@ fn a_runtime_without_stream_ordered_memory() {
             },
         );
     }
+}
+
+#[test]
+fn a_runtime_without_graphs_as_they_are_today() {
+    case(
+        "a_runtime_without_graphs_as_they_are_today",
+        |m| {
+            let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=13000"], &["cuStreamGetCaptureInfo_v2", "cuGraphExecUpdate"]);
+            let runtime = runtime_without(11080, &["cudaGraphInstantiateWithFlags", "cudaGraphDebugDotPrint"]);
+            m.with("loader/libcuda.so.1", &old).with("loader/libcudart.so.11.0", &runtime)
+        },
+        || {
+            let r = opened();
+            for (slot, outcome) in [
+                ("cudaGraphInstantiateWithFlags", r.graph_instantiate(OTHER).map(|_| ())),
+                ("cudaGraphDebugDotPrint", r.graph_dot(OTHER, Path::new("graph.dot"))),
+                ("cuStreamGetCaptureInfo_v2", r.capture_status(STREAM).map(|_| ())),
+                ("cuGraphExecUpdate", r.graph_exec_update(TO, OTHER).map(|_| ())),
+            ] {
+                let error = outcome.unwrap_err();
+                assert_eq!(error.status, Status::TCUDA_ERROR_NOT_SUPPORTED);
+                assert_says(&error.message, &[slot, "is not available"]);
+            }
+            r.begin_capture(STREAM, 2).unwrap();
+        },
+    );
 }
 
 #[test]

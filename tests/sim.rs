@@ -181,6 +181,8 @@ fn stream_ordered_memory_goes_by_the_table() {
             "cudaMemPoolGetAttribute" => r.mem_pool_attribute(pool, UsedHigh).map(|_| ()),
             "cudaMemPoolSetAccess" => r.mem_pool_set_access(pool, &[]),
             "cudaMemPoolTrimTo" => r.mem_pool_trim(pool, 0),
+            "cudaGraphInstantiateWithFlags" => r.graph_instantiate(1).map(|_| ()),
+            "cudaGraphDebugDotPrint" => r.graph_dot(1, std::path::Path::new("never")),
             _ => r.address_range(address).map(|_| ()),
         };
         let error = outcome.expect_err(call);

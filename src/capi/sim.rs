@@ -51,13 +51,16 @@ pub struct tcuda_sim_live_t {
     /// Without the default streams.
     pub streams: u64,
     pub events: u64,
-    /// The following are those of the whole machine: address ranges, and pinned memory by cudaHostAlloc and cudaHostRegister.
+    /// The following are those of the whole machine: address ranges, pinned memory by cudaHostAlloc and cudaHostRegister, and graphs, as
+    /// captured and ready for launches.
     pub reservations: u64,
     pub pinned_blocks: u64,
     pub registered_blocks: u64,
+    pub graphs: u64,
+    pub graph_execs: u64,
 }
 unsafe impl Growing for tcuda_sim_live_t {}
-const _: () = assert!(size_of::<tcuda_sim_live_t>() == 88);
+const _: () = assert!(size_of::<tcuda_sim_live_t>() == 104);
 
 fn machine() -> Result<&'static sim::Sim> {
     if process::is_forked() {
@@ -215,6 +218,8 @@ pub unsafe extern "C" fn tcuda_sim_live(live: *mut tcuda_sim_live_t, device: i32
             reservations: found.reservations as u64,
             pinned_blocks: found.pinned_blocks as u64,
             registered_blocks: found.registered_blocks as u64,
+            graphs: found.graphs as u64,
+            graph_execs: found.graph_execs as u64,
         });
         Ok(())
     })

@@ -633,6 +633,9 @@ impl Runtime {
     }
 }
 
+mod graph;
+pub use graph::CaptureStatus;
+
 /// The status of a native code, and what a person can do about it.
 fn classify(code: Code) -> (Status, &'static str) {
     use Status::*;

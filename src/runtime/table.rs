@@ -16,6 +16,11 @@ pub type RawEvent = usize;
 pub type Address = usize;
 /// cudaMemPool_t.
 pub type RawMemPool = usize;
+/// cudaGraph_t, what was captured, and cudaGraphExec_t, what can be launched.
+pub type RawGraph = usize;
+pub type RawGraphExec = usize;
+/// cudaGraphNode_t.
+pub type RawGraphNode = usize;
 /// CUmemGenericAllocationHandle.
 pub type MemHandle = u64;
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
@@ -107,6 +112,12 @@ macro_rules! slots {
                 cudaEventQuery(event: RawEvent);
                 cudaEventSynchronize(event: RawEvent);
                 cudaEventElapsedTime(milliseconds: *mut f32, start: RawEvent, end: RawEvent);
+                cudaStreamBeginCapture(stream: RawStream, mode: i32);
+                cudaStreamEndCapture(stream: RawStream, graph: *mut RawGraph);
+                cudaGraphGetNodes(graph: RawGraph, nodes: *mut RawGraphNode, count: *mut usize);
+                cudaGraphLaunch(exec: RawGraphExec, stream: RawStream);
+                cudaGraphDestroy(graph: RawGraph);
+                cudaGraphExecDestroy(exec: RawGraphExec);
             }
             optional {
                 cudaStreamGetId(stream: RawStream, id: *mut u64);
@@ -119,8 +130,15 @@ macro_rules! slots {
                 cudaMemPoolGetAttribute(pool: RawMemPool, attribute: i32, value: *mut c_void);
                 cudaMemPoolSetAccess(pool: RawMemPool, access: *const MemAccess, count: usize);
                 cudaMemPoolTrimTo(pool: RawMemPool, keep: usize);
+                // Since CUDA 11.4 and 11.3. cudaGraphInstantiate has other arguments in CUDA 11 than later.
+                cudaGraphInstantiateWithFlags(exec: *mut RawGraphExec, graph: RawGraph, flags: u64);
+                cudaGraphDebugDotPrint(graph: RawGraph, path: *const c_char, flags: u32);
             }
             driver {
+                // The driver's, because the runtime's have other arguments in each major version.
+                cuStreamGetCaptureInfo_v2(stream: RawStream, status: *mut i32, id: *mut u64, graph: *mut RawGraph,
+                                          nodes: *mut *const RawGraphNode, count: *mut usize);
+                cuGraphExecUpdate(exec: RawGraphExec, graph: RawGraph, node: *mut RawGraphNode, result: *mut i32);
                 cuMemGetAllocationGranularity(granularity: *mut usize, properties: *const MemAllocationProp, option: i32);
                 cuMemAddressReserve(address: *mut Address, size: usize, alignment: usize, wish: Address, flags: u64);
                 cuMemAddressFree(address: Address, size: usize);
@@ -224,7 +242,9 @@ pub mod code {
     pub const INVALID_CONTEXT: Code = 201;
     pub const ECC_UNCORRECTABLE: Code = 214;
     pub const PEER_ACCESS_UNSUPPORTED: Code = 217;
+    pub const OPERATING_SYSTEM: Code = 304;
     pub const INVALID_HANDLE: Code = 400;
+    pub const ILLEGAL_STATE: Code = 401;
     pub const NOT_FOUND: Code = 500;
     pub const NOT_READY: Code = 600;
     pub const ILLEGAL_ADDRESS: Code = 700;
@@ -237,7 +257,14 @@ pub mod code {
     pub const NOT_SUPPORTED: Code = 801;
     pub const CAPTURE_UNSUPPORTED: Code = 900;
     pub const CAPTURE_INVALIDATED: Code = 901;
+    pub const CAPTURE_MERGE: Code = 902;
+    pub const CAPTURE_UNMATCHED: Code = 903;
+    pub const CAPTURE_UNJOINED: Code = 904;
+    pub const CAPTURE_ISOLATION: Code = 905;
+    pub const CAPTURE_IMPLICIT: Code = 906;
     pub const CAPTURED_EVENT: Code = 907;
+    pub const CAPTURE_WRONG_THREAD: Code = 908;
+    pub const GRAPH_EXEC_UPDATE_FAILURE: Code = 910;
     /// What a driver answers for an event that was destroyed; no loss of the device.
     pub const CONTEXT_IS_DESTROYED: Code = 709;
     pub const TOO_MANY_PEERS: Code = 711;

@@ -118,3 +118,16 @@ int cuOccupancyMaxPotentialBlockSize(int *grid, int *block, void *function, size
     NEEDS_CONTEXT;
     GIVE(function == OTHER && !shared_of_block && shared == 2048 && limit == 512, (*grid = 264, *block = 384));
 }
+int cuStreamGetCaptureInfo_v2(stream_t stream, int *status, unsigned long long *id, void **graph, const void ***nodes, size_t *count) {
+    NEEDS_CONTEXT;
+    GIVE(stream == STREAM && !graph && !nodes && !count, (*status = 1, *id = 0x123456789abcdefULL));
+}
+/* FROM: a graph that differs in more than arguments. */
+int cuGraphExecUpdate(void *exec, void *graph, void **node, int *result) {
+    NEEDS_CONTEXT;
+    note(__func__);
+    if (exec != TO || (graph != OTHER && graph != FROM)) return 1;
+    *node = 0;
+    *result = graph == OTHER ? 0 : 2;
+    return graph == OTHER ? 0 : 910;
+}

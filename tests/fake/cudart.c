@@ -183,6 +183,18 @@ int cudaMemPoolSetAccess(void *pool, const access_t *access, size_t count) {
           access[1].location_id == 1 && access[1].flags == 1);
 }
 int cudaMemPoolTrimTo(void *pool, size_t keep) { CHECK(pool == OTHER && keep == SIZE); }
+int cudaStreamBeginCapture(stream_t stream, int mode) { CHECK(stream == STREAM && mode == 2); }
+int cudaStreamEndCapture(stream_t stream, void **graph) { GIVE(stream == STREAM, *graph = OTHER); }
+int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { GIVE(graph == OTHER && !nodes, *count = SIZE); }
+int cudaGraphLaunch(void *exec, stream_t stream) { CHECK(exec == TO && stream == STREAM); }
+int cudaGraphDestroy(void *graph) { CHECK(graph == OTHER); }
+int cudaGraphExecDestroy(void *exec) { CHECK(exec == TO); }
+int cudaGraphInstantiateWithFlags(void **exec, void *graph, unsigned long long flags) {
+    GIVE(graph == OTHER && flags == (VERSION < 12000 ? 1 : 9), *exec = TO);
+}
+int cudaGraphDebugDotPrint(void *graph, const char *path, unsigned flags) {
+    CHECK(graph == OTHER && !strcmp(path, "graph.dot") && flags == 1);
+}
 
 const char *cudaGetErrorName(int code) {
     note(__func__);

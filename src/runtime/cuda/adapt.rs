@@ -3,7 +3,7 @@
 //! Most slots have one symbol and one meaning in all of them and are bound as they are. `cudaGetDeviceProperties` and
 //! `cudaPointerGetAttributes` fill structs that grew; their callers pass an oversized buffer and read the prefix that never moved.
 
-use crate::runtime::table::{Address, Code, RawStream, Table, code};
+use crate::runtime::table::{Address, Code, RawGraph, RawGraphExec, RawStream, Table, code};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -52,6 +52,9 @@ macro_rules! bind_context_first {
 }
 
 bind_context_first! {
+    cuStreamGetCaptureInfo_v2(stream: RawStream, status: *mut i32, id: *mut u64, graph: *mut RawGraph, nodes: *mut *const usize,
+                              count: *mut usize);
+    cuGraphExecUpdate(exec: RawGraphExec, graph: RawGraph, node: *mut usize, result: *mut i32);
     cuMemGetAddressRange_v2(base: *mut Address, size: *mut usize, address: Address);
     cuStreamGetCtx(stream: RawStream, context: *mut usize);
     cuModuleLoadData(module: *mut usize, image: *const c_void);

@@ -15,6 +15,9 @@ use std::ffi::{c_char, c_void};
 struct Address;
 struct RawStream;
 struct RawEvent;
+struct RawGraph;
+struct RawGraphExec;
+struct RawGraphNode;
 
 /// An argument of this type may be passed where CUDA wants a `T`.
 trait PassesFor<T>: Sized {
@@ -33,6 +36,9 @@ impl PassesFor<*mut c_void> for Address {}
 impl PassesFor<*const c_void> for Address {}
 impl PassesFor<s::cudaStream_t> for RawStream {}
 impl PassesFor<s::cudaEvent_t> for RawEvent {}
+impl PassesFor<s::cudaGraph_t> for RawGraph {}
+impl PassesFor<s::cudaGraphExec_t> for RawGraphExec {}
+impl PassesFor<s::cudaGraphNode_t> for RawGraphNode {}
 impl PassesFor<s::cudaHostFn_t> for HostFn {}
 impl<A: PassesFor<B>, B> PassesFor<*mut B> for *mut A {}
 // Enums are i32 in the table.

@@ -95,7 +95,7 @@ pub fn prepare<A>(runtime: &Runtime, device: i32, kernel: &'static Kernel<A>) ->
 ///
 /// # Safety
 /// `arguments` describe memory that the kernel may touch when the stream comes to it; `accesses` is all of it.
-pub unsafe fn launch<A: Copy + Send + 'static>(
+pub unsafe fn launch<A: Copy + Send + Sync + 'static>(
     runtime: &'static Runtime,
     device: i32,
     stream: RawStream,

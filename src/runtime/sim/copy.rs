@@ -65,7 +65,7 @@ impl Sim {
     /// `blocks`: as cudaMemcpy, which returns when the host may go on; otherwise as cudaMemcpyAsync.
     pub fn copy(&'static self, rows: Rows, kind: i32, raw: RawStream, blocks: bool) -> Result<(), Code> {
         let said = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind)).ok_or(21)?;
-        let (stream, device) = self.stream(raw)?;
+        let (stream, device) = self.stream_for_work(raw)?;
         if rows.width > rows.to_pitch || rows.width > rows.from_pitch {
             return Err(12);
         }
@@ -82,12 +82,18 @@ impl Sim {
                 return Err(code::INVALID_VALUE);
             }
         }
+        let pageable = source == Place::Pageable || target == Place::Pageable;
+        if pageable {
+            // A graph would read or write it at a time when it may be gone.
+            self.scheduler.line().state.refuse_captured(stream)?;
+        }
         let on_host = |place| !matches!(place, Place::Device(_));
         let work = move |sim: &'static Sim| sim.run_copy(rows, source, target, device);
         let waits = target == Place::Pageable
             || (on_host(source) && on_host(target))
             || (blocks && (source == Place::Pinned || target == Place::Pinned))
             || self.options.launch_blocking;
+        let Some(work) = self.keep(stream, "MEMCPY", work)? else { return Ok(()) };
         let point = match self.try_now(stream, device, work) {
             Now::Done(_) => None,
             Now::Later(_) if source == Place::Pageable && !waits && rows.width.saturating_mul(rows.height) <= STAGED => {
@@ -151,7 +157,7 @@ impl Sim {
     }
 
     pub fn fill(&'static self, address: Address, value: i32, size: usize, raw: RawStream, blocks: bool) -> Result<(), Code> {
-        let (stream, device) = self.stream(raw)?;
+        let (stream, device) = self.stream_for_work(raw)?;
         if size == 0 {
             return Ok(());
         }
@@ -160,12 +166,13 @@ impl Sim {
         if found.place == Place::Pageable || (!found.ours && found.place != Place::Device(device)) {
             return Err(code::INVALID_VALUE);
         }
-        let point = self.submit(stream, device, move |sim| {
+        let point = self.submit(stream, device, "MEMSET", move |sim| {
             sim.memory.touch(&[span], By::Kernel(device), size <= BRIEF, || unsafe {
                 std::ptr::write_bytes(address as *mut u8, value as u8, size);
             })
         })?;
         // Of memory on a device even cudaMemset does not wait for the end.
+        let Some(point) = point else { return Ok(()) };
         let waits = self.options.launch_blocking || (blocks && found.place == Place::Pinned);
         if waits {
             self.wait_for(&[point]);

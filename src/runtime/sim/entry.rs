@@ -2,6 +2,7 @@
 #![allow(non_snake_case)]
 
 use super::super::table::*;
+use super::capture::Action;
 use super::copy::Rows;
 use super::device::PRIORITIES;
 use super::fault::Slot;
@@ -9,6 +10,9 @@ use super::mem_pool;
 use super::stream::{self, Work};
 use super::{Sim, VERSION, errors, global, thread};
 use std::ffi::{c_char, c_void};
+
+mod graph;
+pub use graph::*;
 
 /// One call of a slot: counted, refused where it must be, with CUDA's last error kept.
 fn call(slot: Slot, body: impl FnOnce(&'static Sim) -> Result<(), Code>) -> Code {
@@ -92,6 +96,7 @@ pub unsafe extern "C" fn cudaSetDevice(device: i32) -> Code {
 pub unsafe extern "C" fn cudaDeviceSynchronize() -> Code {
     call(Slot::cudaDeviceSynchronize, |sim| {
         let device = sim.current()?;
+        sim.scheduler.line().state.refuse_captured_device(device)?;
         sim.synchronize_device(device);
         sim.devices[device].check()
     })
@@ -280,18 +285,19 @@ pub unsafe extern "C" fn cudaStreamCreateWithPriority(stream: *mut RawStream, fl
 pub unsafe extern "C" fn cudaStreamDestroy(stream: RawStream) -> Code {
     call(Slot::cudaStreamDestroy, |sim| {
         let id = stream::stream_id(stream).ok_or(code::INVALID_HANDLE)?;
-        let mut line = sim.scheduler.line();
+        let line = sim.scheduler.line();
         let known = line.state.stream(id).filter(|stream| stream.counted).ok_or(code::INVALID_HANDLE)?;
         let device = known.device;
-        line.state.destroy_stream(id);
         drop(line);
+        sim.retire_stream(id);
         sim.devices[device].check()
     })
 }
 
 pub unsafe extern "C" fn cudaStreamSynchronize(stream: RawStream) -> Code {
     call(Slot::cudaStreamSynchronize, |sim| {
-        let (id, device) = sim.stream(stream)?;
+        let (id, device) = sim.stream_for_work(stream)?;
+        sim.scheduler.line().state.refuse_captured(id)?;
         sim.synchronize_stream(id);
         sim.devices[device].check()
     })
@@ -299,7 +305,8 @@ pub unsafe extern "C" fn cudaStreamSynchronize(stream: RawStream) -> Code {
 
 pub unsafe extern "C" fn cudaStreamQuery(stream: RawStream) -> Code {
     call(Slot::cudaStreamQuery, |sim| {
-        let (id, device) = sim.stream(stream)?;
+        let (id, device) = sim.stream_for_work(stream)?;
+        sim.scheduler.line().state.refuse_captured(id)?;
         let done = sim.stream_is_done(id);
         sim.devices[device].check()?;
         if done { Ok(()) } else { Err(code::NOT_READY) }
@@ -336,26 +343,13 @@ pub unsafe extern "C" fn cudaStreamGetDevice(stream: RawStream, device: *mut i32
     of_stream(Slot::cudaStreamGetDevice, stream, device, |_, stream| stream.device as i32)
 }
 
-pub unsafe extern "C" fn cudaStreamIsCapturing(stream: RawStream, status: *mut i32) -> Code {
-    const NONE: i32 = 0;
-    of_stream(Slot::cudaStreamIsCapturing, stream, status, |_, _| NONE)
-}
-
-pub unsafe extern "C" fn cudaThreadExchangeStreamCaptureMode(mode: *mut i32) -> Code {
-    call(Slot::cudaThreadExchangeStreamCaptureMode, |_| {
-        check(mode)?;
-        let wanted = unsafe { *mode };
-        if !(0..=2).contains(&wanted) {
-            return Err(code::INVALID_VALUE);
-        }
-        put(mode, thread::exchange_capture_mode(wanted))
-    })
-}
-
 /// Always on a thread of the simulation: the caller may hold locks that the function takes.
 pub unsafe extern "C" fn cudaLaunchHostFunc(stream: RawStream, function: HostFn, data: *mut c_void) -> Code {
     call(Slot::cudaLaunchHostFunc, |sim| {
-        let (id, _) = sim.stream(stream)?;
+        let (id, _) = sim.stream_for_work(stream)?;
+        if sim.keep_action(id, "HOST", || Action::Host { function, data: data as usize })? {
+            return Ok(());
+        }
         sim.enqueue(id, Work::Host { function, data: data as usize }, Vec::new()).map(|_| ())
     })
 }

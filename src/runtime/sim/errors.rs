@@ -57,12 +57,15 @@ const LIST: &[Entry] = &[
     (802, c"cudaErrorSystemNotReady", c"system not yet initialized"),
     (900, c"cudaErrorStreamCaptureUnsupported", c"operation not permitted when stream is capturing"),
     (901, c"cudaErrorStreamCaptureInvalidated", c"operation failed due to a previous error during capture"),
+    (902, c"cudaErrorStreamCaptureMerge", c"operation would cause a merge of separate capture sequences"),
+    (903, c"cudaErrorStreamCaptureUnmatched", c"capture was not initiated in this stream"),
     (904, c"cudaErrorStreamCaptureUnjoined", c"capturing stream has unjoined work"),
     (905, c"cudaErrorStreamCaptureIsolation", c"dependency created on uncaptured work in another stream"),
     (906, c"cudaErrorStreamCaptureImplicit", c"operation would make the legacy stream depend on a capturing blocking stream"),
     (907, c"cudaErrorCapturedEvent", c"operation not permitted on an event last recorded in a capturing stream"),
     (908, c"cudaErrorStreamCaptureWrongThread", c"attempt to terminate a thread-local capture sequence from another thread"),
     (909, c"cudaErrorTimeout", c"wait operation timed out"),
+    (910, c"cudaErrorGraphExecUpdateFailure", c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"),
     (999, c"cudaErrorUnknown", c"unknown error"),
 ];
 

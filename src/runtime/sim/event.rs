@@ -12,6 +12,8 @@ pub struct Event {
     pub version: u64,
     /// Where it was recorded last.
     point: Option<Point>,
+    /// It was recorded last in a capture: its number, and the nodes before.
+    captured: Option<(u64, Vec<usize>)>,
     pub at: Option<Instant>,
 }
 
@@ -29,7 +31,7 @@ impl Sim {
         }
         let mut line = self.scheduler.line();
         let id = line.state.next_id();
-        line.state.events.insert(id, Event { device, flags, version: 0, point: None, at: None });
+        line.state.events.insert(id, Event { device, flags, version: 0, point: None, captured: None, at: None });
         Ok(stream::event_handle(id))
     }
 
@@ -42,11 +44,17 @@ impl Sim {
 
     pub fn record_event(&'static self, event: RawEvent, raw: RawStream) -> Result<(), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
-        let (stream, device) = self.stream(raw)?;
+        let (stream, device) = self.stream_for_work(raw)?;
         let mut line = self.scheduler.line();
-        let mark = line.state.events.get_mut(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
+        line.state.events.get(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
+        let captured = line.state.captured_point(stream)?;
+        let mark = line.state.events.get_mut(&id).ok_or(code::INVALID_HANDLE)?;
+        (mark.captured, mark.point) = (captured, None);
         mark.version += 1;
         mark.at = None;
+        if mark.captured.is_some() {
+            return Ok(());
+        }
         let version = mark.version;
         let now = Instant::now();
         let point = line.state.push(stream, Work::Record { event: id, version }, Vec::new(), now).ok_or(code::INVALID_HANDLE)?;
@@ -59,13 +67,20 @@ impl Sim {
     /// The stream's later work waits for the event as it was recorded last; never recorded is no wait.
     pub fn wait_event(&'static self, raw: RawStream, event: RawEvent, flags: u32) -> Result<(), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
-        let (stream, _) = self.stream(raw)?;
+        let (stream, _) = self.stream_for_work(raw)?;
         if flags != 0 {
             return Err(code::INVALID_VALUE);
         }
         let mut line = self.scheduler.line();
-        let (device, point) = line.state.events.get(&id).map(|mark| (mark.device, mark.point)).ok_or(code::INVALID_HANDLE)?;
+        let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
+        let (device, point, captured) = (mark.device, mark.point, mark.captured.clone());
         self.devices[device].check()?;
+        if let Some(captured) = captured {
+            return line.state.join(stream, captured);
+        }
+        if point.is_some() {
+            line.state.refuse_isolated(stream)?;
+        }
         let pending = point.filter(|point| !line.state.has_reached(*point));
         if let Some(point) = pending {
             line.state.push(stream, Work::Nothing, vec![point], Instant::now()).ok_or(code::INVALID_HANDLE)?;
@@ -77,9 +92,12 @@ impl Sim {
     /// Its device, and where it is still to come; None: complete.
     fn pending(&'static self, event: RawEvent) -> Result<(usize, Option<Point>), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
-        let line = self.scheduler.line();
+        let mut line = self.scheduler.line();
         let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
         self.devices[mark.device].check()?;
+        if let Some((capture, _)) = mark.captured {
+            return Err(line.state.refuse_captured_event(capture));
+        }
         Ok((mark.device, mark.point.filter(|point| !line.state.has_reached(*point))))
     }
 

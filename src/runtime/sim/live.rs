@@ -13,6 +13,9 @@ pub struct Live {
     pub mappings: usize,
     pub streams: usize,
     pub events: usize,
+    /// Captured and instantiated ones, of the whole machine, whatever device was asked for.
+    pub graphs: usize,
+    pub graph_execs: usize,
     /// Of the whole machine, whatever device was asked for.
     pub reservations: usize,
     pub pinned_blocks: usize,
@@ -28,6 +31,10 @@ impl Sim {
         let (pinned_blocks, registered_blocks) = self.memory.pinned();
         let reservations = self.memory.reservations();
         let mut live = Live { pinned_blocks, registered_blocks, reservations, ..Live::default() };
+        {
+            let line = self.scheduler.line();
+            (live.graphs, live.graph_execs) = (line.state.graphs.len(), line.state.execs.len());
+        }
         for device in devices {
             let (block_bytes, blocks) = self.memory.blocks_of(device);
             let (handle_bytes, handles, mappings) = self.memory.handles_of(device);

@@ -279,13 +279,14 @@ impl Sim {
 
     /// From the pool of the stream's device, whichever is current.
     pub fn malloc_async(&'static self, size: usize, raw: RawStream) -> Result<Address, Code> {
-        let (stream, device) = self.stream(raw)?;
+        let (stream, device) = self.stream_for_work(raw)?;
+        self.scheduler.line().state.refuse_captured(stream)?;
         if size == 0 {
             return Ok(0);
         }
         let follows = self.scheduler.line().state.follows(stream);
         let (address, freed_at) = self.memory.malloc_ordered(device, size, stream, &follows)?;
-        match self.submit(stream, device, move |sim| sim.memory.arrive(address, size)) {
+        match self.submit(stream, device, "MEM_ALLOC", move |sim| sim.memory.arrive(address, size)) {
             Ok(_) => Ok(address),
             Err(code) => {
                 self.memory.undo_malloc(address, freed_at);
@@ -296,11 +297,12 @@ impl Sim {
 
     /// Also memory of cudaMalloc, which goes back to the device when the stream comes to the free.
     pub fn free_async(&'static self, address: Address, raw: RawStream) -> Result<(), Code> {
-        let (stream, device) = self.stream(raw)?;
+        let (stream, device) = self.stream_for_work(raw)?;
+        self.scheduler.line().state.refuse_captured(stream)?;
         let ordered = self.memory.free_ordered(address)?;
-        match self.submit(stream, device, move |sim| sim.memory.leave(address)) {
+        match self.submit(stream, device, "MEM_FREE", move |sim| sim.memory.leave(address)) {
             Ok(freed_at) => {
-                if ordered {
+                if let (true, Some(freed_at)) = (ordered, freed_at) {
                     self.memory.keep(address, freed_at);
                 }
                 Ok(())

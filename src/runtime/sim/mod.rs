@@ -8,16 +8,17 @@
 //! ```text
 //! entry       the table's functions           launch      twins of tcuda's kernels
 //! copy  event  scheduler                      fault       faults and counts
-//! stream      queues of work                  thread      what each thread has
+//! capture  graph                              thread      what each thread has
+//! stream      queues of work
 //! memory vmm host small peer mem_pool         device      what it looks like
 //! os          pages                           shuffle     the seeded order
 //! compiler    of run-time sources, by the host's C++ compiler
 //! ```
 //!
 //! Without a seed an idle stream does its work at once on the calling thread, except host functions. Work that has to wait, and all work
-//! under a seed, is done by threads. Capture and IPC have their place in `stream` (a stream that captures keeps its work instead of
-//! doing it) and in `vmm` (physical memory is a file); `cudaStreamIsCapturing` answers none.
+//! under a seed, is done by threads; so are launches of graphs. IPC has its place in `vmm` (physical memory is a file).
 
+mod capture;
 pub mod compiler;
 mod copy;
 mod device;
@@ -25,6 +26,7 @@ mod entry;
 mod errors;
 mod event;
 mod fault;
+mod graph;
 mod host;
 mod live;
 mod mem_pool;
@@ -49,6 +51,7 @@ use super::kernels::Access;
 use super::select;
 use super::table::{Address, Code, RawStream, Table, code, slots};
 use crate::base::{Error, Result, Status};
+use capture::Action;
 use device::Device;
 use fault::{Faults, Slot};
 use memory::{By, Memory, Span};
@@ -132,8 +135,8 @@ pub fn machine() -> Result<&'static Sim> {
     })
 }
 
-/// Enqueues host work that stands for a kernel, on a stream of the current device. It may touch `accesses` and nothing else.
-pub fn launch(stream: RawStream, work: impl FnOnce() + Send + 'static, accesses: &[Access]) -> Result<()> {
+/// Enqueues host work that stands for a kernel, once or in each replay of a graph, on a stream of the current device. It may touch `accesses` and nothing else.
+pub fn launch(stream: RawStream, work: impl Fn() + Send + Sync + 'static, accesses: &[Access]) -> Result<()> {
     let runtime = select::runtime()?;
     let spans = accesses.iter().map(|access| Span { address: access.address, size: access.size, write: access.write }).collect();
     let sim = machine()?;
@@ -171,7 +174,8 @@ impl Sim {
 
     /// One call of a slot: counted, refused where it must be, with CUDA's last error kept.
     fn call(&'static self, slot: Slot, body: impl FnOnce(&'static Sim) -> Result<(), Code>) -> Code {
-        let outcome = thread::enter(self).and_then(|()| self.faults.pass(slot)).and_then(|()| body(self));
+        let outcome =
+            thread::enter(self).and_then(|()| self.faults.pass(slot)).and_then(|()| self.pass_captures(slot)).and_then(|()| body(self));
         let code = outcome.err().unwrap_or(code::SUCCESS);
         if code != code::SUCCESS && !slot.is_driver() {
             thread::set_last(code);
@@ -206,17 +210,19 @@ impl Sim {
         self.current().map(|_| ())
     }
 
-    fn launch(&'static self, raw: RawStream, work: impl FnOnce() + Send + 'static, spans: Vec<Span>) -> Result<(), Code> {
+    fn launch(&'static self, raw: RawStream, work: impl Fn() + Send + Sync + 'static, spans: Vec<Span>) -> Result<(), Code> {
         let current = self.current()?;
-        let (stream, device) = self.stream(raw)?;
+        let (stream, device) = self.stream_for_work(raw)?;
         if device != current {
             return Err(code::INVALID_HANDLE);
         }
         let stale = self.memory.was_freed(&spans);
-        let point = self.submit(stream, device, move |sim| {
-            if stale { Err(code::ILLEGAL_ADDRESS) } else { sim.memory.touch(&spans, By::Kernel(device), false, work) }
+        let point = self.submit(stream, device, "KERNEL", move |sim| {
+            if stale { Err(code::ILLEGAL_ADDRESS) } else { sim.memory.touch(&spans, By::Kernel(device), false, &work) }
         })?;
-        if self.options.launch_blocking {
+        if self.options.launch_blocking
+            && let Some(point) = point
+        {
             self.wait_for(&[point]);
             self.devices[device].check()?;
         }
@@ -227,8 +233,11 @@ impl Sim {
     pub fn delay(&'static self, raw: RawStream, duration: Duration) -> Code {
         let enqueue = || {
             thread::enter(self)?;
-            let (stream, _) = self.stream(raw)?;
-            self.enqueue(stream, Work::Delay(duration), Vec::new())
+            let (stream, _) = self.stream_for_work(raw)?;
+            if self.keep_action(stream, "DELAY", || Action::Delay(duration))? {
+                return Ok(());
+            }
+            self.enqueue(stream, Work::Delay(duration), Vec::new()).map(|_| ())
         };
         enqueue().err().unwrap_or(code::SUCCESS)
     }

@@ -2,10 +2,16 @@
 
 use super::super::table::{Code, RawStream, code};
 use super::Sim;
+use super::capture::Action;
 use super::stream::{self, Job, Point, State, Work};
 use super::thread;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Release},
+};
 use std::time::{Duration, Instant};
 
 pub struct Scheduler {
@@ -14,6 +20,8 @@ pub struct Scheduler {
     work: Condvar,
     /// For the host's threads that synchronise: something was finished.
     done: Condvar,
+    /// How many captures are under way, for those who have no lock yet.
+    pub captures: AtomicUsize,
 }
 
 pub(super) struct Line {
@@ -34,7 +42,7 @@ const IDLE: Duration = Duration::from_millis(500);
 impl Scheduler {
     pub fn new(devices: usize, seed: Option<u64>) -> Scheduler {
         let line = Line { state: State::new(devices, seed), workers: 0, at_work: 0, waiting_hosts: 0, hold: None };
-        Scheduler { line: Mutex::new(line), work: Condvar::new(), done: Condvar::new() }
+        Scheduler { line: Mutex::new(line), work: Condvar::new(), done: Condvar::new(), captures: AtomicUsize::new(0) }
     }
 
     pub(super) fn line(&self) -> MutexGuard<'_, Line> {
@@ -64,15 +72,40 @@ impl Sim {
         Now::Done(point)
     }
 
-    /// At once, or when its turn comes.
-    pub(super) fn submit<F>(&'static self, stream: u64, device: usize, task: F) -> Result<Point, Code>
+    /// At once, or when its turn comes. None: the stream is being captured, and the work is a node, called `kind`.
+    pub(super) fn submit<F>(&'static self, stream: u64, device: usize, kind: &'static str, task: F) -> Result<Option<Point>, Code>
     where
-        F: FnOnce(&'static Sim) -> Result<(), Code> + Send + 'static,
+        F: Fn(&'static Sim) -> Result<(), Code> + Send + Sync + 'static,
     {
+        let Some(task) = self.keep(stream, kind, task)? else { return Ok(None) };
         match self.try_now(stream, device, task) {
-            Now::Done(point) => Ok(point),
-            Now::Later(task) => self.enqueue(stream, Work::Task(Box::new(task)), Vec::new()),
+            Now::Done(point) => Ok(Some(point)),
+            Now::Later(task) => self.enqueue(stream, Work::Task(Box::new(task)), Vec::new()).map(Some),
         }
+    }
+
+    /// The work again, unless a capture took it.
+    pub(super) fn keep<F>(&'static self, stream: u64, kind: &'static str, task: F) -> Result<Option<F>, Code>
+    where
+        F: Fn(&'static Sim) -> Result<(), Code> + Send + Sync + 'static,
+    {
+        if self.scheduler.captures.load(Acquire) == 0 {
+            return Ok(Some(task));
+        }
+        let state = &mut self.scheduler.line().state;
+        if state.capture_of(stream).is_none() {
+            return Ok(Some(task));
+        }
+        state.keep(stream, kind, || Action::Task(Arc::new(task)))?;
+        Ok(None)
+    }
+
+    /// False: the stream is not being captured.
+    pub(super) fn keep_action(&'static self, stream: u64, kind: &'static str, action: impl FnOnce() -> Action) -> Result<bool, Code> {
+        if self.scheduler.captures.load(Acquire) == 0 {
+            return Ok(false);
+        }
+        self.scheduler.line().state.keep(stream, kind, action)
     }
 
     pub(super) fn enqueue(&'static self, stream: u64, work: Work, after: Vec<Point>) -> Result<Point, Code> {
@@ -83,7 +116,7 @@ impl Sim {
     }
 
     /// After anything that may have let streams go on.
-    fn went_on(&'static self, line: &mut Line) {
+    pub(super) fn went_on(&'static self, line: &mut Line) {
         if line.waiting_hosts > 0 {
             self.scheduler.done.notify_all();
         }
@@ -224,7 +257,9 @@ impl Sim {
     }
 
     pub(super) fn retire_stream(&self, id: u64) {
-        self.scheduler.line().state.destroy_stream(id);
+        let mut line = self.scheduler.line();
+        line.state.destroy_stream(id);
+        self.scheduler.captures.store(line.state.captures.len(), Release);
     }
 
     pub fn stream_is_done(&'static self, id: u64) -> bool {

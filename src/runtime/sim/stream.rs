@@ -2,10 +2,13 @@
 
 use super::super::table::{Code, HostFn, RawEvent, RawStream};
 use super::Sim;
+use super::capture::{Capture, Node};
 use super::event::Event;
+use super::graph::Exec;
 use super::shuffle::Shuffle;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub type Task = Box<dyn FnOnce(&'static Sim) -> Result<(), Code> + Send>;
@@ -62,7 +65,10 @@ const NON_BLOCKING: u32 = 1;
 pub struct State {
     pub streams: HashMap<u64, Stream>,
     pub events: HashMap<u64, Event>,
-    /// Of streams and of events; never used again, so that a stale handle is always seen.
+    pub captures: BTreeMap<u64, Capture>,
+    pub graphs: HashMap<u64, Arc<[Node]>>,
+    pub execs: HashMap<u64, Exec>,
+    /// Of all of these; never used again, so that a stale handle is always seen.
     next: u64,
     /// Each device's legacy default stream.
     pub legacy: Vec<u64>,
@@ -98,7 +104,7 @@ pub fn event_handle(id: u64) -> RawEvent {
     EVENTS + id as usize * STEP
 }
 
-fn id_of(handle: usize, base: usize) -> Option<u64> {
+pub fn id_of(handle: usize, base: usize) -> Option<u64> {
     let distance = handle.checked_sub(base).filter(|distance| *distance < EVENTS - STREAMS)?;
     distance.is_multiple_of(STEP).then_some((distance / STEP) as u64)
 }
@@ -116,7 +122,7 @@ impl Stream {
         self.completed == self.submitted
     }
 
-    fn is_blocking(&self) -> bool {
+    pub fn is_blocking(&self) -> bool {
         self.flags & NON_BLOCKING == 0
     }
 }
@@ -126,6 +132,9 @@ impl State {
         let mut state = State {
             streams: HashMap::new(),
             events: HashMap::new(),
+            captures: BTreeMap::new(),
+            graphs: HashMap::new(),
+            execs: HashMap::new(),
             next: 1,
             legacy: Vec::new(),
             busy: vec![Vec::new(); devices],
@@ -172,6 +181,7 @@ impl State {
 
     /// Its work goes on; the stream is gone when that is done.
     pub fn destroy_stream(&mut self, id: u64) {
+        self.drop_captures_of(id);
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.destroyed = true;
             if stream.is_idle() {

@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
+mod graph;
 mod ordered;
 
 /// A machine with the table's functions that tests need, as values.
@@ -113,7 +114,7 @@ impl Machine {
         })
     }
 
-    fn launch(self, stream: RawStream, spans: Vec<Span>, work: impl FnOnce() + Send + 'static) -> Result<(), Code> {
+    fn launch(self, stream: RawStream, spans: Vec<Span>, work: impl Fn() + Send + Sync + 'static) -> Result<(), Code> {
         self.call(|sim| sim.launch(stream, work, spans))
     }
 

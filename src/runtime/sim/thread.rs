@@ -4,6 +4,7 @@ use super::super::table::{Code, code};
 use super::Sim;
 use crate::base::process;
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 struct Thread {
     /// The simulation that the rest belongs to; each starts anew.
@@ -11,6 +12,8 @@ struct Thread {
     device: Cell<usize>,
     last: Cell<Code>,
     capture_mode: Cell<i32>,
+    /// 0 until it is asked for.
+    number: Cell<u64>,
     in_host_function: Cell<bool>,
 }
 
@@ -39,6 +42,7 @@ thread_local! {
             device: Cell::new(0),
             last: Cell::new(0),
             capture_mode: Cell::new(0),
+            number: Cell::new(0),
             in_host_function: Cell::new(false),
         }
     };
@@ -89,6 +93,21 @@ pub fn last() -> Code {
 /// Returns the previous mode.
 pub fn exchange_capture_mode(mode: i32) -> i32 {
     THREAD.with(|thread| thread.capture_mode.replace(mode))
+}
+
+pub fn capture_mode() -> i32 {
+    THREAD.with(|thread| thread.capture_mode.get())
+}
+
+/// Of no other thread, not even of one that ended.
+pub fn number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    THREAD.with(|thread| {
+        if thread.number.get() == 0 {
+            thread.number.set(LAST.fetch_add(1, Relaxed) + 1);
+        }
+        thread.number.get()
+    })
 }
 
 /// CUDA's functions are refused on this thread while `work` runs.
