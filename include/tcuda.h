@@ -77,6 +77,13 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_PAUSE_DROP (0)
 #define TCUDA_PAUSE_KEEP (1)
 
+/* Flags of tcuda_graph_create, and modes of tcuda_graph_capture_begin, CUDA's. */
+#define TCUDA_GRAPH_KEEP (1u)
+#define TCUDA_GRAPH_DEBUG (2u)
+#define TCUDA_CAPTURE_GLOBAL (0)
+#define TCUDA_CAPTURE_THREAD_LOCAL (1)
+#define TCUDA_CAPTURE_RELAXED (2)
+
 /* What a generator draws like: torch on its own device, torch on a device with these numbers, or the same on every device. */
 #define TCUDA_GEOMETRY_DEVICE (0)
 #define TCUDA_GEOMETRY_NAMED (1)
@@ -257,6 +264,11 @@ typedef int32_t tcuda_tensor_origin_t;
  * Only ever a pointer to it.
  */
 typedef struct tcuda_generator tcuda_generator;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_graph tcuda_graph;
 
 /**
  * Only ever a pointer to it.
@@ -894,6 +906,19 @@ typedef struct tcuda_philox_state_t {
      */
     int32_t reserved;
 } tcuda_philox_state_t;
+
+/**
+ * A graph. Not a pointer to anything.
+ */
+typedef struct tcuda_graph *tcuda_graph_t;
+
+/**
+ * A graph pool's name, torch's pair: (n, 0) was made for a graph, (0, n) is of tcuda_graph_pool_handle. All zero: a pool of the graph's own.
+ */
+typedef struct tcuda_pool_id_t {
+    uint64_t first;
+    uint64_t second;
+} tcuda_pool_id_t;
 
 /**
  * A compiled function. Not a pointer to anything.
@@ -1707,8 +1732,8 @@ tcuda_status_t tcuda_memory_check_poison(uint64_t *count, int32_t device);
  * and joined again. It belongs to no device and no stream, and any thread may free any block.
  * The host writes this memory as soon as it has it. So a block that streams use is given out again only when each of them is past what it
  * had got until the free, and that holds for the stream that used it last too (device memory can go back to its own stream at once).
- * tcuda's copies and tensors note their use by themselves; everything else is made known with tcuda_host_record_stream. A use by a stream
- * that is being captured lasts until the capture ends; what a graph is to use again has to stay allocated.
+ * tcuda's copies and tensors note their use by themselves; everything else is made known with tcuda_host_record_stream. What a graph
+ * uses lasts until it is reset; a use by a stream that another library captures until that capture ends: it has to stay allocated.
  * Options of TCUDA_ALLOC_CONF begin with `pinned_`; docs/PINNED.md has them.
  */
 
@@ -2633,6 +2658,136 @@ tcuda_status_t tcuda_random_geometric(const tcuda_tensor_t *out, double p, tcuda
  * @param out of one dimension, and any real type that holds all the numbers.
  */
 tcuda_status_t tcuda_random_permutation(const tcuda_tensor_t *out, tcuda_generator_t generator, tcuda_stream_t stream);
+
+/* ==== Graphs ==================================================================================================================
+ * What streams are given is captured once, and replayed many times at the cost of one call (torch.cuda.CUDAGraph). From
+ * tcuda_graph_capture_begin to tcuda_graph_capture_end nothing of it is done. Streams that wait for an event of the captured stream take
+ * part, and have to be waited for by it before the end. A replay does the same to the same addresses, so what the graph reads has to be
+ * there, and what it writes is there until the next replay.
+ * Memory that is allocated on these streams meanwhile comes from the graph's private pool, which stays as it is for as long as a graph uses it;
+ * graphs may share one, and are then replayed one after the other, in the order in which they were captured where one reads what another one
+ * left. Pinned memory that they use, or that the capturing thread allocates, is not used again before the graph is reset, also if it is freed.
+ * A capture may hold copies and fills between device and pinned memory, kernels, host functions, events. What waits, or asks how far the
+ * device is, ends it, and so does the legacy default stream beside a blocking stream that is captured: then every call on its streams answers
+ * TCUDA_ERROR_CAPTURE, and tcuda_graph_capture_end names what did it, if that was a call of tcuda. However a capture ends, also by the end of its thread
+ * or the destruction of its graph or one of its streams, its streams and memory are usable afterwards.
+ */
+
+/**
+ * Makes a graph with nothing in it (torch.cuda.CUDAGraph).
+ *
+ * @param flags 0, or TCUDA_GRAPH_KEEP: what was captured is kept, and made ready for replays when that is asked for, or TCUDA_GRAPH_DEBUG:
+ *              it is made ready at once, and kept for tcuda_graph_debug_dump.
+ */
+tcuda_status_t tcuda_graph_create(tcuda_graph_t *graph, uint32_t flags);
+
+/**
+ * The stream to capture on if there is no other: one for each device (torch's default capture stream, which torch has on one device only).
+ *
+ * @param stream gets a stream of tcuda_stream_create, which stays tcuda's.
+ * @param device -1: the current one.
+ */
+tcuda_status_t tcuda_graph_capture_stream(tcuda_stream_t *stream, int32_t device);
+
+/**
+ * Begins to capture a stream (CUDAGraph.capture_begin, cudaStreamBeginCapture). Until the end threads keep no memory to themselves.
+ *
+ * @param stream no default stream. It need not be the current one.
+ * @param pool   all zero for a pool of the graph's own, or that of tcuda_graph_pool or tcuda_graph_pool_handle, to share it.
+ * @param mode   whose calls CUDA forbids meanwhile where they may disturb a capture (cudaStreamCaptureMode): TCUDA_CAPTURE_GLOBAL: every
+ *               thread's; TCUDA_CAPTURE_THREAD_LOCAL: this thread's; TCUDA_CAPTURE_RELAXED: nobody's, and any thread may end it.
+ * @return TCUDA_ERROR_INVALID_STATE: the graph holds something; TCUDA_ERROR_INVALID_ARGUMENT: a default stream, a pool that is none or of
+ *         another device; TCUDA_ERROR_CAPTURE: the stream is being captured.
+ */
+tcuda_status_t tcuda_graph_capture_begin(tcuda_graph_t graph, tcuda_stream_t stream, tcuda_pool_id_t pool, int32_t mode);
+
+/**
+ * Ends the capture (CUDAGraph.capture_end), and makes it ready for replays unless the graph keeps it.
+ *
+ * @return TCUDA_ERROR_CAPTURE: something spoilt it, which the message names, or a stream was not joined; the capture is over and the graph
+ *         holds nothing. Or the capture is another thread's, and goes on. Other errors are those of making it ready: the capture is kept, and
+ *         tcuda_graph_instantiate tries again.
+ */
+tcuda_status_t tcuda_graph_capture_end(tcuda_graph_t graph);
+
+/**
+ * Makes a capture that was kept ready for replays (CUDAGraph.instantiate), anew if it was.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
+ */
+tcuda_status_t tcuda_graph_instantiate(tcuda_graph_t graph);
+
+/**
+ * From the next replay on a graph does what another one captured and kept, if that differs in arguments only (cudaGraphExecUpdate). It then
+ * uses the other one's pool as well.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: it differs in more, and nothing has changed.
+ */
+tcuda_status_t tcuda_graph_update(tcuda_graph_t graph, tcuda_graph_t from);
+
+/**
+ * Enqueues all that was captured (CUDAGraph.replay, cudaGraphLaunch), made ready first if it was not. On a stream that is being captured it
+ * becomes a part of that graph.
+ *
+ * @param stream any of the graph's device; NULL: its default stream.
+ */
+tcuda_status_t tcuda_graph_replay(tcuda_graph_t graph, tcuda_stream_t stream);
+
+/**
+ * Ends what is captured or being captured (CUDAGraph.reset): the graph is as new. Replays that were begun go on, and what they use stays until
+ * they are over; then the pool goes back, if no other graph uses it, but for blocks in use.
+ *
+ * @return TCUDA_ERROR_CAPTURE: it is being captured by another thread, in a mode that is not relaxed; nothing has changed.
+ */
+tcuda_status_t tcuda_graph_reset(tcuda_graph_t graph);
+
+/**
+ * Ends a graph, as tcuda_graph_reset does. Graphs may be destroyed in any order.
+ */
+tcuda_status_t tcuda_graph_destroy(tcuda_graph_t graph);
+
+/**
+ * The pool of a graph, to share it (CUDAGraph.pool).
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: nothing was captured yet.
+ */
+tcuda_status_t tcuda_graph_pool(tcuda_graph_t graph, tcuda_pool_id_t *pool);
+
+/**
+ * A pool for graphs to share that has no graph yet (torch.cuda.graph_pool_handle). There is nothing to give back.
+ */
+tcuda_status_t tcuda_graph_pool_handle(tcuda_pool_id_t *pool);
+
+/**
+ * The statistics of a graph pool alone, which count in the device's too. reserved_bytes is what its graphs cost.
+ *
+ * @param stats set struct_size before the call.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: there is no such pool, or no graph uses it any more.
+ */
+tcuda_status_t tcuda_graph_pool_stats(tcuda_memory_stats_t *stats, tcuda_pool_id_t pool);
+
+/**
+ * CUDA's own handles (CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec). They stay tcuda's, and are gone with a reset.
+ *
+ * @param captured gets the cudaGraph_t; NULL if it was not kept.
+ * @param exec     gets the cudaGraphExec_t; NULL if it is not ready for replays.
+ */
+tcuda_status_t tcuda_graph_native(tcuda_graph_t graph, void **captured, void **exec);
+
+/**
+ * Writes what was captured and kept to a file, for Graphviz (CUDAGraph.debug_dump, cudaGraphDebugDotPrint).
+ */
+tcuda_status_t tcuda_graph_debug_dump(tcuda_graph_t graph, const char *path);
+
+/**
+ * Whether a stream is being captured, by tcuda or by another library. False before there is a device. Spoils no capture.
+ */
+tcuda_status_t tcuda_stream_is_capturing(tcuda_stream_t stream, bool *capturing);
+
+/**
+ * The same for the current stream of the current device (torch.cuda.is_current_stream_capturing). False also on failure.
+ */
+bool tcuda_is_current_stream_capturing(void);
 
 /* ==== Compiled functions ======================================================================================================
  * A function of one element, written in C++, that runs over whole tensors (torch.cuda.jiterator): a template that is compiled when it meets

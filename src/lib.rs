@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
-//! jit       random                                                   features
+//! graph     jit       random                                         features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -19,6 +19,7 @@ pub mod comm;
 pub mod copy;
 pub mod device;
 pub mod event;
+pub mod graph;
 pub mod jit;
 pub mod memory;
 pub mod random;

@@ -9,6 +9,7 @@ use tcuda::base::{Status, config};
 use tcuda::capi::copy::*;
 use tcuda::capi::error::*;
 use tcuda::capi::event::*;
+use tcuda::capi::graph::*;
 use tcuda::capi::history::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
@@ -66,6 +67,12 @@ fn plain_segments() {
 fn pools() {
     // What fails once in a resume, or when something goes back, is tried again.
     in_mode("pools", || sweep_all(work_with_pools, 2 * SHARE));
+}
+
+#[test]
+fn graphs() {
+    // What undoes a capture is tried again.
+    in_mode("graphs", || sweep_all(work_with_graphs, 2 * SHARE));
 }
 
 #[test]
@@ -314,6 +321,85 @@ fn work_with_pools() -> Failures {
     failures
 }
 
+/// Two graphs with one pool: blocks and pinned memory of a capture, a fork, an end by reset, replays, one of them under way at the end.
+fn work_with_graphs() -> Failures {
+    let mut failures = Failures::default();
+    // A capture that lacks what failed answers with errors of its own.
+    let mut did = |status| match status {
+        Status::TCUDA_ERROR_CAPTURE | Status::TCUDA_ERROR_INVALID_STATE if !failures.0.is_empty() => false,
+        status => failures.note(status),
+    };
+    let mut streams: [tcuda_stream_t; 2] = [null_mut(); 2];
+    let mut events: [tcuda_event_t; 2] = [null_mut(); 2];
+    let mut graphs = [null_mut(); 3];
+    let mut pool = tcuda_pool_id_t { first: 0, second: 0 };
+    unsafe {
+        for stream in &mut streams {
+            did(tcuda_stream_create(stream, 0, 0));
+        }
+        for event in &mut events {
+            did(tcuda_event_create(event, 2));
+        }
+        for graph in &mut graphs {
+            ok(tcuda_graph_create(graph, 0));
+        }
+        ok(tcuda_graph_pool_handle(&mut pool));
+        let [on, side] = streams;
+        let mut blocks: Vec<*mut c_void> = Vec::new();
+        for (round, graph) in graphs.into_iter().enumerate() {
+            let begun = !on.is_null() && did(tcuda_graph_capture_begin(graph, on, pool, round as i32));
+            if !begun {
+                continue;
+            }
+            let (mut first, mut second, mut inside) = (null_mut(), null_mut(), null_mut());
+            did(tcuda_malloc_cached(&mut first, 3 * MIB, on));
+            did(tcuda_host_malloc_cached(&mut inside, PAGE));
+            if !first.is_null() && !inside.is_null() {
+                did(tcuda_copy_async(first, inside, PAGE, on));
+            }
+            let forked = !events[0].is_null()
+                && !side.is_null()
+                && did(tcuda_event_record(events[0], on))
+                && did(tcuda_stream_wait_event(side, events[0]));
+            if forked {
+                did(tcuda_malloc_cached(&mut second, 700, side));
+                if !second.is_null() {
+                    did(tcuda_memset_async(second, 1, 700, side));
+                }
+                let _ = !events[1].is_null() && did(tcuda_event_record(events[1], side)) && did(tcuda_stream_wait_event(on, events[1]));
+            }
+            ok(tcuda_host_free_cached(inside));
+            ok(tcuda_free_cached(second));
+            blocks.push(first);
+            if round < 2 {
+                let _ = did(tcuda_graph_capture_end(graph)) && did(tcuda_graph_replay(graph, on)) && did(tcuda_graph_replay(graph, side));
+            } else {
+                // A capture that is thrown away.
+                let _ = did(tcuda_graph_reset(graph)) || did(tcuda_graph_reset(graph));
+            }
+        }
+        for graph in graphs {
+            if !did(tcuda_graph_destroy(graph)) {
+                ok(tcuda_graph_destroy(graph));
+            }
+        }
+        blocks.into_iter().for_each(|block| ok(tcuda_free_cached(block)));
+        did(tcuda_empty_cache(-3));
+        did(tcuda_host_empty_cache());
+        for event in events.into_iter().filter(|event| !event.is_null()) {
+            if !did(tcuda_event_destroy(event)) {
+                ok(tcuda_event_destroy(event));
+            }
+        }
+        for stream in streams.into_iter().filter(|stream| !stream.is_null()) {
+            if !did(tcuda_stream_destroy(stream)) {
+                ok(tcuda_stream_destroy(stream));
+            }
+        }
+    }
+    failures
+}
+
 unsafe extern "C" fn plugin_alloc(size: usize, _device: i32, _stream: tcuda_stream_t, _data: *mut c_void) -> *mut c_void {
     tcuda::runtime::runtime().and_then(|runtime| runtime.malloc(size)).unwrap_or(0) as *mut c_void
 }
@@ -376,6 +462,7 @@ fn nothing_is_left(when: &str) {
     let live = live();
     assert_eq!((live.blocks, live.handles, live.mappings, live.reservations), (0, 0, 0, 0), "{when}");
     assert_eq!((live.pinned_blocks, live.registered_blocks), (0, 0), "{when}");
+    assert_eq!((live.graphs, live.graph_execs), (0, 0), "{when}");
     record();
 }
 

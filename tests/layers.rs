@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["copy"],
     &["tensor"],
     &["random", "jit", "comm"],
+    &["random", "jit", "graph"],
     &["capi"],
 ];
 

@@ -61,6 +61,9 @@ fn fail(function: &'static str, error: Error) -> tcuda_status_t {
         crate::device::mark_lost(error.device, &error);
     }
     remember(function, error);
+    if status == TCUDA_ERROR_CAPTURE {
+        crate::graph::note_failure(function);
+    }
     status
 }
 

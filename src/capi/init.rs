@@ -10,7 +10,7 @@ use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process};
-use crate::{device, event, memory, random, runtime, stream};
+use crate::{device, event, graph, memory, random, runtime, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
 
@@ -120,6 +120,10 @@ pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
             if error.native == runtime::code::NOT_PERMITTED {
                 return Err(Error { status: Status::TCUDA_ERROR_INVALID_STATE, ..error });
             }
+        }
+        if in_use {
+            // Captures end before they are waited for.
+            graph::shutdown();
         }
         process::set_shut_down(true);
         if in_use {

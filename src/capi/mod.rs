@@ -1,6 +1,7 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
 //! Uses:   every room: comm, jit, random, tensor, copy, memory, event, stream, device, runtime, base.
+//! Uses:   every room: graph, jit, random, tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -44,6 +45,8 @@ pub mod tensor;
 pub mod random;
 
 pub mod distributions;
+
+pub mod graph;
 
 pub mod jit;
 

@@ -6,8 +6,8 @@
 //!
 //! The host writes this memory as soon as it has it. So a block that streams use is given out again only when each of them is past what it
 //! had got until the free, and that holds for the stream that used it last too (device memory can go back to its own stream at once).
-//! tcuda's copies and tensors note their use by themselves; everything else is made known with tcuda_host_record_stream. A use by a stream
-//! that is being captured lasts until the capture ends; what a graph is to use again has to stay allocated.
+//! tcuda's copies and tensors note their use by themselves; everything else is made known with tcuda_host_record_stream. What a graph
+//! uses lasts until it is reset; a use by a stream that another library captures until that capture ends: it has to stay allocated.
 //!
 //! Options of TCUDA_ALLOC_CONF begin with `pinned_`; docs/PINNED.md has them.
 

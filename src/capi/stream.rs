@@ -20,7 +20,7 @@ use std::ffi::c_void;
 #[allow(non_camel_case_types)]
 pub type tcuda_host_fn_t = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
-fn handle(stream: Stream) -> tcuda_stream_t {
+pub(super) fn handle(stream: Stream) -> tcuda_stream_t {
     stream::handle_of(stream) as tcuda_stream_t
 }
 

@@ -12,6 +12,7 @@
 //!         tests/{pinned_model,pinned_order,cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
 
 mod cache;
+pub mod captures;
 pub mod history;
 pub mod hooks;
 mod lookup;
@@ -126,9 +127,13 @@ fn forget_thread(thread: &front::Thread) {
 }
 
 /// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
-/// and not where freed memory is watched.
+/// not where freed memory is watched, and not while graphs are captured.
 fn may_have_fronts() -> bool {
-    process::is_running() && !poison::is_on() && options::get().expandable_segments && matches!(provider::current(), Source::Driver)
+    process::is_running()
+        && !captures::any()
+        && !poison::is_on()
+        && options::get().expandable_segments
+        && matches!(provider::current(), Source::Driver)
 }
 
 /// Memory on the stream's device for work on that stream. `alignment` is a power of two; size 0 gives address 0.
@@ -140,6 +145,11 @@ pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address
 pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize) -> Result<Address> {
     if size == 0 {
         return Ok(0);
+    }
+    if captures::any()
+        && let Some(pool) = captures::pool_of(stream)?
+    {
+        return pools::allocate(&pool, size, alignment, stream);
     }
     if pools::any_open()
         && let Some(pool) = pools::open_on(stream.device)
@@ -175,8 +185,19 @@ fn forget_choices() {
 
 /// Other caches of the device are waited for, and what they have free goes back to the driver, as far as it does.
 fn release_others(cache: &Cache) {
+    pools::sweep(true, Some(cache.device));
     let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
     others.for_each(|other| drop(other.empty()));
+}
+
+/// The same without waiting, which a capture forbids, and where giving back never waits: for virtual memory.
+fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
+    pools::sweep(false, Some(cache.device));
+    let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
+    for other in others.filter(|other| other.abilities(runtime).is_ok_and(|abilities| abilities.virtual_memory.is_some())) {
+        // What is not given stays where it is.
+        let _ = other.release_past(runtime);
+    }
 }
 
 #[cold]
@@ -280,8 +301,9 @@ fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
         let users = if stream.is_some() { &[] } else { &users[..] };
         // The other streams that use the block come first.
         let ordered = numbered(number).and_then(|cache| cache.order_after(*owner, users).ok());
-        // A pool that is paused has nothing to fill.
-        !paused && owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
+        // A pool that is paused has nothing to fill, and what a graph has free its replays write.
+        let fixed = numbered(number).is_some_and(Cache::is_fixed);
+        !paused && !fixed && owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
     });
     if let Some(owner) = filled {
         poison::freed(address, size, owner);
@@ -429,9 +451,10 @@ pub fn peak(family: Family, device: i32) -> i64 {
     stats(device).peak(family)
 }
 
-/// torch's table.
+/// torch's table, with rows for the pools of graphs.
 pub fn summary(device: i32, abbreviated: bool) -> String {
-    summary::summary(device, &stats(device), abbreviated)
+    let graphs: Vec<_> = pools::privates(device).iter().map(|pool| (pool.id, pool.cache.stats())).collect();
+    summary::summary(device, &stats(device), &graphs, abbreviated)
 }
 
 /// The most bytes that may be held from the driver; None: as many as there are.
@@ -549,6 +572,7 @@ pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
 /// Gives everything back, also what is handed out. Nothing may use it any more.
 pub fn shutdown() {
     let Ok(runtime) = runtime::runtime() else { return };
+    captures::forget_all();
     for cache in all(None) {
         if poison::is_on() {
             // What ails the device does not matter any more.

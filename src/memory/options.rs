@@ -217,7 +217,7 @@ pub const WITHOUT_EFFECT: &[WithoutEffect] = &[
     ),
     without_effect("expandable_segments_reserve", is_reserve, "addresses are reserved as they are needed"),
     without_effect("release_lock_on_cudamalloc", is_flag, "no thread that finds free memory waits for the driver in any case"),
-    without_effect("graph_capture_record_stream_reuse", is_flag, "this version has no graphs"),
+    without_effect("graph_capture_record_stream_reuse", is_flag, "blocks that other streams of a capture used wait for its end"),
     without_effect(
         "pinned_use_background_threads",
         is_flag,

@@ -15,8 +15,8 @@ use crate::stream::Stream;
 use parking_lot::RwLock;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 pub struct Options {
     pub source: Source,
@@ -30,6 +30,8 @@ pub struct Pool {
     pub id: u64,
     pub cache: &'static Cache,
     pub use_on_oom: bool,
+    /// A graph's: no thread opens it, and no handle names it.
+    is_private: bool,
     /// Threads that have it open, each as often as it opened it.
     open: AtomicUsize,
     /// Not before a shutdown.
@@ -65,7 +67,7 @@ fn all() -> Vec<Arc<Pool>> {
 
 impl Pools {
     fn find(&self, id: u64) -> Result<Arc<Pool>> {
-        self.by_id.get(&id).cloned().ok_or_else(|| {
+        self.by_id.get(&id).filter(|pool| !pool.is_private).cloned().ok_or_else(|| {
             let text = format!("No memory pool has the handle 0x{id:x}, or it was destroyed.");
             Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
         })
@@ -76,10 +78,56 @@ pub fn numbered(id: u64) -> Result<Arc<Pool>> {
     POOLS.read().find(id)
 }
 
+/// A number for a pool that is made later.
+pub fn reserve_id() -> u64 {
+    let mut pools = POOLS.write();
+    pools.last += 1;
+    pools.last
+}
+
+/// Whether the number may be a graph pool's.
+pub fn is_reserved(id: u64) -> bool {
+    let pools = POOLS.read();
+    id <= pools.last && pools.by_id.get(&id).is_none_or(|pool| pool.is_private)
+}
+
+/// A graph's pool. Its memory stays where it is until `release`. Sweeps nothing: the caller may hold what a sweep gives back.
+pub fn create_private(device: i32, id: u64) -> Result<()> {
+    let source = match provider::current() {
+        Source::Ordered => Source::Driver,
+        source => source,
+    };
+    make(device, Options { source, use_on_oom: false, no_split: false }, Some(id)).map(|_| ())
+}
+
+pub fn private(id: u64) -> Result<Arc<Pool>> {
+    let found = POOLS.read().by_id.get(&id).filter(|pool| pool.is_private).cloned();
+    found.ok_or_else(|| Error::internal(format!("There is no graph pool {id}.")))
+}
+
+/// No graph uses it any more: what is free goes back at the next `sweep`, and the rest as its blocks are freed.
+pub fn release(id: u64) {
+    let mut pools = POOLS.write();
+    if let Some(pool) = pools.by_id.remove(&id) {
+        pool.cache.set_fixed(false);
+        pools.ending.push(pool.cache);
+    }
+}
+
+/// The graphs' pools of a device.
+pub fn privates(device: i32) -> Vec<Arc<Pool>> {
+    all().into_iter().filter(|pool| pool.is_private && pool.cache.device == device).collect()
+}
+
 pub fn create(device: i32, options: Options) -> Result<u64> {
+    sweep(false, None);
+    make(device, options, None)
+}
+
+/// `private`: for graphs, with this number.
+fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
     let whole = super::cache_of(device)?;
     let memory = device::properties(device)?.total_memory;
-    sweep(false, None);
     let mut pools = POOLS.write();
     let idle = pools.idle.iter().position(|cache| cache.device == device);
     let cache = match idle {
@@ -96,10 +144,18 @@ pub fn create(device: i32, options: Options) -> Result<u64> {
             cache
         }
     };
-    pools.last += 1;
-    let id = pools.last;
+    let id = private.unwrap_or(pools.last + 1);
+    pools.last = pools.last.max(id);
+    cache.set_fixed(private.is_some());
     cache.become_pool(id, options.source, options.no_split);
-    let pool = Pool { id, cache, use_on_oom: options.use_on_oom, open: AtomicUsize::new(0), is_there: AtomicBool::new(true) };
+    let pool = Pool {
+        id,
+        cache,
+        use_on_oom: options.use_on_oom,
+        is_private: private.is_some(),
+        open: AtomicUsize::new(0),
+        is_there: AtomicBool::new(true),
+    };
     pools.by_id.insert(id, Arc::new(pool));
     Ok(id)
 }
@@ -128,9 +184,21 @@ pub fn destroy(id: u64) -> Result<()> {
     Ok(())
 }
 
+/// Told before pools are swept, so that those which nobody needs any more are among them: whether to wait, and for which device.
+pub type SweepHook = fn(bool, Option<i32>);
+
+static BEFORE_SWEEP: OnceLock<SweepHook> = OnceLock::new();
+
+pub fn before_sweep(hook: SweepHook) {
+    let _ = BEFORE_SWEEP.set(hook);
+}
+
 /// What pools that were destroyed have free goes back; those with no block in use are gone. `wait` for what is freed but in use; else that
 /// stays for the next time. `device`: None: of all.
 pub fn sweep(wait: bool, device: Option<i32>) {
+    if let Some(hook) = BEFORE_SWEEP.get() {
+        hook(wait, device);
+    }
     if POOLS.read().ending.is_empty() {
         return;
     }

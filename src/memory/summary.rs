@@ -47,8 +47,9 @@ impl Unit {
     }
 }
 
-/// torch.cuda.memory_summary's text for one device; `abbreviated` leaves the rows of the two pools out.
-pub fn summary(device: i32, stats: &Stats, abbreviated: bool) -> String {
+/// torch.cuda.memory_summary's text for one device; `abbreviated` leaves the rows of the two pools out. `graphs`: numbers and statistics of
+/// graph pools, which have rows of their own.
+pub fn summary(device: i32, stats: &Stats, graphs: &[(u64, Stats)], abbreviated: bool) -> String {
     let mut lines: Vec<String> = Vec::new();
     let rule = "-".repeat(WIDTH);
     lines.push("=".repeat(WIDTH));
@@ -69,6 +70,12 @@ pub fn summary(device: i32, stats: &Stats, abbreviated: bool) -> String {
     for (title, stat) in [("Oversize allocations", &stats.oversize_allocations), ("Oversize GPU segments", &stats.oversize_segments)] {
         lines.push(rule.clone());
         lines.push(row(title, stat, stat, Unit::Count));
+    }
+    for (number, stats) in graphs {
+        let reserved = stats.get(Family::ReservedBytes, Pool::All);
+        lines.push(rule.clone());
+        lines.push(row(&format!("Graph pool {number}"), reserved, reserved, Unit::Bytes));
+        lines.push(row("      allocated", stats.get(Family::AllocatedBytes, Pool::All), reserved, Unit::Bytes));
     }
     lines.push("=".repeat(WIDTH));
     lines.iter().fold(String::new(), |mut text, line| {
@@ -100,7 +107,7 @@ mod tests {
         stats.set(Family::Allocation, Pool::All, count);
         stats.num_ooms = 1;
         stats.num_alloc_retries = 2;
-        let text = summary(0, &stats, false);
+        let text = summary(0, &stats, &[], false);
         let lines: Vec<&str> = text.lines().collect();
         assert!(text.ends_with("|\n"));
         assert!(lines.iter().all(|line| line.len() == 77), "{text}");
@@ -110,6 +117,10 @@ mod tests {
         assert_eq!(lines[7], "| Allocated memory      |   3072 MiB |   3072 MiB |   6144 MiB |   3072 MiB |");
         assert_eq!(lines[9], "|       from small pool |      0 MiB |      0 MiB |      0 MiB |      0 MiB |");
         assert!(text.contains("| Allocations           |    1234 K  |    1234 K  |    1234 K  |       0    |"), "{text}");
-        assert_eq!(summary(0, &stats, true).lines().count(), 6 + 9 * 2 + 4 + 1);
+        assert_eq!(summary(0, &stats, &[], true).lines().count(), 6 + 9 * 2 + 4 + 1);
+        stats.set(Family::ReservedBytes, Pool::All, Stat { current: 20 << 20, peak: 20 << 20, allocated: 20 << 20, freed: 0 });
+        let text = summary(0, &stats, &[(12, stats)], true);
+        assert!(text.contains("| Graph pool 12         |  20480 KiB |  20480 KiB |  20480 KiB |      0 B   |"), "{text}");
+        assert_eq!(text.lines().count(), 6 + 9 * 2 + 4 + 1 + 3);
     }
 }

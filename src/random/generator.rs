@@ -118,8 +118,7 @@ impl Generator {
     /// took its numbers.
     pub fn draws(&self, stream: Stream) -> Result<Draws<'_>> {
         if stream.is_capturing()? {
-            let text = "No random numbers can be drawn on a stream that is being captured by another than tcuda: each replay would have the \
-                        same. Draw them before the capture, into memory that the graph reads.";
+            let text = "No random numbers can be drawn on a stream that is being captured: each replay would have the same. Draw them before the capture, into memory that the graph reads.";
             return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
         }
         let inner = self.inner.lock();

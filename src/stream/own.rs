@@ -35,6 +35,13 @@ pub fn on_gone(hook: GoneHook) {
     }
 }
 
+/// The same, before all others.
+pub fn on_gone_first(hook: GoneHook) {
+    let mut hooks = HOOKS.write();
+    hooks.retain(|known| !std::ptr::fn_addr_eq(*known, hook));
+    hooks.insert(0, hook);
+}
+
 fn tell_gone(stream: Stream) -> Result<()> {
     let hooks = HOOKS.read().clone();
     hooks.iter().try_for_each(|hook| hook(stream))

@@ -72,6 +72,7 @@ pub fn in_child(scene: &str, environment: &[(&str, &str)]) {
 pub fn child(scene: &str) {
     match scene {
         "before_init" => scene_before_init(),
+        "capturing" => crate::graph_ends::scene_capturing(),
         "threads" => scene_threads(),
         "no_device" => scene_no_device(),
         "fork" => scene_fork(),

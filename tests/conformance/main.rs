@@ -15,6 +15,8 @@ mod error;
 mod event;
 mod fault;
 mod generators;
+mod graph;
+mod graph_ends;
 mod init;
 mod jit;
 mod kit;
@@ -57,6 +59,8 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("copy", copy::TESTS),
     ("tensor", tensor::TESTS),
     ("generators", generators::TESTS),
+    ("graph", graph::TESTS),
+    ("graph_ends", graph_ends::TESTS),
     ("jit", jit::TESTS),
     ("comm", comm::TESTS),
     ("machines", machines::TESTS),

@@ -91,6 +91,12 @@ impl Cache {
         };
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
+        if capturing && !rejects && request.search <= abilities.total {
+            crate::memory::release_idle_others(self, runtime);
+            if let Ok(address) = self.search_or_grow(climb, true, None)? {
+                return Ok(address);
+            }
+        }
         if capturing || rejects || request.search > abilities.total {
             return Err(self.out_of_memory(climb, refusal, capturing));
         }

@@ -52,6 +52,7 @@ use crate::runtime::table::{MemAllocationProp, RawMemPool};
 use parking_lot::Mutex;
 use pause::Paused;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Index of a stream in its device's cache.
 pub type StreamSlot = u16;
@@ -85,6 +86,8 @@ pub struct Cache {
     /// None: what is current for all.
     source: Mutex<Option<Source>>,
     paused: Mutex<Option<Paused>>,
+    /// Graphs use its memory by address, be it in use or free.
+    fixed: AtomicBool,
     /// The driver's pool, since a block came from there.
     ordered: Mutex<Option<RawMemPool>>,
     /// Where the device counts the blocks of its pools.
@@ -110,6 +113,7 @@ impl Cache {
             abilities: Mutex::new(None),
             source: Mutex::new(None),
             paused: Mutex::new(None),
+            fixed: AtomicBool::new(false),
             ordered: Mutex::new(None),
             of_pools: OnceLock::new(),
         }
@@ -121,11 +125,20 @@ impl Cache {
             Some(ref abilities) => Ok(abilities.clone()),
             None => {
                 let source = self.source.lock().clone().unwrap_or_else(provider::current);
-                let pieces = !self.core.quiet().no_split;
+                let pieces = !self.core.quiet().no_split && !self.is_fixed();
                 let abilities = segment::abilities(runtime, self.device, source, pieces)?;
                 Ok(known.insert(abilities).clone())
             }
         }
+    }
+
+    /// Its memory stays where it is: in plain segments, of which none goes back.
+    pub fn is_fixed(&self) -> bool {
+        self.fixed.load(Relaxed)
+    }
+
+    pub fn set_fixed(&self, fixed: bool) {
+        self.fixed.store(fixed, Relaxed);
     }
 
     /// The next growth asks the options and the device anew.

@@ -12,8 +12,10 @@ use super::home::LAST_EPOCH;
 use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
+use crate::memory::captures;
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
+use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// An event on a stream: when it is complete, all frees up to the epoch are past.
@@ -134,6 +136,11 @@ impl Cache {
         core.share_past();
     }
 
+    /// Nobody marks a stream while this lives.
+    pub fn hold_marks(&self) -> MutexGuard<'_, ()> {
+        self.driving.lock()
+    }
+
     /// The count that is past, as far as the device tells at once.
     fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u32> {
         /// More marks say little more about a stream that is far behind.
@@ -240,9 +247,11 @@ impl Cache {
         };
         match mark {
             Some(mark) => {
-                runtime.event_synchronize(mark.event.raw()).map_err(device::blame(self.device))?;
+                runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())).map_err(device::blame(self.device))?;
                 self.core.lock().advance(slot, serial, mark.count);
             }
+            // That would end a capture of the device.
+            None if captures::is_on(self.device) => return Ok(false),
             None => {
                 let counts: Vec<(Serial, u32)> = {
                     let mut core = self.core.lock();

@@ -8,6 +8,7 @@ use super::segment::access_list;
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
+use crate::memory::captures;
 use crate::memory::stats::Family;
 use crate::runtime::api::MemPoolAttribute;
 use crate::runtime::table::RawMemPool;
@@ -85,9 +86,10 @@ impl Cache {
     /// What the driver's pool does not need goes back to the device. All that was freed has to be past for that.
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
         let raw = *self.ordered.lock();
-        if let Some(raw) = raw {
+        // Waiting for the device would end a capture there.
+        if let Some(raw) = raw.filter(|_| !captures::is_on(self.device)) {
             let _ = device::synchronize(self.device);
-            let _ = runtime.mem_pool_trim(raw, 0);
+            let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
             self.count_spare(runtime, 0);
         }
     }

@@ -47,7 +47,7 @@ pub fn abilities(runtime: &Runtime, device: i32, source: Source, pieces: bool) -
     let total = runtime.device_properties(device)?.total_memory as usize;
     let options = options::get();
     let wanted = options.expandable_segments && pieces && matches!(source, Source::Driver);
-    let virtual_memory = if wanted && runtime.has_virtual_memory() { probe(runtime, device)? } else { None };
+    let virtual_memory = if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device))? } else { None };
     Ok(Abilities { total, virtual_memory, options, source })
 }
 
@@ -91,7 +91,7 @@ pub(super) fn insist(undo: impl Fn() -> Result<()>) -> bool {
 }
 
 pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
-    insist(|| runtime.mem_release(handle));
+    insist(|| runtime.outside_capture(|| runtime.mem_release(handle)));
 }
 
 impl Core {
@@ -296,7 +296,7 @@ impl Cache {
                     let reserve = || reserve(runtime, abilities, need, granularity, self.core.quiet().whole.is_some());
                     let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
                     if base + size > lookup::LIMIT {
-                        insist(|| runtime.address_free(base, size));
+                        insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
                         return Err(Refusal::Driver(beyond_the_table(base)));
                     }
                     self.core.lock().new_area(base, size, request.small, false, COMMON);
@@ -447,7 +447,7 @@ impl Cache {
     }
 
     /// Gives the driver what is free and past. What the driver does not take stays; the first reason is the answer.
-    /// A pool that is paused has nothing to give.
+    /// A pool that is paused has nothing to give, and that of a graph gives nothing.
     pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
         provider::refuse_inside()?;
         let _growing = self.growing.lock();
@@ -456,7 +456,7 @@ impl Cache {
 
     /// Under `growing`.
     pub(super) fn release_free_now(&self, runtime: &Runtime) -> Result<()> {
-        if self.is_paused() {
+        if self.is_paused() || self.is_fixed() {
             return Ok(());
         }
         let released = self.release(runtime, 0, usize::MAX);
@@ -471,7 +471,7 @@ impl Cache {
         }
         let empty = self.core.lock().take_empty_areas();
         for (first, base, size) in empty {
-            let given = insist(|| runtime.address_free(base, size));
+            let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
             let mut core = self.core.lock();
             if given {
                 core.forget_area(first);
@@ -588,7 +588,7 @@ impl Cache {
             mapped.map(|mapping| (mapping.start, mapping.size)).collect()
         };
         let access = access_list(self.device);
-        mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access))?;
+        runtime.outside_capture(|| mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access)))?;
         self.open_ordered_to_peers(runtime)
     }
 

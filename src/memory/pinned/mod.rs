@@ -6,6 +6,7 @@
 //! - `table`      from an address to the block that starts there, without a lock
 //! - `core`       all the rest, under its lock; asks the driver nothing
 //! - `space`      free memory by size and by address
+//! - `keep`       what graphs keep for their replays
 //! - `order`      which uses are past: tickets, and marks on streams
 //! - `source`     memory from the driver and back, and the NUMA node that it lies on
 //! - `ladder`     what happens when nothing fits, to the out-of-memory error
@@ -16,6 +17,7 @@
 
 mod core;
 mod home;
+mod keep;
 mod ladder;
 mod order;
 mod registered;
@@ -24,12 +26,15 @@ mod space;
 pub mod stats;
 mod table;
 
+pub use keep::Keeper;
+pub use order::hold_marks;
 pub(crate) use registered::{IO_MEMORY, READ_ONLY};
 pub use registered::{register, unregister};
 
 use self::core::{CORE, Core};
 use crate::base::{Error, Result, Status};
 use crate::memory::cache::core::StreamKey;
+use crate::memory::captures;
 use crate::memory::options::{self, Node};
 use crate::runtime::{self, Address, api::Place};
 use crate::stream::{self, Stream};
@@ -84,10 +89,14 @@ pub fn allocate(size: usize) -> Result<Address> {
         node => node,
     };
     let kind = Kind::new(size, node).ok_or_else(|| too_large(size))?;
-    match home::take(kind) {
-        Some(address) => Ok(address),
-        None => ladder::allocate(kind),
+    let address = match home::take(kind) {
+        Some(address) => address,
+        None => ladder::allocate(kind)?,
+    };
+    if captures::any() {
+        captures::own_keepers().iter().for_each(|keeper| keeper.keep(address));
     }
+    Ok(address)
 }
 
 #[cold]
@@ -114,12 +123,18 @@ pub fn record_stream_of(address: Address, stream: Stream) -> bool {
     }
     // Before the lock: a thread's first use of its default stream asks the driver.
     let key = StreamKey::of(stream);
+    let keeper = if captures::any() { captures::keeper_of(stream) } else { None };
     let mut core = CORE.lock();
     if core.block_in_use(address).is_none() {
         return false;
     }
     let serial = core.streams.serial_of(stream, key);
-    core.note_use(address, serial)
+    let noted = core.note_use(address, serial);
+    drop(core);
+    if let Some(keeper) = keeper {
+        keeper.keep(address);
+    }
+    noted
 }
 
 #[cold]

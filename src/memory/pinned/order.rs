@@ -7,9 +7,10 @@ use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::cache::core::StreamKey;
+use crate::memory::captures;
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -36,6 +37,8 @@ struct Slot {
     /// Oldest first.
     marks: VecDeque<Mark>,
     gone: bool,
+    /// No stream: what keeps blocks until it lets go of them.
+    keeps: bool,
 }
 
 pub struct Streams {
@@ -53,7 +56,16 @@ impl Streams {
             return serial;
         }
         self.last += 1;
-        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: VecDeque::new(), gone: false };
+        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: VecDeque::new(), gone: false, keeps: false };
+        self.slots.insert(self.last, slot);
+        self.last
+    }
+
+    pub fn add_keeper(&mut self) -> Serial {
+        self.last += 1;
+        let stream = Stream { device: device::CPU, raw: stream::DEFAULT };
+        let key = StreamKey { raw: stream.raw, thread: 0 };
+        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: VecDeque::new(), gone: false, keeps: true };
         self.slots.insert(self.last, slot);
         self.last
     }
@@ -101,7 +113,7 @@ impl Slot {
     }
 
     fn can_be_asked(&self) -> bool {
-        !self.gone && self.key.reachable()
+        !self.gone && !self.keeps && self.key.reachable()
     }
 }
 
@@ -217,6 +229,9 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
         let (stream, asks, count, known) = {
             let mut core = CORE.lock();
             let Some(slot) = core.streams.slots.get_mut(&serial).filter(|slot| slot.past < ticket) else { return Ok(true) };
+            if slot.keeps {
+                return Ok(false);
+            }
             let known = slot.marks.iter().find(|mark| mark.count >= ticket).cloned();
             (slot.stream, slot.can_be_asked(), if known.is_none() { slot.end_epoch() } else { 0 }, known)
         };
@@ -263,6 +278,10 @@ fn wait_for_device(device: i32) -> Result<bool> {
         let here = core.streams.slots.iter_mut().filter(|(_, slot)| slot.stream.device == device);
         here.map(|(serial, slot)| (*serial, slot.end_epoch())).collect()
     };
+    // That would end a capture of the device.
+    if captures::is_on(device) {
+        return Ok(false);
+    }
     match device::synchronize(device) {
         Ok(()) => {
             let mut core = CORE.lock();
@@ -272,6 +291,20 @@ fn wait_for_device(device: i32) -> Result<bool> {
         Err(Error { status: Status::TCUDA_ERROR_CAPTURE, .. }) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Nobody marks a stream while this lives.
+pub fn hold_marks() -> MutexGuard<'static, ()> {
+    ASKING.lock()
+}
+
+/// What it kept is free as far as streams are past it.
+pub fn keeper_goes(serial: Serial) {
+    let mut core = CORE.lock();
+    if let Some(slot) = core.streams.slots.get_mut(&serial) {
+        (slot.gone, slot.past) = (true, u64::MAX);
+    }
+    core.finish_pending();
 }
 
 /// A stream is about to go: the last that is recorded on it covers all its uses, also of blocks that are freed only then. If not even

@@ -1,0 +1,155 @@
+//! Captures that are under way, and how they end without the program's help: with their thread, with their stream, with their graph.
+
+use super::handles;
+use super::one::Graph;
+use super::retire;
+use crate::base::{Error, Result, Status};
+use crate::memory::{captures, pools};
+use crate::runtime::api::CaptureStatus;
+use crate::runtime::{self, RawGraph, code};
+use crate::stream::{self, Stream};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// cudaStreamCaptureMode.
+pub const GLOBAL: i32 = 0;
+pub const RELAXED: i32 = 2;
+
+pub struct Capture {
+    /// The driver's number.
+    pub id: u64,
+    pub stream: Stream,
+    /// The call of tcuda that made it invalid.
+    pub spoiler: Option<&'static str>,
+}
+
+/// How many captures are under way: looked at before the list.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static OPEN: Mutex<Vec<(u64, Arc<Graph>)>> = Mutex::new(Vec::new());
+
+/// The captures that this thread began, which only it can end.
+struct Own(RefCell<Vec<Arc<Graph>>>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if crate::base::process::is_running() {
+            self.0.take().into_iter().for_each(|graph| drop(graph.abandon()));
+        }
+    }
+}
+
+thread_local!(static OWN: Own = const { Own(RefCell::new(Vec::new())) });
+
+/// The graph whose capture has this number.
+pub fn graph_of(id: u64) -> Option<Arc<Graph>> {
+    OPEN.lock().iter().find(|(open, _)| *open == id).map(|(_, graph)| graph.clone())
+}
+
+/// Begins a capture on a stream. Whatever fails, the stream is not capturing afterwards.
+pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: crate::memory::pinned::Keeper) -> Result<Capture> {
+    static HOOKS: Once = Once::new();
+    HOOKS.call_once(|| {
+        stream::on_gone_first(stream_goes);
+        pools::before_sweep(retire::sweep);
+    });
+    let mut found = 0;
+    captures::begin(pool, keeper, || {
+        let entered = stream.enter()?;
+        let runtime = entered.runtime;
+        runtime.begin_capture(entered.raw, mode)?;
+        found = match runtime.capture_status(entered.raw) {
+            Ok(CaptureStatus::Active(id)) => id,
+            other => {
+                end(stream).map(|graph| drop(runtime.graph_destroy(graph))).ok();
+                other?;
+                return Err(Error::internal("a capture that has just begun is not active"));
+            }
+        };
+        Ok(found)
+    })?;
+    OPEN.lock().push((found, graph.clone()));
+    COUNT.fetch_add(1, Relaxed);
+    let _ = OWN.try_with(|own| own.0.borrow_mut().push(graph.clone()));
+    Ok(Capture { id: found, stream, spoiler: None })
+}
+
+/// The captured graph. A failure of the driver that leaves the stream capturing is tried once more.
+pub fn end(stream: Stream) -> Result<RawGraph> {
+    let entered = stream.enter()?;
+    let first = entered.runtime.end_capture(entered.raw);
+    match &first {
+        Err(error) if !is_over(error) && stream.is_capturing().unwrap_or(false) => entered.runtime.end_capture(entered.raw),
+        _ => first,
+    }
+}
+
+/// The driver answers this when the capture ended, badly; or cannot be ended here.
+fn is_over(error: &Error) -> bool {
+    matches!(error.native, code::CAPTURE_INVALIDATED | code::CAPTURE_UNJOINED | code::CAPTURE_WRONG_THREAD)
+}
+
+/// Memory comes from where it came before.
+pub fn over(capture: &Capture) {
+    captures::end(capture.id);
+    let mut open = OPEN.lock();
+    if let Some(at) = open.iter().position(|(id, _)| *id == capture.id) {
+        let (_, graph) = open.swap_remove(at);
+        COUNT.fetch_sub(1, Relaxed);
+        drop(open);
+        let _ = OWN.try_with(|own| own.0.borrow_mut().retain(|other| !Arc::ptr_eq(other, &graph)));
+    }
+}
+
+/// A stream that takes part goes: its capture ends first, as far as that is this thread's to do. A graph that was replayed there marks it.
+fn stream_goes(stream: Stream) -> Result<()> {
+    if let Some(graph) = captures::capture_of(stream)?.and_then(graph_of) {
+        graph.abandon()?;
+    }
+    handles::all().into_iter().for_each(|graph| graph.leave_stream(stream));
+    Ok(())
+}
+
+/// A call of tcuda failed with a capture's error: if it spoilt one of ours, its end will say so.
+#[cold]
+pub fn note_failure(function: &'static str) {
+    if COUNT.load(Relaxed) == 0 {
+        return;
+    }
+    let open: Vec<Arc<Graph>> = OPEN.lock().iter().map(|(_, graph)| graph.clone()).collect();
+    open.into_iter().for_each(|graph| graph.blame(function));
+}
+
+/// torch.cuda.is_current_stream_capturing for any stream, be it captured by tcuda or by another library. False before there is a device.
+pub fn is_capturing(stream: impl FnOnce() -> Result<Stream>) -> Result<bool> {
+    if !runtime::is_initialized() {
+        return Ok(false);
+    }
+    match stream()?.is_capturing() {
+        // A default stream that some captured stream is ordered with.
+        Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => Ok(false),
+        other => other,
+    }
+}
+
+/// The stream that torch.cuda.graph captures on if none is given: one for each device.
+pub fn own_stream(device: i32) -> Result<Stream> {
+    static STREAMS: Mutex<Vec<Stream>> = Mutex::new(Vec::new());
+    let device = crate::device::resolve(device)?;
+    let mut streams = STREAMS.lock();
+    let alive = |stream: &Stream| stream::resolve(stream.raw) == Ok(*stream);
+    streams.retain(alive);
+    if let Some(stream) = streams.iter().find(|stream| stream.device == device) {
+        return Ok(*stream);
+    }
+    let stream = stream::create(device, 0)?;
+    streams.push(stream);
+    Ok(stream)
+}
+
+pub fn forget() {
+    OPEN.lock().clear();
+    COUNT.store(0, Relaxed);
+}

@@ -1,0 +1,346 @@
+//! One graph: empty, being captured, or ready; torch's CUDAGraph.
+
+use super::capture::{self, Capture};
+use super::pool::{PoolId, Use};
+use super::retire::{self, Wait};
+use crate::base::{Error, Result, Status, log};
+use crate::device;
+use crate::memory::{captures, pinned::Keeper};
+use crate::runtime::api::CaptureStatus;
+use crate::runtime::{self, RawGraph, RawGraphExec, code};
+use crate::stream::Stream;
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What was captured is kept, and made ready when that is asked for or at the first replay (torch's keep_graph).
+pub const KEEP: u32 = 1;
+/// What was captured is kept for `dump` (torch's enable_debug_mode).
+pub const DEBUG: u32 = 2;
+
+pub struct Graph {
+    flags: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    capture: Option<Capture>,
+    device: i32,
+    /// Where it was captured.
+    pool: Option<PoolId>,
+    /// What was captured.
+    template: Option<RawGraph>,
+    /// What can be launched.
+    exec: Option<RawGraphExec>,
+    uses: Vec<Use>,
+    keepers: Vec<Keeper>,
+    replayed_on: Vec<Stream>,
+    /// Streams that are gone.
+    waits: Vec<Wait>,
+}
+
+fn state_error(text: &'static str) -> Error {
+    Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+}
+
+impl Graph {
+    pub fn new(flags: u32) -> Result<Graph> {
+        if flags & !(KEEP | DEBUG) != 0 {
+            let text = format!("The graph flags {flags:#x} have bits that are not known. Known are 1 (keep) and 2 (debug).");
+            return Err(Error::invalid_argument(text));
+        }
+        Ok(Graph { flags, state: Mutex::default() })
+    }
+
+    /// From here on what the stream gets is kept instead of done. `mode`: whose other calls CUDA forbids meanwhile.
+    pub fn begin(self: &Arc<Graph>, stream: Stream, pool: PoolId, mode: i32) -> Result<()> {
+        if !(capture::GLOBAL..=capture::RELAXED).contains(&mode) {
+            let text = format!("'mode' is {mode}; 0 (global), 1 (thread-local) and 2 (relaxed) are its values.");
+            return Err(Error::invalid_argument(text));
+        }
+        if stream.is_default() {
+            let text = "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the \
+                        default stream.) tcuda_graph_capture_stream gives one.";
+            return Err(Error::invalid_argument(text).on_device(stream.device));
+        }
+        let mut state = self.state.lock();
+        if state.capture.is_some() {
+            return Err(state_error("This graph is being captured already. tcuda_graph_capture_end ends that."));
+        }
+        if state.template.is_some() || state.exec.is_some() {
+            let text = "This graph already owns a captured graph. To capture a new graph, create a new one, or call tcuda_graph_reset.";
+            return Err(state_error(text));
+        }
+        if stream.is_capturing()? {
+            let text = "The stream is being captured already. Each capture begins on a stream of its own.";
+            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
+        }
+        let used = Use::of(pool, stream.device)?;
+        let keeper = Keeper::new();
+        let capture = capture::begin(self, stream, mode, used.0.number(), keeper.clone())?;
+        (state.device, state.pool) = (stream.device, Some(used.0));
+        state.uses.push(used);
+        state.keepers.push(keeper);
+        state.capture = Some(capture);
+        Ok(())
+    }
+
+    /// Ends the capture. If it was not made ready, the capture is over all the same, and everything as before it began.
+    pub fn end(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(capture) = &state.capture else {
+            return Err(state_error("This graph is not being captured. tcuda_graph_capture_begin begins that."));
+        };
+        let stream = capture.stream;
+        match capture::end(stream) {
+            Ok(graph) => {
+                state.template = Some(graph);
+                state.capture_is_over();
+            }
+            Err(error) if state.goes_on(&error) => return Err(explain(error, None)),
+            Err(error) => {
+                let spoiler = state.capture.as_ref().and_then(|capture| capture.spoiler);
+                state.capture_is_over();
+                state.clear();
+                return Err(explain(error, spoiler));
+            }
+        }
+        if state.node_count() == Ok(0) {
+            let text = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.";
+            log::write(log::Level::Warning, text);
+        }
+        if self.flags & KEEP != 0 {
+            return Ok(());
+        }
+        state.instantiate()?;
+        if self.flags & DEBUG == 0 {
+            state.drop_template();
+        }
+        Ok(())
+    }
+
+    /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it.
+    pub fn abandon(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(capture) = &state.capture else { return Ok(()) };
+        match capture::end(capture.stream) {
+            Ok(graph) => state.template = Some(graph),
+            Err(error) if state.goes_on(&error) => return Err(explain(error, None)),
+            Err(_) => {}
+        }
+        state.capture_is_over();
+        state.clear();
+        Ok(())
+    }
+
+    /// Makes what was captured ready for replays, again if it was.
+    pub fn instantiate(&self) -> Result<()> {
+        self.captured()?.instantiate()
+    }
+
+    /// The state, with something captured.
+    fn captured(&self) -> Result<parking_lot::MutexGuard<'_, State>> {
+        let state = self.state.lock();
+        if state.capture.is_some() {
+            return Err(state_error("This graph is still being captured. tcuda_graph_capture_end ends that."));
+        }
+        if state.template.is_none() && state.exec.is_none() {
+            return Err(state_error("Nothing was captured in this graph. tcuda_graph_capture_begin begins that."));
+        }
+        Ok(state)
+    }
+
+    /// From the next replay on it does what `from` does, which kept its capture, if that differs in arguments only.
+    pub fn update(&self, from: &Graph) -> Result<()> {
+        if std::ptr::eq(self, from) {
+            return Err(Error::invalid_argument("A graph cannot be updated from itself."));
+        }
+        let (template, uses, keepers) = {
+            let from = from.captured()?;
+            let template = from.template.ok_or_else(kept_nothing)?;
+            (template, from.uses.iter().map(Use::again).collect::<Vec<_>>(), from.keepers.clone())
+        };
+        let mut state = self.captured()?;
+        let exec = match state.exec {
+            Some(exec) => exec,
+            None => return Err(state_error("This graph is not ready for replays yet: tcuda_graph_instantiate makes it so.")),
+        };
+        let _guard = device::Guard::new(state.device)?;
+        if !runtime::runtime()?.graph_exec_update(exec, template)? {
+            let text = "The captures differ in more than arguments: number, kinds or order of what they do. Capture and instantiate anew.";
+            return Err(Error::invalid_argument(text));
+        }
+        // What it used before, replays that are under way use still.
+        state.uses.extend(uses);
+        state.keepers.extend(keepers);
+        Ok(())
+    }
+
+    /// Where it can be replayed.
+    pub fn device(&self) -> Result<i32> {
+        Ok(self.captured()?.device)
+    }
+
+    /// Enqueues all of it on a stream of its device.
+    pub fn replay(&self, stream: Stream) -> Result<()> {
+        let mut state = self.captured()?;
+        if stream.device != state.device {
+            return Err(wrong_device(stream, state.device));
+        }
+        let exec = match state.exec {
+            Some(exec) => exec,
+            None => {
+                state.instantiate()?;
+                state.exec.ok_or_else(|| Error::internal("a graph was made ready and is not"))?
+            }
+        };
+        if captures::any() {
+            state.lend(stream)?;
+        }
+        // Before the launch: a failure is no harm, a launch that is not noted would be.
+        if !state.replayed_on.contains(&stream) {
+            state.replayed_on.push(stream);
+        }
+        let entered = stream.enter()?;
+        entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))
+    }
+
+    /// As new. Replays that are under way go on, and what they use stays until they are over.
+    pub fn reset(&self) -> Result<()> {
+        self.abandon()?;
+        self.state.lock().clear();
+        Ok(())
+    }
+
+    pub fn pool(&self) -> Result<PoolId> {
+        let none = || state_error("The graph has no pool: tcuda_graph_pool needs a preceding successful capture.");
+        self.captured().map_err(|_| none())?.pool.ok_or_else(none)
+    }
+
+    /// cudaGraph_t and cudaGraphExec_t; 0 where there is none.
+    pub fn native(&self) -> Result<(RawGraph, RawGraphExec)> {
+        let state = self.captured()?;
+        Ok((state.template.unwrap_or(0), state.exec.unwrap_or(0)))
+    }
+
+    /// Writes what was captured in the language of Graphviz.
+    pub fn dump(&self, path: &Path) -> Result<()> {
+        let state = self.captured()?;
+        let template = state.template.ok_or_else(kept_nothing)?;
+        runtime::runtime()?.graph_dot(template, path).map_err(|error| error.context(format!("Writing {}", path.display())))
+    }
+
+    /// A stream goes on which it may have been replayed.
+    pub fn leave_stream(&self, stream: Stream) {
+        let mut state = self.state.lock();
+        if let Some(at) = state.replayed_on.iter().position(|other| *other == stream) {
+            state.replayed_on.swap_remove(at);
+            state.waits.extend(retire::mark(stream));
+        }
+    }
+
+    /// If its capture has become invalid just now, this is what did it.
+    pub fn blame(&self, function: &'static str) {
+        let Some(mut state) = self.state.try_lock() else { return };
+        let Some(capture) = state.capture.as_mut().filter(|capture| capture.spoiler.is_none()) else { return };
+        let status = capture.stream.enter().and_then(|entered| entered.runtime.capture_status(entered.raw));
+        if matches!(status, Ok(CaptureStatus::Invalidated(_))) {
+            capture.spoiler = Some(function);
+        }
+    }
+}
+
+impl State {
+    /// Whether the capture is under way still, in spite of an attempt to end it.
+    fn goes_on(&self, error: &Error) -> bool {
+        let Some(capture) = &self.capture else { return false };
+        error.native == code::CAPTURE_WRONG_THREAD || captures::capture_of(capture.stream).is_ok_and(|found| found == Some(capture.id))
+    }
+
+    fn capture_is_over(&mut self) {
+        if let Some(capture) = self.capture.take() {
+            capture::over(&capture);
+        }
+    }
+
+    fn node_count(&self) -> Result<usize> {
+        let template = self.template.ok_or_else(kept_nothing)?;
+        runtime::runtime()?.graph_node_count(template)
+    }
+
+    fn instantiate(&mut self) -> Result<()> {
+        let template = self.template.ok_or_else(kept_nothing)?;
+        let _guard = device::Guard::new(self.device)?;
+        let exec = runtime::runtime()?.graph_instantiate(template)?;
+        self.drop_exec();
+        self.exec = Some(exec);
+        Ok(())
+    }
+
+    fn drop_template(&mut self) {
+        if let (Some(template), Ok(runtime)) = (self.template.take(), runtime::runtime()) {
+            // What cannot be destroyed is lost with its device.
+            let _ = runtime.graph_destroy(template).or_else(|_| runtime.graph_destroy(template));
+        }
+    }
+
+    /// Launches that are under way go on.
+    fn drop_exec(&mut self) {
+        if let (Some(exec), Ok(runtime)) = (self.exec.take(), runtime::runtime()) {
+            let _ = runtime.graph_exec_destroy(exec).or_else(|_| runtime.graph_exec_destroy(exec));
+        }
+    }
+
+    /// A capture into which this graph is launched needs its memory as long.
+    fn lend(&self, stream: Stream) -> Result<()> {
+        let Some(outer) = captures::capture_of(stream)?.and_then(capture::graph_of) else { return Ok(()) };
+        let mut outer = outer.state.lock();
+        outer.uses.extend(self.uses.iter().map(Use::again));
+        outer.keepers.extend(self.keepers.iter().cloned());
+        Ok(())
+    }
+
+    /// Nothing is left. What replays may still use goes when they are over.
+    fn clear(&mut self) {
+        self.drop_exec();
+        self.drop_template();
+        let mut waits = std::mem::take(&mut self.waits);
+        waits.extend(std::mem::take(&mut self.replayed_on).into_iter().filter_map(retire::mark));
+        let held = (std::mem::take(&mut self.uses), std::mem::take(&mut self.keepers));
+        self.pool = None;
+        retire::leave(self.device, waits, held);
+    }
+}
+
+fn kept_nothing() -> Error {
+    state_error(
+        "This graph did not keep what was captured: make it with TCUDA_GRAPH_KEEP, or TCUDA_GRAPH_DEBUG for tcuda_graph_debug_dump.",
+    )
+}
+
+#[cold]
+fn wrong_device(stream: Stream, device: i32) -> Error {
+    let text =
+        format!("The graph was captured on device {device}, the stream belongs to device {}. Replay it on its device.", stream.device);
+    Error::invalid_argument(text).on_device(device)
+}
+
+/// What a capture that cannot be ended, or ended badly, wants.
+fn explain(error: Error, spoiler: Option<&'static str>) -> Error {
+    match (error.native, spoiler) {
+        (code::CAPTURE_INVALIDATED, Some(function)) => error.context(format!(
+            "{function} cannot be captured, and made the capture invalid. It is over; call that before or after it, or on another stream"
+        )),
+        (code::CAPTURE_INVALIDATED, None) => error
+            .context("A call that cannot be captured, of the program's own or of another library, made the capture invalid. It is over"),
+        (code::CAPTURE_UNJOINED, _) => error.context(
+            "A stream that joined the capture has work that the first stream does not wait for: record an event there and wait for it \
+             before the end. The capture is over",
+        ),
+        (code::CAPTURE_WRONG_THREAD, _) => {
+            error.context("A capture whose mode is not relaxed is ended by the thread that began it, or by that thread's end")
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,109 @@
+//! Private pools: which there are, and which graphs use them. Graphs with one pool share its memory and are replayed one after the other.
+
+use crate::base::{Error, Result};
+use crate::memory::pools;
+use crate::memory::stats::Stats;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// torch's: (n, 0) was made for a graph, (0, n) by `handle`. All zero: a new one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PoolId {
+    pub first: u64,
+    pub second: u64,
+}
+
+struct Used {
+    device: i32,
+    by: usize,
+}
+
+static USED: Mutex<BTreeMap<PoolId, Used>> = Mutex::new(BTreeMap::new());
+
+impl PoolId {
+    /// By which memory knows it.
+    pub fn number(self) -> u64 {
+        self.first.max(self.second)
+    }
+}
+
+/// A pool to share that has no graph yet.
+pub fn handle() -> PoolId {
+    PoolId { first: 0, second: pools::reserve_id() }
+}
+
+/// A graph's use of a pool, which is there as long as it is used.
+pub struct Use(pub PoolId);
+
+impl Use {
+    pub fn of(id: PoolId, device: i32) -> Result<Use> {
+        let id = match (id.first, id.second) {
+            (0, 0) => PoolId { first: pools::reserve_id(), second: 0 },
+            (0, _) | (_, 0) if pools::is_reserved(id.number()) => id,
+            (first, second) => {
+                let text = format!(
+                    "({first}, {second}) is the number of no graph pool. Give that of tcuda_graph_pool or tcuda_graph_pool_handle, or all zero."
+                );
+                return Err(Error::invalid_argument(text));
+            }
+        };
+        // Before the lock, which those take that are given back.
+        pools::sweep(false, None);
+        let mut used = USED.lock();
+        match used.get_mut(&id) {
+            Some(known) if known.device != device => {
+                let text = format!(
+                    "The graph pool ({}, {}) is on device {}; the graph is captured on device {device}. Take a pool for each device.",
+                    id.first, id.second, known.device
+                );
+                return Err(Error::invalid_argument(text).on_device(device));
+            }
+            Some(known) => known.by += 1,
+            None => {
+                pools::create_private(device, id.number())?;
+                used.insert(id, Used { device, by: 1 });
+            }
+        }
+        Ok(Use(id))
+    }
+
+    /// Another one of the same pool.
+    pub fn again(&self) -> Use {
+        if let Some(used) = USED.lock().get_mut(&self.0) {
+            used.by += 1;
+        }
+        Use(self.0)
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut used = USED.lock();
+        let Some(known) = used.get_mut(&self.0) else { return };
+        known.by -= 1;
+        if known.by > 0 {
+            return;
+        }
+        used.remove(&self.0);
+        pools::release(self.0.number());
+        drop(used);
+        pools::sweep(false, None);
+    }
+}
+
+/// What a pool holds. All zero: no graph uses it yet.
+pub fn stats(id: PoolId) -> Result<Stats> {
+    if USED.lock().contains_key(&id) {
+        return Ok(pools::private(id.number())?.cache.stats());
+    }
+    // A pool that was never used holds nothing.
+    match (id.first, id.second) {
+        (0, second) if pools::is_reserved(second) => Ok(Stats::default()),
+        (first, second) => Err(Error::invalid_argument(format!("No graph uses the pool ({first}, {second}) any more."))),
+    }
+}
+
+/// The pools are gone with all memory.
+pub fn forget() {
+    USED.lock().clear();
+}

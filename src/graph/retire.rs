@@ -1,0 +1,89 @@
+//! What graphs leave behind: memory that replays which were begun may still use. It goes when they are over, which is looked at whenever
+//! memory is swept.
+
+use super::pool::Use;
+use crate::base::Result;
+use crate::device;
+use crate::event::{self, pool::Pooled};
+use crate::memory::{captures, pinned::Keeper};
+use crate::runtime;
+use crate::stream::Stream;
+use parking_lot::Mutex;
+
+/// What a graph's replays use.
+pub type Held = (Vec<Use>, Vec<Keeper>);
+
+/// What has to be over first.
+pub enum Wait {
+    Event(Pooled),
+    /// All that the device has: a stream could not be marked. Nobody asks for that, it has to be waited for.
+    Device,
+}
+
+struct Retired {
+    device: i32,
+    waits: Vec<Wait>,
+    /// Dropped with it.
+    _held: Held,
+}
+
+static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+
+/// What tells that a stream is past its replays; None: it is.
+pub fn mark(stream: Stream) -> Option<Wait> {
+    let outcome = runtime::runtime().and_then(|runtime| {
+        runtime.outside_capture(|| {
+            // An event of a capture tells nothing.
+            if stream.is_capturing()? {
+                return Ok(Some(Wait::Device));
+            }
+            if stream.query()? {
+                return Ok(None);
+            }
+            let event = Pooled::take(stream.device)?;
+            event::record(event.raw(), stream)?;
+            Ok(Some(Wait::Event(event)))
+        })
+    });
+    outcome.unwrap_or(Some(Wait::Device))
+}
+
+/// Goes at once if nothing has to be waited for.
+pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
+    if waits.is_empty() {
+        return drop(held);
+    }
+    RETIRED.lock().push(Retired { device, waits, _held: held });
+}
+
+/// Lets go of what is over; `wait` for the rest. `device`: None: of all.
+pub fn sweep(wait: bool, device: Option<i32>) {
+    let all = std::mem::take(&mut *RETIRED.lock());
+    let (over, left): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|retired| device.is_none_or(|device| device == retired.device) && retired.is_over(wait).unwrap_or(false));
+    RETIRED.lock().extend(left);
+    // Without the lock: this sweeps memory.
+    drop(over);
+}
+
+pub fn forget() {
+    let all = std::mem::take(&mut *RETIRED.lock());
+    drop(all);
+}
+
+impl Retired {
+    fn is_over(&self, wait: bool) -> Result<bool> {
+        let runtime = runtime::runtime()?;
+        runtime.outside_capture(|| {
+            for waiting in &self.waits {
+                match waiting {
+                    Wait::Event(event) if wait => runtime.event_synchronize(event.raw())?,
+                    Wait::Event(event) if runtime.event_query(event.raw())? => {}
+                    Wait::Device if wait && !captures::is_on(self.device) => device::synchronize(self.device)?,
+                    Wait::Event(_) | Wait::Device => return Ok(false),
+                }
+            }
+            Ok(true)
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! Where memory comes from while graphs are captured. The room that captures says when a capture begins and ends, and which pool its
+//! allocations come from; here it is looked up for each stream that takes part.
+//!
+//! While any capture is under way threads keep nothing to themselves, so that each allocation comes by here.
+
+use super::cache::Cache;
+use super::{all, caches, pinned, pools};
+use crate::base::{Error, Result, Status};
+use crate::runtime::api::CaptureStatus;
+use crate::stream::Stream;
+use parking_lot::RwLock;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+struct Route {
+    /// The driver's number of the capture.
+    capture: u64,
+    pool: Arc<pools::Pool>,
+    /// What keeps pinned memory for the graph.
+    keeper: pinned::Keeper,
+    thread: u64,
+}
+
+static ACTIVE: AtomicUsize = AtomicUsize::new(0);
+static ROUTES: RwLock<Vec<Route>> = RwLock::new(Vec::new());
+
+#[inline]
+pub fn any() -> bool {
+    ACTIVE.load(Relaxed) != 0
+}
+
+/// Whether some graph's capture is under way on a device, which then cannot be waited for as a whole.
+pub fn is_on(device: i32) -> bool {
+    any() && ROUTES.read().iter().any(|route| route.pool.cache.device == device)
+}
+
+fn thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Relaxed) + 1);
+    }
+    NUMBER.get()
+}
+
+/// `start` begins the capture and gives its number. From then on what its streams allocate comes from the pool, and pinned memory that
+/// they use, or that this thread allocates, is kept for as long as the keeper lives.
+pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u64>) -> Result<()> {
+    let pool = pools::private(pool)?;
+    caches()?;
+    ACTIVE.fetch_add(1, Relaxed);
+    let begun = stop_fronts_and(&pool.cache.device, || {
+        // Who allocates on the stream meanwhile waits here for the answer.
+        let mut routes = ROUTES.write();
+        let capture = start()?;
+        routes.push(Route { capture, pool, keeper, thread: thread() });
+        Ok(())
+    });
+    if begun.is_err() {
+        ACTIVE.fetch_sub(1, Relaxed);
+    }
+    begun
+}
+
+/// With no front armed, and nobody in the middle of marking a stream that is about to be captured.
+fn stop_fronts_and<T>(device: &i32, work: impl FnOnce() -> T) -> T {
+    all(None).into_iter().for_each(|cache| drop(cache.core.lock()));
+    let _pinned = pinned::hold_marks();
+    let marking: Vec<&Cache> = all(Some(*device));
+    let _device: Vec<_> = marking.into_iter().map(Cache::hold_marks).collect();
+    work()
+}
+
+pub fn end(capture: u64) {
+    let mut routes = ROUTES.write();
+    if let Some(at) = routes.iter().position(|route| route.capture == capture) {
+        routes.remove(at);
+        ACTIVE.fetch_sub(1, Relaxed);
+    }
+}
+
+/// All captures are over, by the end of everything.
+pub fn forget_all() {
+    ROUTES.write().clear();
+    ACTIVE.store(0, Relaxed);
+}
+
+/// The capture that a stream takes part in, if it is one of ours.
+fn with_route<T>(stream: Stream, work: impl FnOnce(&Route) -> T) -> Result<Option<T>> {
+    if stream.is_default() {
+        return Ok(None);
+    }
+    let entered = stream.enter()?;
+    let routes = ROUTES.read();
+    match entered.runtime.capture_status(entered.raw)? {
+        CaptureStatus::None => Ok(None),
+        CaptureStatus::Active(id) | CaptureStatus::Invalidated(id) => Ok(routes.iter().find(|route| route.capture == id).map(work)),
+    }
+}
+
+/// The pool that a stream's memory has to come from now.
+pub fn pool_of(stream: Stream) -> Result<Option<Arc<pools::Pool>>> {
+    match with_route(stream, |route| route.pool.clone())? {
+        Some(pool) if pool.cache.device != stream.device => {
+            let text = format!(
+                "The capture of a graph on device {} cannot allocate on device {}: allocate there before it begins.",
+                pool.cache.device, stream.device
+            );
+            Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device))
+        }
+        pool => Ok(pool),
+    }
+}
+
+/// The number of our capture that a stream takes part in.
+pub fn capture_of(stream: Stream) -> Result<Option<u64>> {
+    if any() { with_route(stream, |route| route.capture) } else { Ok(None) }
+}
+
+/// What keeps the pinned memory that a stream uses.
+pub fn keeper_of(stream: Stream) -> Option<pinned::Keeper> {
+    with_route(stream, |route| route.keeper.clone()).ok().flatten()
+}
+
+/// The same for what this thread allocates: those of its own captures.
+pub fn own_keepers() -> Vec<pinned::Keeper> {
+    let own = thread();
+    ROUTES.read().iter().filter(|route| route.thread == own).map(|route| route.keeper.clone()).collect()
+}

@@ -1,0 +1,35 @@
+//! What keeps pinned blocks beyond their streams' work: a graph, whose replays use them again.
+
+use super::core::CORE;
+use super::order::{self, Serial};
+use crate::runtime::Address;
+use std::sync::Arc;
+
+/// Blocks that are freed stay out of use until the last of these is gone.
+#[derive(Clone)]
+pub struct Keeper(Arc<Kept>);
+
+struct Kept(Serial);
+
+impl Keeper {
+    pub fn new() -> Keeper {
+        Keeper(Arc::new(Kept(CORE.lock().streams.add_keeper())))
+    }
+
+    /// The block that holds an address. Memory that is no block of this cache means nothing.
+    pub fn keep(&self, address: Address) {
+        CORE.lock().note_use(address, self.0.0);
+    }
+}
+
+impl Default for Keeper {
+    fn default() -> Keeper {
+        Keeper::new()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        order::keeper_goes(self.0);
+    }
+}

@@ -1,0 +1,298 @@
+//! Captures that nobody ends well, and what goes on beside them.
+
+use crate::graph::*;
+use crate::init::in_child;
+use crate::kit::*;
+use crate::{fails, ok, tests};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use tcuda::capi::copy::*;
+use tcuda::capi::event::*;
+use tcuda::capi::graph::*;
+use tcuda::capi::init::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::pinned::*;
+use tcuda::capi::stream::*;
+
+tests![
+    a_fork_that_is_not_joined_leaves_all_usable,
+    a_spoilt_capture_names_what_did_it,
+    a_capture_ends_with_its_graph_and_with_its_stream,
+    a_capture_ends_with_its_thread,
+    another_thread_cannot_end_it_unless_it_is_relaxed,
+    captures_on_several_threads,
+    caches_go_on_beside_a_capture,
+    a_capture_out_of_memory: [VirtualMemory],
+    a_shutdown_ends_a_capture,
+];
+
+fn a_fork_that_is_not_joined_leaves_all_usable() {
+    empty_caches();
+    let (a, b) = (Own::new(), Own::new());
+    let fork = event();
+    let graph = G::new();
+    graph.begin(a.0);
+    order(a.0, b.0, fork);
+    let block = allocate(MIB, b.0);
+    fill(block, 1, MIB, b.0);
+    let text = fails!(CAPTURE, tcuda_graph_capture_end(graph.0));
+    assert!(text.contains("joined") && text.contains("cudaErrorStreamCaptureUnjoined"), "{text}");
+    // The block is the program's still.
+    fails!(INVALID_STATE, tcuda_graph_pool(graph.0, &mut OWN.clone()));
+    is_usable(a.0);
+    is_usable(b.0);
+    free(block);
+    ok!(tcuda_event_destroy(fork));
+    drop(graph);
+    empty_caches();
+}
+
+fn a_spoilt_capture_names_what_did_it() {
+    empty_caches();
+    let (stream, side) = (Own::new(), Own::new());
+    let past = event();
+    ok!(tcuda_event_record(past, side.0));
+    let graph = G::new();
+    let mut done = false;
+    let spoilers: [(&str, &dyn Fn() -> tcuda::base::Status); 3] = [
+        ("tcuda_stream_synchronize", &|| unsafe { tcuda_stream_synchronize(stream.0) }),
+        ("tcuda_stream_wait_event", &|| unsafe { tcuda_stream_wait_event(stream.0, past) }),
+        ("tcuda_stream_query", &|| unsafe { tcuda_stream_query(stream.0, (&raw const done).cast_mut()) }),
+    ];
+    for (name, call) in spoilers {
+        graph.begin(stream.0);
+        let block = allocate(MIB, stream.0);
+        assert_eq!(format!("{:?}", call()), "TCUDA_ERROR_CAPTURE", "{name}");
+        // What comes behind it is refused, and not blamed.
+        fails!(CAPTURE, tcuda_memset_async(block, 1, MIB, stream.0));
+        let text = fails!(CAPTURE, tcuda_graph_capture_end(graph.0));
+        assert!(text.starts_with(&format!("{name} cannot be captured")), "{text}");
+        fails!(INVALID_STATE, tcuda_graph_capture_end(graph.0));
+        free(block);
+        is_usable(stream.0);
+    }
+    done = false;
+    assert!(!done);
+    ok!(tcuda_event_destroy(past));
+    drop(graph);
+    empty_caches();
+}
+
+fn a_capture_ends_with_its_graph_and_with_its_stream() {
+    empty_caches();
+    for way in 0..4 {
+        let (stream, joined) = (Own::new(), Own::new());
+        let graph = G::new();
+        let fork = event();
+        graph.begin(stream.0);
+        let block = allocate(MIB, stream.0);
+        order(stream.0, joined.0, fork);
+        fill(block, 1, MIB, joined.0);
+        match way {
+            0 => drop(graph),
+            1 => {
+                ok!(tcuda_graph_reset(graph.0));
+                fails!(INVALID_STATE, tcuda_graph_capture_end(graph.0));
+                drop(graph);
+            }
+            2 => {
+                ok!(tcuda_stream_destroy(stream.0));
+                fails!(INVALID_STATE, tcuda_graph_capture_end(graph.0));
+                is_usable(joined.0);
+            }
+            _ => {
+                ok!(tcuda_stream_destroy(joined.0));
+                fails!(INVALID_STATE, tcuda_graph_capture_end(graph.0));
+                is_usable(stream.0);
+            }
+        }
+        if way < 2 {
+            is_usable(stream.0);
+            is_usable(joined.0);
+        }
+        free(block);
+        ok!(tcuda_event_destroy(fork));
+        is_usable(Own::new().0);
+    }
+    empty_caches();
+}
+
+fn a_capture_ends_with_its_thread() {
+    empty_caches();
+    let stream = Own::new();
+    let on = stream.0 as usize;
+    for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+        let graph = G::new();
+        let there = G(graph.0);
+        let block = std::thread::spawn(move || {
+            let there = std::mem::ManuallyDrop::new(there);
+            ok!(tcuda_graph_capture_begin(there.0, handle(on), OWN, mode));
+            allocate(MIB, handle(on)) as usize
+        })
+        .join()
+        .unwrap();
+        fails!(INVALID_STATE, tcuda_graph_capture_end(graph.0));
+        is_usable(stream.0);
+        // The graph is as new.
+        graph.begin(stream.0);
+        graph.end();
+        free(block as *mut c_void);
+    }
+    empty_caches();
+}
+
+fn another_thread_cannot_end_it_unless_it_is_relaxed() {
+    empty_caches();
+    let stream = Own::new();
+    let graph = G::new();
+    for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+        ok!(tcuda_graph_capture_begin(graph.0, stream.0, OWN, mode));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let graph = &graph;
+                if mode == RELAXED {
+                    return graph.end();
+                }
+                let text = fails!(CAPTURE, tcuda_graph_capture_end(graph.0));
+                assert!(text.contains("by the thread that began it"), "{text}");
+                fails!(CAPTURE, tcuda_graph_reset(graph.0));
+                fails!(CAPTURE, tcuda_graph_destroy(graph.0));
+            });
+        });
+        if mode != RELAXED {
+            // It has gone on.
+            let block = allocate(MIB, stream.0);
+            free(block);
+            graph.end();
+        }
+        graph.replay(stream.0);
+        ok!(tcuda_graph_reset(graph.0));
+    }
+    drop(graph);
+    empty_caches();
+}
+
+fn captures_on_several_threads() {
+    empty_caches();
+    const ROUNDS: usize = 25;
+    std::thread::scope(|scope| {
+        for worker in 0..4u8 {
+            scope.spawn(move || {
+                let stream = Own::new();
+                for round in 0..ROUNDS {
+                    let graph = G::new();
+                    ok!(tcuda_graph_capture_begin(graph.0, stream.0, OWN, THREAD_LOCAL));
+                    let blocks: Vec<_> = (1..5).map(|part| allocate(part * 700 * (round + 1), stream.0)).collect();
+                    blocks.iter().for_each(|block| fill(*block, i32::from(worker) + 1, 700, stream.0));
+                    assert_eq!(pool_of_capture(&graph, round), 4);
+                    graph.replay(stream.0);
+                    for block in blocks {
+                        assert_eq!(bytes_of(block, 700, stream.0), [worker + 1; 700]);
+                        free(block);
+                    }
+                }
+            });
+        }
+        // Caches are used and emptied beside them.
+        scope.spawn(|| {
+            let stream = Own::new();
+            for round in 1..ROUNDS * 4 {
+                let block = allocate(round * 3000, stream.0);
+                fill(block, 7, 3000, stream.0);
+                free(block);
+                if round % 10 == 0 {
+                    ok!(tcuda_empty_cache(-1));
+                }
+            }
+        });
+    });
+    empty_caches();
+}
+
+/// Ends the capture, on every third round by a detour; how many blocks its pool has.
+fn pool_of_capture(graph: &G, round: usize) -> i64 {
+    graph.end();
+    if round.is_multiple_of(3) {
+        ok!(tcuda_empty_cache(-1));
+    }
+    pool_stats(graph.pool()).allocation.all.current
+}
+
+fn caches_go_on_beside_a_capture() {
+    empty_caches();
+    let (stream, a, b) = (Own::new(), Own::new(), Own::new());
+    let graph = G::new();
+    let host = pinned(MIB);
+    let block = allocate(12 * MIB, a.0);
+    copy(host, block, MIB, a.0);
+    graph.begin(stream.0);
+    // Each of these would spoil the capture if it asked or waited as it does otherwise.
+    free(block);
+    let other = allocate(12 * MIB, b.0);
+    ok!(tcuda_record_stream(other, a.0));
+    free(other);
+    ok!(tcuda_host_free_cached(host.cast()));
+    free(allocate(40 * MIB, b.0));
+    ok!(tcuda_host_free_cached(pinned(2 * MIB).cast()));
+    ok!(tcuda_empty_cache(-1));
+    ok!(tcuda_host_empty_cache());
+    stat(-1, "active_bytes.all.current");
+    // Streams come and go, also with memory that they have used.
+    let passing = Own::new();
+    free(allocate(3 * MIB, passing.0));
+    drop(passing);
+    drop(Own::new());
+    ok!(tcuda_empty_cache(-1));
+    free(allocate(MIB, stream.0));
+    graph.end();
+    drop(graph);
+    ok!(tcuda_host_empty_cache());
+    empty_caches();
+}
+
+fn a_capture_out_of_memory() {
+    empty_caches();
+    let (stream, other) = (Own::new(), Own::new());
+    let _limit = Limit::of(device(), 64 * MIB as u64);
+    free(allocate(60 * MIB, other.0));
+    synchronize(other.0);
+    let graph = G::new();
+    graph.begin(stream.0);
+    // What the device has free goes back for it.
+    let block = allocate(40 * MIB, stream.0);
+    let mut out = null_mut();
+    let text = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut out, 40 * MIB, stream.0));
+    assert!(text.contains("out of memory"), "{text}");
+    fill(block, 1, MIB, stream.0);
+    // The capture goes on.
+    graph.end();
+    graph.replay(stream.0);
+    synchronize(stream.0);
+    free(block);
+    drop(graph);
+    empty_caches();
+}
+
+fn a_shutdown_ends_a_capture() {
+    in_child("capturing", &[]);
+}
+
+pub fn scene_capturing() {
+    let stream = create_on(-1);
+    let graph = std::mem::ManuallyDrop::new(G::new());
+    graph.begin(stream);
+    allocate(MIB, stream);
+    let ready = std::mem::ManuallyDrop::new(G::with(TCUDA_GRAPH_KEEP));
+    ok!(tcuda_graph_destroy(graph.0));
+    ready.begin(create_on(-1));
+    ready.end();
+    let open = std::mem::ManuallyDrop::new(G::new());
+    open.begin(create_on(-1));
+    ok!(tcuda_shutdown());
+    ok!(tcuda_graph_destroy(open.0));
+    assert!(!tcuda_is_current_stream_capturing());
+    start().unwrap();
+    fails!(INVALID_HANDLE, tcuda_graph_replay(ready.0, NULL));
+    is_usable(Own::new().0);
+    ok!(tcuda_shutdown());
+}
