@@ -123,6 +123,7 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_KERNEL_ATTRIBUTES_INIT {sizeof(tcuda_kernel_attributes_t), 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_TELEMETRY_INIT {sizeof(tcuda_telemetry_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -1049,6 +1050,60 @@ typedef struct tcuda_kernel_attributes_t {
      */
     int32_t binary_version;
 } tcuda_kernel_attributes_t;
+
+/**
+ * A process that computes on a device.
+ */
+typedef struct tcuda_gpu_process_t {
+    /**
+     * Device memory in bytes; UINT64_MAX where the driver does not say, as in some containers.
+     */
+    uint64_t bytes;
+    /**
+     * As the host counts processes, which in a container may be another number than the process' own.
+     */
+    uint32_t pid;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+} tcuda_gpu_process_t;
+
+/**
+ * How a device is doing. -1 is what it does not tell, or not to this process. Set `struct_size` before the call (TCUDA_TELEMETRY_INIT).
+ */
+typedef struct tcuda_telemetry_t {
+    size_t struct_size;
+    /**
+     * Nanoseconds since it was asked for.
+     */
+    int64_t age;
+    /**
+     * Bytes, those of the driver and of all processes counted.
+     */
+    int64_t device_memory_used;
+    int64_t device_memory_total;
+    /**
+     * As in tcuda_utilization and so on.
+     */
+    int32_t utilization;
+    int32_t memory_usage;
+    int32_t temperature;
+    int32_t power_draw;
+    /**
+     * Milliwatt: where the device is held back.
+     */
+    int32_t power_limit;
+    int32_t clock_rate;
+    /**
+     * Megahertz.
+     */
+    int32_t memory_clock_rate;
+    /**
+     * The driver's number of the device, as nvidia-smi shows it.
+     */
+    int32_t driver_index;
+} tcuda_telemetry_t;
 
 /**
  * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
@@ -2961,8 +3016,7 @@ tcuda_status_t tcuda_kernel_best_block(int32_t *grid, int32_t *block, tcuda_kern
  */
 tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_attributes_t *attributes, tcuda_kernel_t kernel);
 
-/* ==== Collectives of one process ==============================================================================================
- * torch.cuda.comm: tensors from one device to many and back. What is enqueued goes on after all that the current streams of all devices
+/* ==== Collectives of one process ======================================================================================= * torch.cuda.comm: tensors from one device to many and back. What is enqueued goes on after all that the current streams of all devices
  * that take part have got before, and what they get afterwards goes on after it, so that results may be used at once; which device is
  * current does not matter. The host waits only for results on the CPU (and where pageable memory of the CPU is read). Any strides are taken, and
  * any type that tcuda moves; sums are of the types that it computes with. Tensors that come out are ended with
@@ -3116,6 +3170,79 @@ tcuda_status_t tcuda_comm_gather_out(const tcuda_tensor_t *out,
                                      const tcuda_tensor_t *const *tensors,
                                      size_t count,
                                      int32_t dim);
+=======
+/* ==== Telemetry ===============================================================================================================
+ * How a device is doing, as the driver sees it for all processes together, by NVML, which is looked up at the first of these calls. They
+ * make no context and change no current device, and a device that is lost to this process goes on telling what it told before. A device is
+ * found by its UUID, so an index means the same here as everywhere else, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER say.
+ * Without NVML, and for what a device does not tell: TCUDA_ERROR_NOT_SUPPORTED. What this process may not ask: TCUDA_ERROR_SYSTEM. Other
+ * failures of NVML: TCUDA_ERROR_CUDA, and tcuda_last_error_native has NVML's code. docs/TELEMETRY.md has more.
+ */
+
+/**
+ * Percent of the last sample period (1/6 to 1 s) in which a kernel ran (torch.cuda.utilization, nvmlDeviceGetUtilizationRates). Instances
+ * of MIG do not tell.
+ */
+tcuda_status_t tcuda_utilization(int32_t *percent, int32_t device);
+
+/**
+ * Percent of the last sample period in which device memory was read or written (torch.cuda.memory_usage). It does not say how full the
+ * memory is: that is tcuda_device_memory_used.
+ */
+tcuda_status_t tcuda_memory_usage(int32_t *percent, int32_t device);
+
+/**
+ * The die's temperature in degrees Celsius (torch.cuda.temperature, nvmlDeviceGetTemperature).
+ */
+tcuda_status_t tcuda_temperature(int32_t *celsius, int32_t device);
+
+/**
+ * What the board takes, in milliwatt (torch.cuda.power_draw, nvmlDeviceGetPowerUsage): the mean of a second since Ampere, of the moment
+ * before. Many GeForce and Jetson boards do not tell.
+ */
+tcuda_status_t tcuda_power_draw(int32_t *milliwatt, int32_t device);
+
+/**
+ * The clock of the multiprocessors in megahertz (torch.cuda.clock_rate, nvmlDeviceGetClockInfo). torch's documentation says hertz; what
+ * it gives is megahertz too.
+ */
+tcuda_status_t tcuda_clock_rate(int32_t *megahertz, int32_t device);
+
+/**
+ * Bytes of device memory in use, by all processes and the driver itself (torch.cuda.device_memory_used, nvmlDeviceGetMemoryInfo). Other
+ * than tcuda_mem_get_info it needs no context. Memory that tcuda's cache keeps is in use.
+ */
+tcuda_status_t tcuda_device_memory_used(uint64_t *bytes, int32_t device);
+
+/**
+ * The processes that compute on a device as a text for people, as torch writes it (torch.cuda.list_gpu_processes): a line with the
+ * driver's number of the device, then one for each process, with MiB that are called MB; no line break at the end. Those that only draw
+ * are not listed.
+ *
+ * @param text     gets the text with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ * @return TCUDA_ERROR_BUFFER_TOO_SMALL: the list may grow between two calls.
+ */
+tcuda_status_t tcuda_list_gpu_processes(char *text, size_t capacity, size_t *needed, int32_t device);
+
+/**
+ * The same for programs.
+ *
+ * @param processes gets them; NULL with capacity 0 asks for the number only.
+ * @param capacity  how many there is room for.
+ * @param count     gets how many there are.
+ * @return TCUDA_ERROR_BUFFER_TOO_SMALL: there are more, and none was written; tcuda_last_error has bytes for all of them.
+ */
+tcuda_status_t tcuda_gpu_processes(tcuda_gpu_process_t *processes, size_t capacity, size_t *count, int32_t device);
+
+/**
+ * All of it at once. For those who ask often: a reading that is young enough is given again, which takes no lock, no call of the driver
+ * and some 50 ns; of threads that want a new one at the same time one asks, and the others wait for it.
+ *
+ * @param telemetry gets the reading; what the device does not tell is -1 there and no error.
+ * @param max_age   milliseconds; a reading of less than that will do. 0: a new one.
+ */
+tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device, uint32_t max_age);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

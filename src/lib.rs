@@ -3,6 +3,7 @@
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
 //! graph     jit       random                                         features
+//! jit       random  telemetry                                        features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -25,4 +26,5 @@ pub mod memory;
 pub mod random;
 pub mod runtime;
 pub mod stream;
+pub mod telemetry;
 pub mod tensor;

@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["tensor"],
     &["random", "jit", "comm"],
     &["random", "jit", "graph"],
+    &["random", "jit", "telemetry"],
     &["capi"],
 ];
 

@@ -15,6 +15,11 @@ pub const VARIABLES: &[Variable] = &[
     Variable { name: "TCUDA_CUDART_PATH", default: "", meaning: "the CUDA runtime library to load before any other" },
     Variable { name: "TCUDA_NVRTC_PATH", default: "", meaning: "CUDA's run-time compiler (libnvrtc) to load before any other" },
     Variable {
+        name: "TCUDA_NVML_PATH",
+        default: "",
+        meaning: "the driver's library for monitors (libnvidia-ml) to load instead of any other",
+    },
+    Variable {
         name: "TCUDA_CXX",
         default: "",
         meaning: "the C++ compiler that stands for it on the simulated device; else c++, g++ or clang++",

@@ -58,9 +58,15 @@ pub fn exchange(device: i32) -> Result<i32> {
 /// -1 becomes the current device; anything else has to be an index in range.
 #[inline]
 pub fn resolve(device: i32) -> Result<i32> {
-    let device = if device == CURRENT { current()? } else { check_range(device)? };
+    let device = index(device)?;
     lost::check(device)?;
     Ok(device)
+}
+
+/// The same for what works with a lost device too.
+#[inline]
+pub fn index(device: i32) -> Result<i32> {
+    if device == CURRENT { current() } else { check_range(device) }
 }
 
 #[inline]

@@ -10,6 +10,7 @@ pub mod compile;
 pub mod cuda;
 pub mod host;
 pub mod kernels;
+pub mod monitor;
 pub mod select;
 pub mod sim;
 pub mod table;

@@ -47,6 +47,8 @@ pub enum Capability {
     Compiler,
     /// One of whole kernels: NVRTC.
     KernelCompiler,
+    /// Somebody who tells how a device is doing: NVML, or the simulated machine.
+    Telemetry,
 }
 
 impl Capability {
@@ -59,6 +61,7 @@ impl Capability {
             Capability::AsyncAllocations => "async-allocations",
             Capability::Compiler => "run-time-compiler",
             Capability::KernelCompiler => "compiler-of-kernels",
+            Capability::Telemetry => "telemetry",
         }
     }
 
@@ -77,6 +80,8 @@ impl Capability {
             }
             Capability::KernelCompiler => {
                 tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::compile::Compiler::of_kernels(runtime, 0).is_ok())
+            Capability::Telemetry => {
+                tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::monitor::Monitor::of(runtime, 0).is_ok())
             }
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }

@@ -34,6 +34,7 @@ mod reference;
 mod snapshot;
 mod statistics;
 mod stream;
+mod telemetry;
 mod tensor;
 
 use kit::{Capability, Test};
@@ -66,6 +67,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("machines", machines::TESTS),
     ("random", random::TESTS),
     ("philox", philox::TESTS),
+    ("telemetry", telemetry::TESTS),
     ("fault", fault::TESTS),
 ];
 

@@ -13,7 +13,10 @@ typedef struct {
 static __thread int bound = -1;
 
 /* For the fake runtime: which device's context the calling thread has. */
-void fake_bind(int device) { bound = device; }
+void fake_bind(int device) {
+    note(__func__);
+    bound = device;
+}
 
 #define NEEDS_CONTEXT \
     do { \

@@ -1,8 +1,11 @@
 /* A fake libcudart: -DVERSION=13000; with -DANSWER=802 cudaGetDeviceCount answers that. As the real one it wants a driver of its own
-   major version or a newer one (else 35), leaves outputs alone when it fails, and fills structs of the size of its version. */
+   major version or a newer one (else 35), leaves outputs alone when it fails, and fills structs of the size of its version.
+   FAKE_ORDER=201 makes it a machine of boards with UUIDs of their own, which CUDA_VISIBLE_DEVICES chooses from: the driver's numbers in
+   CUDA's order. */
 #define FAKE_CALLS fake_runtime_calls
 #include "fake.h"
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 
@@ -29,8 +32,27 @@ static int bind(void) {
     return 0;
 }
 
+/* The first bytes of the visible devices' UUIDs: 10, 20, ... are boards by the driver's numbers, a0, a1 instances of MIG. */
+static int visible(int *first) {
+    const char *order = getenv("FAKE_ORDER"), *list = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0, all = strlen(order);
+    for (; !list && count < all; count++) first[count] = 0x10 * (order[count] - '0' + 1);
+    while (list && *list && count < 8) {
+        unsigned byte = 0;
+        if (*list >= '0' && *list < '0' + all) byte = 0x10 * (order[*list - '0'] - '0' + 1);
+        else if (!strncmp(list, "GPU-", 4) || !strncmp(list, "MIG-", 4)) sscanf(list + 4, "%2x", &byte);
+        if (!byte) break;
+        first[count++] = byte;
+        list = strchr(list, ',');
+        list = list ? list + 1 : "";
+    }
+    return count;
+}
+
 static int devices(void) {
     const char *text = getenv("FAKE_DEVICES");
+    int first[8];
+    if (getenv("FAKE_ORDER")) return visible(first);
     return text ? atoi(text) : 2;
 }
 
@@ -83,10 +105,16 @@ int cudaDeviceGetAttribute(int *value, int attribute, int of) {
 int cudaGetDeviceProperties(void *properties, int of) {
     size_t size = VERSION >= 13000 ? 1008 : 728;
     note(__func__);
-    if (of != 1) return 101;
+    if (of != 1 && !getenv("FAKE_ORDER")) return 101;
     memset(properties, 0xa5, size);
     memcpy(properties, "Fake", 5);
     memcpy((char *)properties + 256, "0123456789abcdef", 16);
+    if (getenv("FAKE_ORDER")) {
+        int first[8];
+        if (of < 0 || of >= visible(first)) return 101;
+        /* Older drivers give the board's for an instance of it. */
+        memset((char *)properties + 256, getenv("FAKE_BOARD_UUID") && first[of] >= 0xa0 ? 0x10 : first[of], 16);
+    }
     *(size_t *)((char *)properties + 288) = SIZE;
     *(int *)((char *)properties + 360) = 9;
     *(int *)((char *)properties + 364) = 1;

@@ -42,7 +42,7 @@ pub fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnc
     std::fs::create_dir_all(root.join("loader")).unwrap();
     let machine = build(Machine { root: root.clone(), variables: Vec::new() });
     // What the case does not bring must not come from the machine that the test runs on.
-    for library in ["libcuda.so.1"].into_iter().chain(RUNTIMES.map(|(_, soname)| soname)) {
+    for library in ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter().chain(RUNTIMES.map(|(_, soname)| soname)) {
         let file = root.join("loader").join(library);
         if !file.exists() {
             std::fs::write(file, "no library").unwrap();
@@ -55,6 +55,7 @@ pub fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnc
         "TCUDA_BACKEND",
         "TCUDA_CUDART_PATH",
         "TCUDA_NVRTC_PATH",
+        "TCUDA_NVML_PATH",
         "TCUDA_JIT_CACHE",
         "TCUDA_JIT_CACHE_PATH",
         "XDG_CACHE_HOME",
@@ -106,7 +107,7 @@ pub fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> Pa
     let (made, script) = (library.with_extension(format!("{own}.so")), library.with_extension(format!("{own}.map")));
     let hidden: String = lacks.iter().map(|name| format!("{name};")).collect();
     let local = if lacks.is_empty() { String::new() } else { format!("local: {hidden}") };
-    std::fs::write(&script, format!("{soname} {{ global: cuda*; cu*; nvrtc*; fake_*; {local} }};\n")).unwrap();
+    std::fs::write(&script, format!("{} {{ global: cuda*; cu*; nvrtc*; nvml*; fake_*; {local} }};\n", soname.replace('-', "_"))).unwrap();
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let compiler = cc::Build::new().target(&target).host(&target).opt_level(1).cargo_metadata(false).get_compiler();
     let output = compiler

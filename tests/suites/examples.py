@@ -1,6 +1,7 @@
 """Every example compiles without a warning as C99 and C++17 (or C++17 alone) and runs to a good end on the simulated device. The demo
 fails where it should, the estimate has the numbers that it promises, and the README's Python does what it says."""
 
+import json
 import re
 import sys
 
@@ -49,6 +50,17 @@ def readme(suite):
     suite.check("the README's Python says what is in use", output and "1048576 bytes in use" in output, output)
 
 
+def monitor(suite):
+    """tcuda_top as JSON, and with a word that it does not know."""
+    program = kit.BUILD / "tests/examples/tcuda_top.c99"
+    output = suite.runs("tcuda_top --json runs", [program, "--json"], env=kit.environment(TCUDA_SIM_DEVICES=3))
+    devices = json.loads(output)["devices"] if output else []
+    right = [(d["driver_index"], d["temperature"], d["held_by_tcuda"], d["processes"]) for d in devices] == [(i, 31, 0, []) for i in range(3)]
+    suite.check("tcuda_top tells of every device, and makes no context", right, output)
+    code, output = kit.run([program, "--all"])
+    suite.check("tcuda_top says how it is used", code == 2 and "usage" in output, output)
+
+
 def run(suite):
     folder = kit.ROOT / "examples_c"
     jobs = [(source, standard) for source in sorted(folder.glob("*.c")) for standard in ("c99", "c++17")]
@@ -56,4 +68,5 @@ def run(suite):
     suite.each([lambda job=job: one(suite, *job) for job in jobs])
     demo(suite)
     monte_carlo(suite)
+    monitor(suite)
     readme(suite)

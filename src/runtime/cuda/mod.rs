@@ -1,5 +1,5 @@
 //! # runtime/cuda
-//! Owns:   the real libraries: which libcudart, libcuda and libnvrtc are used, the table filled from them, what differs between their versions.
+//! Owns:   the real libraries: which libcudart, libcuda, libnvrtc and libnvidia-ml are used, the table filled from them, what differs between their versions.
 //! Uses:   runtime::table and runtime::api, base.
 //! Never:  closes a library that is in use; falls back to the simulated device.
 //! Locks:  none; runtime::select lets one thread in.
@@ -7,6 +7,7 @@
 
 mod adapt;
 pub mod library;
+pub mod nvml;
 pub mod nvrtc;
 mod report;
 mod search;

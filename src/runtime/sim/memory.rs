@@ -180,6 +180,10 @@ impl Memory {
         (pool.limit.saturating_sub(pool.used), pool.total.max(pool.limit))
     }
 
+    pub fn used(&self, device: usize) -> usize {
+        self.books().pools[device].used
+    }
+
     /// What can be had from now on. Below what is in use, nothing can until enough was freed.
     pub fn set_limit(&self, device: usize, size: usize) {
         self.books().pools[device].limit = size / PAGE * PAGE;

@@ -12,6 +12,7 @@
 //! stream      queues of work
 //! memory vmm host small peer mem_pool         device      what it looks like
 //! os          pages                           shuffle     the seeded order
+//! monitor     load and temperature            live        what there is
 //! compiler    of run-time sources, by the host's C++ compiler
 //! ```
 //!
@@ -31,6 +32,7 @@ mod host;
 mod live;
 mod mem_pool;
 mod memory;
+mod monitor;
 mod options;
 mod os;
 mod peer;

@@ -395,6 +395,11 @@ impl State {
         self.delays.retain(|Reverse((_, id))| streams.get(id).is_some_and(|stream| stream.until.is_some()));
     }
 
+    /// Streams of a device that have work.
+    pub fn busy_of(&self, device: usize) -> usize {
+        self.busy[device].len()
+    }
+
     /// Streams that the program made on a device.
     pub fn streams_of(&self, device: usize) -> usize {
         self.streams.values().filter(|stream| stream.counted && !stream.destroyed && stream.device == device).count()
