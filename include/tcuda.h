@@ -3016,7 +3016,8 @@ tcuda_status_t tcuda_kernel_best_block(int32_t *grid, int32_t *block, tcuda_kern
  */
 tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_attributes_t *attributes, tcuda_kernel_t kernel);
 
-/* ==== Collectives of one process ======================================================================================= * torch.cuda.comm: tensors from one device to many and back. What is enqueued goes on after all that the current streams of all devices
+/* ==== Collectives of one process ==============================================================================================
+ * torch.cuda.comm: tensors from one device to many and back. What is enqueued goes on after all that the current streams of all devices
  * that take part have got before, and what they get afterwards goes on after it, so that results may be used at once; which device is
  * current does not matter. The host waits only for results on the CPU (and where pageable memory of the CPU is read). Any strides are taken, and
  * any type that tcuda moves; sums are of the types that it computes with. Tensors that come out are ended with
@@ -3170,7 +3171,7 @@ tcuda_status_t tcuda_comm_gather_out(const tcuda_tensor_t *out,
                                      const tcuda_tensor_t *const *tensors,
                                      size_t count,
                                      int32_t dim);
-=======
+
 /* ==== Telemetry ===============================================================================================================
  * How a device is doing, as the driver sees it for all processes together, by NVML, which is looked up at the first of these calls. They
  * make no context and change no current device, and a device that is lost to this process goes on telling what it told before. A device is

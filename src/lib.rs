@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
-//! graph     jit       random                                         features
-//! jit       random  telemetry                                        features
+//! comm      graph     jit     random    telemetry                    features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event

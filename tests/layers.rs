@@ -13,9 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["copy"],
     &["tensor"],
-    &["random", "jit", "comm"],
-    &["random", "jit", "graph"],
-    &["random", "jit", "telemetry"],
+    &["random", "jit", "comm", "graph", "telemetry"],
     &["capi"],
 ];
 

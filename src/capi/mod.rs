@@ -1,8 +1,6 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
-//! Uses:   every room: comm, jit, random, tensor, copy, memory, event, stream, device, runtime, base.
-//! Uses:   every room: graph, jit, random, tensor, copy, memory, event, stream, device, runtime, base.
-//! Uses:   every room: telemetry, jit, random, tensor, copy, memory, event, stream, device, runtime, base.
+//! Uses:   every room: comm, graph, jit, random, telemetry, tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -54,6 +52,7 @@ pub mod jit;
 pub mod kernel;
 
 pub mod comm;
+
 pub mod telemetry;
 
 pub mod sim;

@@ -80,6 +80,7 @@ impl Capability {
             }
             Capability::KernelCompiler => {
                 tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::compile::Compiler::of_kernels(runtime, 0).is_ok())
+            }
             Capability::Telemetry => {
                 tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::monitor::Monitor::of(runtime, 0).is_ok())
             }
