@@ -67,7 +67,7 @@ pub fn call_out(function: &Function, outputs: &[View], inputs: &[View], scalars:
         let inputs = inputs.views.iter().enumerate().map(|(at, view)| (format!("inputs[{at}]"), view.expand(&inputs.shape)));
         let before = outputs[..at].iter().enumerate().map(|(at, view)| (format!("outputs[{at}]"), view.clone()));
         for (other, view) in inputs.chain(before) {
-            let same = (output.address, output.dtype, &output.strides) == (view.address, view.dtype, &view.strides);
+            let same = (output.address, output.dtype) == (view.address, view.dtype) && same_strides(output, &view);
             check_overlap(output, &view, same && other.starts_with("in"), &name, &other)?;
         }
     }
@@ -127,6 +127,11 @@ fn does_not_fit(views: &[View], at: usize, back: usize) -> Error {
     ))
 }
 
+/// Of a size of 1 the stride says nothing.
+fn same_strides(one: &View, other: &View) -> bool {
+    (0..one.shape.len()).all(|dim| one.shape[dim] == 1 || one.strides[dim] == other.strides[dim])
+}
+
 /// torch's rule, as far as it can be told cheaply: the same elements may be read and written, a part of them may not.
 fn check_overlap(output: &View, other: &View, may_be_same: bool, name: &str, other_name: &str) -> Result<()> {
     if may_be_same || output.count() == 0 {
@@ -135,7 +140,9 @@ fn check_overlap(output: &View, other: &View, may_be_same: bool, name: &str, oth
     let meet = output.address < other.address + other.bytes() && other.address < output.address + output.bytes();
     // A single element that is repeated lies without gaps too.
     let is_whole = |view: &View| view.is_dense() || view.strides.iter().all(|stride| *stride == 0);
-    if meet && output.is_dense() && is_whole(other) {
+    // What begins inside an output without gaps is a part of it, whatever its strides are.
+    let begins_inside = (output.address..output.address + output.bytes()).contains(&other.address);
+    if meet && output.is_dense() && (begins_inside || is_whole(other)) {
         return Err(Error::invalid_argument(format!(
             "unsupported operation: some elements of '{other_name}' and of '{name}', which is written to, refer to a single memory location. \
              Use memory of its own for the output."
@@ -167,7 +174,8 @@ fn run(function: &Function, inputs: &Inputs, outputs: &[View]) -> Result<()> {
     let dims = (0..inputs.shape.len()).map(|dim| {
         let mut strides = [0; MOST];
         for (stride, view) in strides.iter_mut().zip(&expanded) {
-            *stride = view.strides[dim] * view.item() as i64;
+            // Of a size of 1 it may be anything.
+            *stride = view.strides[dim].wrapping_mul(view.item() as i64);
         }
         Dim { size: inputs.shape[dim] as u64, strides }
     });

@@ -150,8 +150,9 @@ impl Function {
         let options: &[&str] = compiler.elementwise_options();
         let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));
         let cell = LOADED.cell((device, key.clone()));
-        cell.get_or_try_init(|| {
-            let folder = disk::folder();
+        let folder = disk::folder();
+        let mut fresh = None;
+        let function = cell.get_or_try_init(|| {
             let load = |image: &Image| -> Result<compiled::Function> {
                 let module = Module::load(runtime, image)?;
                 let function = module.function(runtime, ENTRY)?;
@@ -168,12 +169,16 @@ impl Function {
                 }
             }
             let image = compiler.compile(&Program { name: &self.name, text: &text, source: &self.source, names: &[], options })?;
-            if let Some(folder) = &folder {
-                disk::store(folder, &key, &image);
-            }
-            load(&image).map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", self.name)).on_device(device))
-        })
-        .copied()
+            let function = load(&image)
+                .map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", self.name)).on_device(device))?;
+            fresh = Some(image);
+            Ok(function)
+        });
+        // Not before others may go on: what is wrong with the folder goes to the log, and its callback may call functions.
+        if let (Some(folder), Some(image)) = (&folder, fresh) {
+            disk::store(folder, &key, &image);
+        }
+        function.copied()
     }
 }
 

@@ -167,7 +167,7 @@ impl Kernel {
                 return wrong(format!("the {what} is {sizes:?}; a size of 0 is none. One that is not needed is 1."));
             }
         }
-        let threads: u64 = launch.block.iter().map(|size| u64::from(*size)).product();
+        let threads = launch.block.iter().fold(1u64, |threads, size| threads.saturating_mul(u64::from(*size)));
         if threads > self.max_threads as u64 {
             return wrong(format!("a block of {:?} has {threads} threads; the kernel can have {}.", launch.block, self.max_threads));
         }

@@ -97,8 +97,8 @@ impl Walk {
         }
         let widest = (0..self.dims.len()).max_by_key(|at| (self.dims[*at].size, *at)).unwrap_or(0);
         let dim = self.dims[widest];
-        // A multiple of what one access moves, so that the second half is aligned as the first.
-        let half = (dim.size / 2).next_multiple_of(WIDEST as u64);
+        // Where it is one stretch, a multiple of what one access moves, so that the second half is aligned as the first.
+        let half = if self.dims.len() == 1 { (dim.size / 2).next_multiple_of(WIDEST as u64) } else { dim.size / 2 };
         let mut piece = self.clone();
         piece.dims[widest].size = half;
         piece.for_each_piece(each)?;

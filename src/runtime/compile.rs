@@ -118,7 +118,7 @@ fn refused(program: &Program, log: &str) -> Error {
 /// The line of the first error: `name(3): error` by NVRTC, `name:3:5: error` by the others.
 fn place_in(log: &str, name: &str) -> Option<usize> {
     log.lines().filter(|line| line.contains("error")).find_map(|line| {
-        let (_, after) = line.split_once(name)?;
+        let after = line.strip_prefix(name)?;
         let digits = after.strip_prefix(['(', ':'])?;
         digits[..digits.find(|c: char| !c.is_ascii_digit())?].parse().ok()
     })
