@@ -56,7 +56,7 @@ fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
         return Ok(());
     }
     // One that is scattered over its memory is put in order once, for all that want it so.
-    let packed = match input.is_dense() || !outputs.iter().any(|output| is_packed(output) && output.dtype == input.dtype) {
+    let packed = match input.is_dense() || !outputs.iter().any(|output| output.is_packed() && output.dtype == input.dtype) {
         true => None,
         false => Some(packed(input, source)?),
     };
@@ -74,10 +74,6 @@ fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
         }
     }
     if targets.is_empty() { Ok(()) } else { spread(Operation::Broadcast, source, &targets, &[segment]) }
-}
-
-fn is_packed(view: &View) -> bool {
-    view.is_dense() && view.strides == tensor::contiguous(&view.shape)
 }
 
 /// Left to the plain copy, which knows what is the same and refuses the rest.
@@ -123,7 +119,7 @@ pub fn broadcast_coalesced(inputs: &[View], devices: &[i32]) -> Result<Vec<Owned
             continue;
         }
         let mut one = input.address;
-        if !is_packed(input) {
+        if !input.is_packed() {
             held.push(packed(input, source)?);
             one = held[held.len() - 1].view.address;
         }

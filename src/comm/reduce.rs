@@ -92,16 +92,17 @@ fn reduce_all(
         let order = || std::iter::once(root).chain((0..inputs.len()).filter(|index| *index != root));
         // As torch's sum of the first two lies.
         let second = inputs[order().nth(1).unwrap_or(root)];
-        let strides = tensor::like_all(&first.shape, &[&first.strides, &tensor::like(&second.shape, &second.strides)]);
+        let strides = match first.is_packed() && second.is_packed() {
+            true => tensor::contiguous(&first.shape),
+            false => tensor::like_all(&first.shape, &[&first.strides, &tensor::like(&second.shape, &second.strides)]),
+        };
         let sum = tensor::empty_strided(destination, first.dtype, &first.shape, strides, HANDLE_CURRENT)?;
         let mut segment =
             Segment { one: sum.view.address, many: Vec::with_capacity(inputs.len()), size: first.count() as usize * first.item() };
         let mut streams = Vec::with_capacity(inputs.len());
         for index in order() {
-            let (address, stream) = readable(inputs[index], &sum.view, centre, &mut held).map_err(|error| match error.bytes {
-                0 => error.context(name(at, index)),
-                _ => error,
-            })?;
+            let (address, stream) =
+                readable(inputs[index], &sum.view, centre, &mut held).map_err(|error| error.context(name(at, index)))?;
             segment.many.push(address);
             streams.push(stream);
         }
@@ -125,7 +126,7 @@ fn readable(input: &View, sum: &View, centre: Stream, held: &mut Vec<Owned>) -> 
     let own = take_current(input, || "the input".into())?.unwrap_or(centre);
     let reached = peer::ensure(centre.device, own.device)?;
     let aligned = input.address.is_multiple_of(input.item().min(8));
-    if input.count() == 0 || (reached && aligned && input.is_dense() && tensor::agree(input, sum)) {
+    if input.count() == 0 || (reached && aligned && tensor::agree(input, sum)) {
         return Ok((input.address, own));
     }
     let place = if reached { own } else { centre };

@@ -162,6 +162,16 @@ impl View {
         strides::is_dense(&self.shape, &self.strides)
     }
 
+    /// Without gaps, the last dimension fastest.
+    pub fn is_packed(&self) -> bool {
+        let mut expected = 1i64;
+        self.shape.iter().zip(&self.strides).rev().all(|(size, stride)| {
+            let fits = *size == 1 || *stride == expected;
+            expected = i64::saturating_mul(expected, *size);
+            fits
+        })
+    }
+
     pub fn element(&self, name: &str) -> Result<Element> {
         Element::of(self.dtype).ok_or_else(|| {
             Error::not_supported(format!(
@@ -267,6 +277,9 @@ mod tests {
         assert_eq!((view.address, view.strides.as_slice(), view.count(), view.bytes()), (4104, &[3, 1][..], 6, 24));
         let spread = View::new(parts(&[2, 3], Some(&[10, 0])), "t").unwrap();
         assert_eq!((spread.bytes(), spread.count()), (44, 6));
+        let packed = |shape: &[i64], strides: &[i64]| View::new(parts(shape, Some(strides)), "t").unwrap().is_packed();
+        assert!(packed(&[2, 3], &[3, 1]) && packed(&[2, 1, 3], &[3, 77, 1]) && packed(&[], &[]));
+        assert!(!packed(&[2, 3], &[1, 2]) && !packed(&[2, 3], &[4, 1]) && !packed(&[2, 3], &[3, 0]));
         let scalar = View::new(parts(&[], None), "t").unwrap();
         assert_eq!((scalar.count(), scalar.bytes()), (1, 4));
         let empty = View::new(Parts { data: 0, byte_offset: u64::MAX, ..parts(&[i64::MAX, 0, i64::MAX], None) }, "t").unwrap();
