@@ -2421,6 +2421,8 @@ tcuda_status_t tcuda_generator_device(tcuda_generator_t generator, int32_t *devi
 
 /**
  * Sets the seed, and the offset to 0. A negative seed of Python is the same 64 bits.
+ *
+ * @return TCUDA_ERROR_CAPTURE, here and for the state and the offset: a graph that draws from it is being captured.
  */
 tcuda_status_t tcuda_generator_manual_seed(tcuda_generator_t generator, uint64_t seed);
 
@@ -2502,7 +2504,7 @@ tcuda_status_t tcuda_generator_geometry_of(int32_t *multiprocessors, int32_t *th
  * @param generator NULL: the default one of the stream's device.
  * @param increment how many 32-bit numbers each thread of the launch draws at most; rounded up to a multiple of 4.
  * @param stream    where the kernel is launched, of the generator's device.
- * @return TCUDA_ERROR_CAPTURE: the stream is being captured. TCUDA_ERROR_INVALID_ARGUMENT: the offset would not fit 64 bits.
+ * @return TCUDA_ERROR_CAPTURE: the stream is being captured by another library. TCUDA_ERROR_INVALID_ARGUMENT: the offset would not fit 64 bits.
  */
 tcuda_status_t tcuda_generator_philox_state(tcuda_philox_state_t *state,
                                             tcuda_generator_t generator,
@@ -2583,7 +2585,7 @@ tcuda_status_t tcuda_initial_seed(uint64_t *seed);
  * and does not block. Nothing is drawn from the generator if the call fails.
  * All of them can fail with TCUDA_ERROR_NOT_SUPPORTED (the type of the elements, a tensor on the CPU), TCUDA_ERROR_INVALID_ARGUMENT (a
  * parameter, the tensor, a generator of another device), TCUDA_ERROR_INVALID_HANDLE (no generator), TCUDA_ERROR_CAPTURE (the stream is
- * being captured).
+ * being captured by another library; a graph of tcuda draws anew in each replay).
  */
 
 /**

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
-//! comm      graph     jit     random    telemetry                    features
+//! graph
+//! comm      jit       random    telemetry                              features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event

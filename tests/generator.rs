@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use tcuda::base::{Status, config};
 use tcuda::device;
 use tcuda::random::{self, Geometry, Handle, State};
-use tcuda::runtime::{self, code, sim};
+use tcuda::runtime::{self, sim};
 use tcuda::stream::Stream;
 
 const DEFAULT: Stream = Stream { device: 0, raw: 0 };
@@ -19,10 +19,6 @@ fn machine() -> MutexGuard<'static, ()> {
     runtime::runtime().unwrap();
     sim::machine().unwrap().faults().clear();
     turn
-}
-
-fn fail(call: &str) {
-    sim::machine().unwrap().faults().fail_at(Some(call), 0, code::CAPTURE_UNSUPPORTED).unwrap();
 }
 
 fn offset(handle: &Handle) -> u64 {
@@ -72,11 +68,15 @@ fn nothing_is_taken_on_a_stream_that_is_captured() {
     let _turn = machine();
     let handle = random::create(0).unwrap();
     let generator = random::for_device(Some(&handle), 0).unwrap();
-    // Stands for a capture: the simulated device has none yet.
-    fail("cudaStreamIsCapturing");
-    let error = generator.draws(DEFAULT).err().unwrap();
+    // A capture of somebody else.
+    let stream = tcuda::stream::create(0, 0).unwrap();
+    let runtime = tcuda::runtime::runtime().unwrap();
+    runtime.begin_capture(stream.raw, 0).unwrap();
+    let error = generator.draws(stream).err().unwrap();
     assert_eq!(error.status, Status::TCUDA_ERROR_CAPTURE, "{error}");
-    sim::machine().unwrap().faults().clear();
+    assert!(error.message.contains("by another than tcuda"), "{error}");
+    runtime.graph_destroy(runtime.end_capture(stream.raw).unwrap()).unwrap();
+    tcuda::stream::destroy(stream.raw).unwrap();
     let mut draws = generator.draws(DEFAULT).unwrap();
     assert_eq!(draws.take(4).unwrap().offset, 0);
     drop(draws);

@@ -13,7 +13,8 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["copy"],
     &["tensor"],
-    &["random", "jit", "comm", "graph", "telemetry"],
+    &["random", "jit", "comm", "telemetry"],
+    &["graph"],
     &["capi"],
 ];
 

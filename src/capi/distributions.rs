@@ -11,7 +11,7 @@
 //!
 //! All of them can fail with TCUDA_ERROR_NOT_SUPPORTED (the type of the elements, a tensor on the CPU), TCUDA_ERROR_INVALID_ARGUMENT (a
 //! parameter, the tensor, a generator of another device), TCUDA_ERROR_INVALID_HANDLE (no generator), TCUDA_ERROR_CAPTURE (the stream is
-//! being captured).
+//! being captured by another library; a graph of tcuda draws anew in each replay).
 
 use super::guard::guard;
 use super::random::{handle_of, tcuda_generator_t};

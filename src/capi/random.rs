@@ -101,10 +101,14 @@ pub unsafe extern "C" fn tcuda_generator_device(generator: tcuda_generator_t, de
 }
 
 /// Sets the seed, and the offset to 0. A negative seed of Python is the same 64 bits.
+///
+/// @return TCUDA_ERROR_CAPTURE, here and for the state and the offset: a graph that draws from it is being captured.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_generator_manual_seed(generator: tcuda_generator_t, seed: u64) -> tcuda_status_t {
     guard("tcuda_generator_manual_seed", || {
-        named(generator)?.set_state(State::seeded(seed));
+        let generator = named(generator)?;
+        generator.check_uncaptured("set the seed")?;
+        generator.set_state(State::seeded(seed));
         Ok(())
     })
 }
@@ -118,6 +122,7 @@ pub unsafe extern "C" fn tcuda_generator_seed(generator: tcuda_generator_t, seed
         let out = Out::new(seed, "seed")?;
         let generator = named(generator)?;
         let state = State::seeded(random::fresh_seed()?);
+        generator.check_uncaptured("set the state")?;
         generator.set_state(state);
         out.write(state.seed);
         Ok(())
@@ -157,7 +162,9 @@ pub unsafe extern "C" fn tcuda_generator_get_state(generator: tcuda_generator_t,
 pub unsafe extern "C" fn tcuda_generator_set_state(generator: tcuda_generator_t, state: *const u8, size: usize) -> tcuda_status_t {
     guard("tcuda_generator_set_state", || {
         let state = unsafe { read_state(state, size) }?;
-        named(generator)?.set_state(state);
+        let generator = named(generator)?;
+        generator.check_uncaptured("set the state")?;
+        generator.set_state(state);
         Ok(())
     })
 }
@@ -167,7 +174,9 @@ pub unsafe extern "C" fn tcuda_generator_set_state(generator: tcuda_generator_t,
 pub unsafe extern "C" fn tcuda_generator_get_offset(generator: tcuda_generator_t, offset: *mut u64) -> tcuda_status_t {
     guard("tcuda_generator_get_offset", || {
         let out = Out::new(offset, "offset")?;
-        out.write(named(generator)?.state().offset);
+        let generator = named(generator)?;
+        generator.check_uncaptured("get the offset")?;
+        out.write(generator.state().offset);
         Ok(())
     })
 }
@@ -177,7 +186,11 @@ pub unsafe extern "C" fn tcuda_generator_get_offset(generator: tcuda_generator_t
 /// @param offset a multiple of 4.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_generator_set_offset(generator: tcuda_generator_t, offset: u64) -> tcuda_status_t {
-    guard("tcuda_generator_set_offset", || named(generator)?.set_offset(offset))
+    guard("tcuda_generator_set_offset", || {
+        let generator = named(generator)?;
+        generator.check_uncaptured("set the offset")?;
+        generator.set_offset(offset)
+    })
 }
 
 /// The geometry that a generator draws by.
@@ -259,7 +272,7 @@ pub unsafe extern "C" fn tcuda_generator_geometry_of(multiprocessors: *mut i32, 
 /// @param generator NULL: the default one of the stream's device.
 /// @param increment how many 32-bit numbers each thread of the launch draws at most; rounded up to a multiple of 4.
 /// @param stream    where the kernel is launched, of the generator's device.
-/// @return TCUDA_ERROR_CAPTURE: the stream is being captured. TCUDA_ERROR_INVALID_ARGUMENT: the offset would not fit 64 bits.
+/// @return TCUDA_ERROR_CAPTURE: the stream is being captured by another library. TCUDA_ERROR_INVALID_ARGUMENT: the offset would not fit 64 bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_philox_state(
     state: *mut tcuda_philox_state_t,

@@ -54,6 +54,7 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
     HOOKS.call_once(|| {
         stream::on_gone_first(stream_goes);
         pools::before_sweep(retire::sweep);
+        crate::random::captured::on_capture(super::draws::of_capture);
     });
     let mut found = 0;
     captures::begin(pool, keeper, || {

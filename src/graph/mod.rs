@@ -1,12 +1,13 @@
 //! # graph
 //! Owns:   graphs: capture, what can be replayed, the private pools that their memory lies in, and what has to stay until the last replay.
-//! Uses:   memory, event, stream, device, runtime, base.
+//! Uses:   random, memory, event, stream, device, runtime, base.
 //! Never:  looks at what a graph does; gives memory away that a replay may still use; leaves a stream capturing whose capture failed.
 //! Locks:  a ready graph's, then a capturing one's, then capture::OPEN, pool::USED or retire::RETIRED; memory's under any of these but the
 //!         last two.
 //! Tests:  tests/conformance/graph.rs, tests/fault_sweep.rs, tests_c/test_graph.c.
 
 mod capture;
+mod draws;
 mod handles;
 mod one;
 mod pool;

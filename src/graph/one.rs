@@ -1,11 +1,15 @@
 //! One graph: empty, being captured, or ready; torch's CUDAGraph.
 
 use super::capture::{self, Capture};
+use super::draws::{self, Drawn};
 use super::pool::{PoolId, Use};
 use super::retire::{self, Wait};
 use crate::base::{Error, Result, Status, log};
 use crate::device;
+use crate::event;
 use crate::memory::{captures, pinned::Keeper};
+use crate::random::Generator;
+use crate::random::captured::InGraph;
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, RawGraphExec, code};
 use crate::stream::Stream;
@@ -35,6 +39,10 @@ struct State {
     exec: Option<RawGraphExec>,
     uses: Vec<Use>,
     keepers: Vec<Keeper>,
+    /// In the order of the generators' addresses.
+    drawn: Vec<Drawn>,
+    /// The stream of the last replay.
+    last: Option<Stream>,
     replayed_on: Vec<Stream>,
     /// Streams that are gone.
     waits: Vec<Wait>,
@@ -158,10 +166,16 @@ impl Graph {
         }
         let (template, uses, keepers) = {
             let from = from.captured()?;
+            if !from.drawn.is_empty() {
+                return Err(Error::invalid_argument("A graph that draws random numbers cannot update another one."));
+            }
             let template = from.template.ok_or_else(kept_nothing)?;
             (template, from.uses.iter().map(Use::again).collect::<Vec<_>>(), from.keepers.clone())
         };
         let mut state = self.captured()?;
+        if !state.drawn.is_empty() {
+            return Err(Error::invalid_argument("A graph that draws random numbers cannot be updated from another one."));
+        }
         let exec = match state.exec {
             Some(exec) => exec,
             None => return Err(state_error("This graph is not ready for replays yet: tcuda_graph_instantiate makes it so.")),
@@ -203,7 +217,25 @@ impl Graph {
             state.replayed_on.push(stream);
         }
         let entered = stream.enter()?;
-        entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))
+        let launch = || entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device));
+        if state.drawn.is_empty() {
+            return launch();
+        }
+        state.order_behind_last(stream)?;
+        state.last = Some(stream);
+        draws::replay(&state.drawn, entered.runtime, stream, launch)
+    }
+
+    /// What its capture has of a generator.
+    pub fn draws_from(&self, generator: &Arc<Generator>) -> Result<Arc<InGraph>> {
+        let mut state = self.state.lock();
+        if let Some(drawn) = state.drawn.iter().find(|drawn| Arc::ptr_eq(&drawn.generator, generator)) {
+            return Ok(drawn.place.clone());
+        }
+        let place = Arc::new(InGraph::new(state.device)?);
+        state.drawn.push(Drawn { generator: generator.clone(), place: place.clone() });
+        state.drawn.sort_by_key(|drawn| Arc::as_ptr(&drawn.generator).addr());
+        Ok(place)
     }
 
     /// As new. Replays that are under way go on, and what they use stays until they are over.
@@ -237,6 +269,7 @@ impl Graph {
         if let Some(at) = state.replayed_on.iter().position(|other| *other == stream) {
             state.replayed_on.swap_remove(at);
             state.waits.extend(retire::mark(stream));
+            state.last = state.last.filter(|last| *last != stream);
         }
     }
 
@@ -261,6 +294,7 @@ impl State {
     fn capture_is_over(&mut self) {
         if let Some(capture) = self.capture.take() {
             capture::over(&capture);
+            self.drawn.iter().for_each(|drawn| drawn.place.close());
         }
     }
 
@@ -295,9 +329,27 @@ impl State {
     /// A capture into which this graph is launched needs its memory as long.
     fn lend(&self, stream: Stream) -> Result<()> {
         let Some(outer) = captures::capture_of(stream)?.and_then(capture::graph_of) else { return Ok(()) };
+        if !self.drawn.is_empty() {
+            let text = "A graph that draws random numbers cannot be a part of another one: each replay would have the same.";
+            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
+        }
         let mut outer = outer.state.lock();
         outer.uses.extend(self.uses.iter().map(Use::again));
         outer.keepers.extend(self.keepers.iter().cloned());
+        Ok(())
+    }
+
+    /// Where the generators begin is written for one replay after the other, also on another stream.
+    fn order_behind_last(&self, stream: Stream) -> Result<()> {
+        if let Some(last) = self.last.filter(|last| *last != stream) {
+            event::wait_stream(stream, last)?;
+        }
+        for wait in &self.waits {
+            match wait {
+                Wait::Event(event) => event::wait(event.raw(), stream)?,
+                Wait::Device => device::synchronize(self.device)?,
+            }
+        }
         Ok(())
     }
 
@@ -307,7 +359,9 @@ impl State {
         self.drop_template();
         let mut waits = std::mem::take(&mut self.waits);
         waits.extend(std::mem::take(&mut self.replayed_on).into_iter().filter_map(retire::mark));
-        let held = (std::mem::take(&mut self.uses), std::mem::take(&mut self.keepers));
+        let held = (std::mem::take(&mut self.uses), std::mem::take(&mut self.keepers), std::mem::take(&mut self.drawn));
+        held.2.iter().for_each(|drawn| drawn.place.close());
+        self.last = None;
         self.pool = None;
         retire::leave(self.device, waits, held);
     }

@@ -1,6 +1,7 @@
 //! What graphs leave behind: memory that replays which were begun may still use. It goes when they are over, which is looked at whenever
 //! memory is swept.
 
+use super::draws::Drawn;
 use super::pool::Use;
 use crate::base::Result;
 use crate::device;
@@ -11,7 +12,7 @@ use crate::stream::Stream;
 use parking_lot::Mutex;
 
 /// What a graph's replays use.
-pub type Held = (Vec<Use>, Vec<Keeper>);
+pub type Held = (Vec<Use>, Vec<Keeper>, Vec<Drawn>);
 
 /// What has to be over first.
 pub enum Wait {

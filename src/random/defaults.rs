@@ -47,6 +47,7 @@ pub fn set(wishes: &[Wish]) -> Result<()> {
         |wish: &Wish| if wish.device == device::ALL { Ok(*wish) } else { Ok(Wish { device: device::resolve(wish.device)?, ..*wish }) };
     let resolved = wishes.iter().map(resolve).collect::<Result<Vec<Wish>>>()?;
     caught_up(|defaults| {
+        resolved.iter().try_for_each(|wish| defaults.check_uncaptured(wish.device))?;
         resolved.into_iter().for_each(|wish| defaults.apply(wish));
         Ok(())
     })
@@ -92,6 +93,11 @@ fn keep(early: &mut Vec<Wish>, wish: Wish) {
 }
 
 impl Defaults {
+    fn check_uncaptured(&self, device: i32) -> Result<()> {
+        let meant = self.by_device.iter().filter(|(known, _)| device == device::ALL || device == **known);
+        meant.map(|(_, generator)| generator.check_uncaptured("set the state")).fold(Ok(()), Result::and)
+    }
+
     fn apply(&mut self, wish: Wish) {
         let devices = if wish.device == device::ALL { 0..device::count() } else { wish.device..wish.device + 1 };
         for device in devices {

@@ -1,10 +1,12 @@
 //! A generator of torch: a seed, and an offset up to which numbers were drawn. Kernels make the numbers from both; all that the host does is
 //! to hand out stretches of the offset, each once.
 
+use super::captured::{self, InGraph};
 use super::geometry::Geometry;
 use crate::base::{Error, Result, Status, entropy};
 use crate::stream::Stream;
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
 
 /// What a new generator of torch has.
 pub const DEFAULT_SEED: u64 = 67_280_421_310_721;
@@ -69,16 +71,22 @@ pub struct Generator {
     inner: Mutex<Inner>,
 }
 
-#[derive(Clone, Copy)]
 struct Inner {
     state: State,
     /// None: the device's, asked for when it is needed.
     geometry: Option<Geometry>,
+    in_graphs: Vec<Weak<InGraph>>,
+}
+
+impl Inner {
+    fn new(state: State, geometry: Option<Geometry>) -> Inner {
+        Inner { state, geometry, in_graphs: Vec::new() }
+    }
 }
 
 impl Generator {
     pub fn new(device: i32, state: State) -> Generator {
-        Generator { device, inner: Mutex::new(Inner { state, geometry: None }) }
+        Generator { device, inner: Mutex::new(Inner::new(state, None)) }
     }
 
     pub fn device(&self) -> i32 {
@@ -87,7 +95,8 @@ impl Generator {
 
     /// Another one that goes on from here by itself.
     pub fn duplicate(&self) -> Generator {
-        Generator { device: self.device, inner: Mutex::new(*self.inner.lock()) }
+        let inner = self.inner.lock();
+        Generator { device: self.device, inner: Mutex::new(Inner::new(inner.state, inner.geometry)) }
     }
 
     pub fn state(&self) -> State {
@@ -116,22 +125,64 @@ impl Generator {
 
     /// Begins to draw for work of a stream. Others wait until that is launched, so the work of one generator is in the order in which it
     /// took its numbers.
-    pub fn draws(&self, stream: Stream) -> Result<Draws<'_>> {
-        if stream.is_capturing()? {
-            let text = "No random numbers can be drawn on a stream that is being captured: each replay would have the same. Draw them before the capture, into memory that the graph reads.";
-            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
-        }
-        let inner = self.inner.lock();
+    pub fn draws<'a>(self: &'a Arc<Generator>, stream: Stream) -> Result<Draws<'a>> {
+        let graph = if stream.is_capturing()? { Some(captured::of(stream, self)?) } else { None };
+        let mut inner = self.inner.lock();
         let geometry = inner.geometry.map_or_else(|| Geometry::of_device(self.device), Ok)?;
-        Ok(Draws { geometry, offset: inner.state.offset, inner })
+        if let Some(graph) = &graph {
+            inner.in_graphs.retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph)));
+            inner.in_graphs.push(Arc::downgrade(graph));
+        }
+        let offset = graph.as_ref().map_or(inner.state.offset, |graph| graph.drawn());
+        Ok(Draws { geometry, offset, graph, inner })
     }
+
+    /// Refused while a capture is under way that has drawn from it: a replay begins where the generator is then, and would not do this again.
+    pub fn check_uncaptured(&self, what: &str) -> Result<()> {
+        let inner = self.inner.lock();
+        if !inner.in_graphs.iter().filter_map(Weak::upgrade).any(|graph| graph.is_open()) {
+            return Ok(());
+        }
+        let text = format!("Cannot {what} of a generator during the capture of a graph that draws from it. Do it before or after.");
+        Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(self.device))
+    }
+
+    /// For a replay that draws so much: the state that it begins with, in one caller's hands.
+    pub fn advance(&self, increment: u64) -> Result<Advance<'_>> {
+        let inner = self.inner.lock();
+        let after = inner.state.offset.checked_add(increment).ok_or_else(|| too_far(inner.state.offset, increment))?;
+        Ok(Advance { inner, after })
+    }
+}
+
+/// A generator that is about to go on by a whole graph.
+pub struct Advance<'a> {
+    inner: MutexGuard<'a, Inner>,
+    after: u64,
+}
+
+impl Advance<'_> {
+    pub fn state(&self) -> State {
+        self.inner.state
+    }
+
+    pub fn commit(mut self) {
+        self.inner.state.offset = self.after;
+    }
+}
+
+#[cold]
+fn too_far(offset: u64, increment: u64) -> Error {
+    Error::invalid_argument(format!("The generator's offset is {offset} and would grow by {increment}, beyond 64 bits. Seed it anew."))
 }
 
 /// A generator in one caller's hands.
 pub struct Draws<'a> {
     inner: MutexGuard<'a, Inner>,
     geometry: Geometry,
+    /// In a capture, counted from the graph's beginning.
     offset: u64,
+    graph: Option<Arc<InGraph>>,
 }
 
 impl Draws<'_> {
@@ -142,19 +193,20 @@ impl Draws<'_> {
     /// A stretch of the offset for one launch: `increment` for each of its threads, rounded up to a multiple of 4.
     pub fn take(&mut self, increment: u64) -> Result<PhiloxState> {
         let after = increment.checked_next_multiple_of(STEP).and_then(|increment| self.offset.checked_add(increment));
-        let Some(after) = after else {
-            return Err(Error::invalid_argument(format!(
-                "The generator's offset is {} and would grow by {increment}, beyond 64 bits. Seed it anew.",
-                self.offset
-            )));
-        };
+        let after = after.ok_or_else(|| too_far(self.offset, increment))?;
         let offset = std::mem::replace(&mut self.offset, after);
+        if let Some(graph) = &self.graph {
+            return Ok(graph.state(offset));
+        }
         Ok(PhiloxState { seed: self.inner.state.seed, offset, offset_intragraph: 0, captured: 0, reserved: 0 })
     }
 
     /// The numbers are used. Without it they are there for whoever draws next.
     pub fn commit(mut self) {
-        self.inner.state.offset = self.offset;
+        match &self.graph {
+            Some(graph) => graph.set_drawn(self.offset),
+            None => self.inner.state.offset = self.offset,
+        }
     }
 }
 
@@ -165,7 +217,7 @@ mod tests {
     /// As `draws` gives them, without a device.
     fn draws(generator: &Generator) -> Draws<'_> {
         let inner = generator.inner.lock();
-        Draws { geometry: Geometry::Portable, offset: inner.state.offset, inner }
+        Draws { geometry: Geometry::Portable, offset: inner.state.offset, graph: None, inner }
     }
 
     fn take(generator: &Generator, increment: u64) -> Result<(u64, u64)> {

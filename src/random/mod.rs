@@ -6,6 +6,7 @@
 //! Locks:  handles::HANDLES or defaults::DEFAULTS, then a generator's own, which is held while kernels that draw from it are launched.
 //! Tests:  in the files, tests/generator.rs, tests/conformance/generators.rs, tests_c/test_generator.c.
 
+pub mod captured;
 mod defaults;
 mod fill;
 mod generator;

@@ -17,6 +17,7 @@ mod fault;
 mod generators;
 mod graph;
 mod graph_ends;
+mod graph_random;
 mod init;
 mod jit;
 mod kit;
@@ -62,6 +63,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("generators", generators::TESTS),
     ("graph", graph::TESTS),
     ("graph_ends", graph_ends::TESTS),
+    ("graph_random", graph_random::TESTS),
     ("jit", jit::TESTS),
     ("comm", comm::TESTS),
     ("machines", machines::TESTS),

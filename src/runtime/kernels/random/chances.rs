@@ -78,14 +78,16 @@ pub fn chances_on_device(
     };
     let access = |(address, size), write| Access { address, size, write };
     let accesses = [access(plan.target_range(width), true), access(plan.source_range(p_type.size()), false)];
+    let accesses: Vec<Access> = accesses.into_iter().chain(state.accesses()).collect();
     let blocks = (count + 3).div_ceil(4 * THREADS);
     unsafe { launch(runtime, device, stream, kernel_of(element), (blocks, THREADS), chances, &accesses) }
 }
 
 unsafe fn twin<const WIDTH: usize, const DOUBLE: bool>(chances: &Chances) {
+    let (seed, offset) = unsafe { chances.state.now() };
     for index in 0..chances.count {
         let place = chances.first + u64::from(index);
-        let words = philox::block(chances.state.seed, place / 4, chances.state.offset / 4);
+        let words = philox::block(seed, place / 4, offset / 4);
         let (mut out, mut p, mut rest) = (chances.out, chances.p, index);
         for dim in 0..chances.dims as usize {
             let next = chances.sizes[dim].quotient(rest);

@@ -40,6 +40,25 @@ const _: () = assert!(size_of::<tcuda_philox_state_t>() == 32);
 
 pub use tcuda_philox_state_t as PhiloxState;
 
+impl PhiloxState {
+    /// Seed and offset, as a kernel reads them.
+    ///
+    /// # Safety
+    /// Where `captured` is 1 the twin may read what the addresses say.
+    unsafe fn now(self) -> (u64, u64) {
+        match self.captured {
+            0 => (self.seed, self.offset),
+            _ => unsafe { ((self.seed as *const u64).read(), (self.offset as *const u64).read().wrapping_add(self.offset_intragraph)) },
+        }
+    }
+
+    /// The memory that this reads.
+    fn accesses(self) -> impl Iterator<Item = Access> {
+        let read = |address| Access { address: address as usize, size: 8, write: false };
+        [self.seed, self.offset].map(read).into_iter().filter(move |_| self.captured != 0)
+    }
+}
+
 /// The argument of the kernels, as in kernels/random.cuh.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -156,7 +175,8 @@ pub fn on_device(
     random.groups = Divider::new(threads / side_by_side);
     let blocks = (random.rounds * random.groups.size).div_ceil(THREADS);
     let (address, size) = piece.target_range(width);
-    unsafe { launch(runtime, device, stream, kernel, (blocks, THREADS), random, &[Access { address, size, write: true }]) }
+    let accesses: Vec<Access> = state.accesses().chain([Access { address, size, write: true }]).collect();
+    unsafe { launch(runtime, device, stream, kernel, (blocks, THREADS), random, &accesses) }
 }
 
 #[cfg(test)]

@@ -44,16 +44,18 @@ pub fn permutation_on_device(
     let random = Random::new(piece, element, [bits / 2, bits - bits / 2, first, length], state);
     let blocks = if length <= SMALL { 1 } else { random.count.div_ceil(THREADS) };
     let (address, size) = piece.target_range(width);
-    unsafe { launch(runtime, device, stream, kernel_of(length), (blocks, THREADS), random, &[Access { address, size, write: true }]) }
+    let accesses: Vec<Access> = state.accesses().chain([Access { address, size, write: true }]).collect();
+    unsafe { launch(runtime, device, stream, kernel_of(length), (blocks, THREADS), random, &accesses) }
 }
 
-fn keys(random: &Random, count: usize) -> Vec<u64> {
-    let words = |sequence| philox::block(random.state.seed, sequence, random.state.offset / 4);
+unsafe fn keys(random: &Random, count: usize) -> Vec<u64> {
+    let (seed, offset) = unsafe { random.state.now() };
+    let words = |sequence| philox::block(seed, sequence, offset / 4);
     (0..count as u64).map(words).map(|words| u64::from(words[0]) << 32 | u64::from(words[1])).collect()
 }
 
 unsafe fn sorted_twin(random: &Random) {
-    let keys = keys(random, random.count as usize);
+    let keys = unsafe { keys(random, random.count as usize) };
     let mut order: Vec<u32> = (0..random.count).collect();
     order.sort_by_key(|i| keys[*i as usize]);
     for (rank, i) in order.into_iter().enumerate() {
@@ -68,7 +70,7 @@ fn mix(part: u64, key: u64) -> u64 {
 }
 
 unsafe fn bijection_twin(random: &Random) {
-    let keys = keys(random, ROUNDS);
+    let keys = unsafe { keys(random, ROUNDS) };
     let [low_bits, high_bits, first, length] = random.numbers;
     let (low_mask, high_mask) = ((1u64 << low_bits) - 1, (1u64 << high_bits) - 1);
     for index in 0..random.count {

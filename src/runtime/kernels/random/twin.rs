@@ -61,6 +61,7 @@ impl Value for i64 {
 /// `random` describes memory that may be written.
 pub unsafe fn twin<D: Distribution>(random: &Random) {
     let distribution = D::new(random);
+    let (seed, offset) = unsafe { random.state.now() };
     let flat = random.dims == 1;
     for round in 0..random.rounds {
         let base = u64::from(round) * D::PER_BLOCK as u64 * u64::from(random.threads);
@@ -69,7 +70,7 @@ pub unsafe fn twin<D: Distribution>(random: &Random) {
             if first >= random.count.into() {
                 break;
             }
-            let words = philox::block(random.state.seed, thread.into(), random.state.offset / 4 + u64::from(round));
+            let words = philox::block(seed, thread.into(), offset / 4 + u64::from(round));
             for (at, value) in distribution.values(words).into_iter().take(D::PER_BLOCK).enumerate() {
                 let index = first + at as u64 * u64::from(random.threads);
                 if index >= random.count.into() {

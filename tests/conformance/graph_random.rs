@@ -1,0 +1,264 @@
+//! Random numbers in graphs: each replay draws what the same work would have drawn.
+
+use crate::graph::*;
+use crate::kit::*;
+use crate::random::{Block, F32, I64, Own as Generator};
+use crate::{fails, get, ok, tests};
+use tcuda::capi::distributions::*;
+use tcuda::capi::event::*;
+use tcuda::capi::graph::*;
+use tcuda::capi::random::*;
+use tcuda::capi::structs::tcuda_stream_t;
+use tcuda::random::tcuda_philox_state_t;
+
+tests![
+    replays_draw_as_if_the_work_were_done,
+    replays_on_several_streams_take_turns,
+    generators_of_a_capture_count_apart,
+    kernels_of_the_program_find_their_state,
+    seeds_and_offsets_are_left_alone_in_a_capture,
+    a_capture_that_comes_to_nothing_draws_nothing,
+    what_draws_cannot_be_part_of_another_graph,
+    a_seed_between_replays_counts,
+];
+
+const COUNT: usize = 3000;
+
+/// One of each kind of kernel that draws.
+struct Outputs {
+    uniform: Block,
+    normal: Block,
+    chances: Block,
+    permutation: Block,
+    small: Block,
+    p: Block,
+}
+
+impl Outputs {
+    fn new() -> Outputs {
+        let mut p = Block::new(F32, COUNT);
+        let generator = Generator::seeded(77);
+        ok!(tcuda_random_uniform(&p.tensor(), 0.0, 1.0, generator.0, NULL));
+        Outputs {
+            uniform: Block::new(F32, COUNT),
+            normal: Block::new(F32, COUNT),
+            chances: Block::new(F32, COUNT),
+            permutation: Block::new(I64, COUNT),
+            small: Block::new(I64, 100),
+            p,
+        }
+    }
+
+    fn draw(&mut self, generator: &Generator, stream: tcuda_stream_t) {
+        ok!(tcuda_random_uniform(&self.uniform.tensor(), 0.0, 1.0, generator.0, stream));
+        ok!(tcuda_random_normal(&self.normal.tensor(), 0.0, 1.0, generator.0, stream));
+        ok!(tcuda_random_bernoulli_tensor(&self.chances.tensor(), &self.p.tensor(), generator.0, stream));
+        ok!(tcuda_random_permutation(&self.permutation.tensor(), generator.0, stream));
+        ok!(tcuda_random_permutation(&self.small.tensor(), generator.0, stream));
+    }
+
+    fn bytes(&self, stream: tcuda_stream_t) -> Vec<u8> {
+        synchronize(stream);
+        [&self.uniform, &self.normal, &self.chances, &self.permutation, &self.small].iter().flat_map(|block| block.bytes()).collect()
+    }
+}
+
+fn replays_draw_as_if_the_work_were_done() {
+    let stream = Own::new();
+    let (eager, captured) = (Generator::seeded(5), Generator::seeded(5));
+    let (mut expected, mut outputs) = (Outputs::new(), Outputs::new());
+    synchronize(NULL);
+    // Both have drawn before.
+    expected.draw(&eager, stream.0);
+    outputs.draw(&captured, stream.0);
+    synchronize(stream.0);
+    let before = captured.offset();
+    let graph = G::captured(stream.0, || {
+        outputs.draw(&captured, stream.0);
+        outputs.draw(&captured, stream.0);
+    });
+    assert_eq!(captured.offset(), before, "a capture draws nothing");
+    for round in 0..4 {
+        graph.replay(stream.0);
+        expected.draw(&eager, stream.0);
+        expected.draw(&eager, stream.0);
+        assert_eq!(captured.offset(), eager.offset(), "round {round}");
+        assert!(outputs.bytes(stream.0) == expected.bytes(stream.0), "round {round}");
+        if round % 2 == 1 {
+            // Work between replays draws on.
+            outputs.draw(&captured, stream.0);
+            expected.draw(&eager, stream.0);
+            assert!(outputs.bytes(stream.0) == expected.bytes(stream.0), "behind round {round}");
+        }
+    }
+}
+
+fn replays_on_several_streams_take_turns() {
+    const REPLAYS: usize = 12;
+    let streams = [Own::new(), Own::new(), Own::new()];
+    let (eager, captured) = (Generator::seeded(6), Generator::seeded(6));
+    let (mut block, mut expected) = (Block::new(F32, COUNT), Block::new(F32, COUNT));
+    synchronize(NULL);
+    let graph = G::captured(streams[0].0, || ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, captured.0, streams[0].0)));
+    for round in 0..REPLAYS {
+        graph.replay(streams[round % 3].0);
+        ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, NULL));
+        if round == 7 {
+            // The stream of the last replay goes.
+            let passing = Own::new();
+            graph.replay(passing.0);
+            ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, NULL));
+        }
+    }
+    streams.iter().for_each(|stream| synchronize(stream.0));
+    assert!(block.bytes() == expected.bytes());
+    assert_eq!(captured.offset(), eager.offset());
+}
+
+fn generators_of_a_capture_count_apart() {
+    let (stream, side) = (Own::new(), Own::new());
+    let (fork, join) = (event(), event());
+    let generators = [Generator::seeded(1), Generator::seeded(2)];
+    let twins = [Generator::seeded(1), Generator::seeded(2)];
+    let mut blocks = [Block::new(F32, COUNT), Block::new(F32, 10 * COUNT)];
+    let mut expected = [Block::new(F32, COUNT), Block::new(F32, 10 * COUNT)];
+    synchronize(NULL);
+    let graph = G::captured(stream.0, || {
+        ok!(tcuda_random_uniform(&blocks[0].tensor(), 0.0, 1.0, generators[0].0, stream.0));
+        order(stream.0, side.0, fork);
+        ok!(tcuda_random_normal(&blocks[1].tensor(), 0.0, 1.0, generators[1].0, side.0));
+        order(side.0, stream.0, join);
+    });
+    for _ in 0..3 {
+        graph.replay(stream.0);
+        ok!(tcuda_random_uniform(&expected[0].tensor(), 0.0, 1.0, twins[0].0, NULL));
+        ok!(tcuda_random_normal(&expected[1].tensor(), 0.0, 1.0, twins[1].0, NULL));
+        synchronize(stream.0);
+        for (block, twin) in blocks.iter().zip(&expected) {
+            assert!(block.bytes() == twin.bytes());
+        }
+    }
+    for (generator, twin) in generators.iter().zip(&twins) {
+        assert_eq!(generator.offset(), twin.offset());
+    }
+    // A generator may go before its graph.
+    drop(generators);
+    graph.replay(stream.0);
+    synchronize(stream.0);
+    ok!(tcuda_event_destroy(fork));
+    ok!(tcuda_event_destroy(join));
+}
+
+fn kernels_of_the_program_find_their_state() {
+    let stream = Own::new();
+    let generator = Generator::seeded(9);
+    let start = tcuda_philox_state_t { seed: 1, offset: 1, offset_intragraph: 1, captured: 7, reserved: 1 };
+    let take = |increment| get!(start, out => tcuda_generator_philox_state(out, generator.0, increment, stream.0));
+    take(40);
+    let graph = G::new();
+    graph.begin(stream.0);
+    let (first, second) = (take(5), take(100));
+    graph.end();
+    assert_eq!((first.captured, first.offset_intragraph, second.offset_intragraph), (1, 0, 8));
+    assert_eq!((first.seed, first.offset), (second.seed, second.offset));
+    graph.replay(stream.0);
+    let word = |address: u64| u64::from_le_bytes(bytes_of(address as *const _, 8, stream.0).try_into().unwrap());
+    assert_eq!((word(first.seed), word(first.offset), generator.offset()), (9, 40, 40 + 108));
+    graph.replay(stream.0);
+    assert_eq!((word(first.seed), word(first.offset), generator.offset()), (9, 148, 40 + 2 * 108));
+}
+
+fn seeds_and_offsets_are_left_alone_in_a_capture() {
+    let stream = Own::new();
+    let (generator, other) = (Generator::seeded(9), Generator::seeded(10));
+    let mut block = Block::new(F32, COUNT);
+    synchronize(NULL);
+    let graph = G::new();
+    graph.begin(stream.0);
+    // Not before the capture draws from it.
+    ok!(tcuda_generator_set_offset(generator.0, 8));
+    ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0));
+    let text = fails!(CAPTURE, tcuda_generator_manual_seed(generator.0, 1));
+    assert!(text.contains("during the capture of a graph"), "{text}");
+    fails!(CAPTURE, tcuda_generator_set_offset(generator.0, 4));
+    fails!(CAPTURE, tcuda_generator_get_offset(generator.0, &mut 0));
+    fails!(CAPTURE, tcuda_generator_set_state(generator.0, [0u8; 16].as_ptr(), 16));
+    ok!(tcuda_generator_set_offset(other.0, 4));
+    // The default one likewise.
+    ok!(tcuda_manual_seed(3));
+    ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, std::ptr::null_mut(), stream.0));
+    fails!(CAPTURE, tcuda_manual_seed(4));
+    fails!(CAPTURE, tcuda_manual_seed_all(4));
+    graph.end();
+    ok!(tcuda_manual_seed(4));
+    ok!(tcuda_generator_set_offset(generator.0, 4));
+    graph.replay(stream.0);
+    synchronize(stream.0);
+}
+
+fn a_capture_that_comes_to_nothing_draws_nothing() {
+    empty_caches();
+    let stream = Own::new();
+    let generator = Generator::seeded(9);
+    let mut block = Block::new(F32, COUNT);
+    synchronize(NULL);
+    let graph = G::new();
+    for _ in 0..3 {
+        graph.begin(stream.0);
+        ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0));
+        ok!(tcuda_graph_reset(graph.0));
+        assert_eq!(generator.offset(), 0);
+    }
+    ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0));
+    synchronize(stream.0);
+    drop(block);
+    drop(graph);
+    empty_caches();
+}
+
+fn what_draws_cannot_be_part_of_another_graph() {
+    let stream = Own::new();
+    let generator = Generator::seeded(9);
+    let mut block = Block::new(F32, COUNT);
+    synchronize(NULL);
+    let draws = G::with(TCUDA_GRAPH_KEEP);
+    draws.begin(stream.0);
+    ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0));
+    draws.end();
+    ok!(tcuda_graph_instantiate(draws.0));
+    let graph = G::with(TCUDA_GRAPH_KEEP);
+    graph.begin(stream.0);
+    let text = fails!(CAPTURE, tcuda_graph_replay(draws.0, stream.0));
+    assert!(text.contains("cannot be a part of another one"), "{text}");
+    graph.end();
+    ok!(tcuda_graph_instantiate(graph.0));
+    fails!(INVALID_ARGUMENT, tcuda_graph_update(graph.0, draws.0));
+    fails!(INVALID_ARGUMENT, tcuda_graph_update(draws.0, graph.0));
+    draws.replay(stream.0);
+    synchronize(stream.0);
+}
+
+fn a_seed_between_replays_counts() {
+    let stream = Own::new();
+    let generator = Generator::seeded(9);
+    let mut block = Block::new(F32, COUNT);
+    synchronize(NULL);
+    let graph = G::captured(stream.0, || ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0)));
+    let replayed = || {
+        graph.replay(stream.0);
+        synchronize(stream.0);
+        block.bytes()
+    };
+    let (first, second) = (replayed(), replayed());
+    assert!(first != second);
+    ok!(tcuda_generator_manual_seed(generator.0, 9));
+    assert!(replayed() == first);
+    ok!(tcuda_generator_manual_seed(generator.0, 8));
+    assert!(replayed() != second);
+    // The end of the numbers is told, and nothing is replayed.
+    ok!(tcuda_generator_set_offset(generator.0, u64::MAX - 3));
+    fails!(INVALID_ARGUMENT, tcuda_graph_replay(graph.0, stream.0));
+    ok!(tcuda_generator_set_offset(generator.0, 0));
+    ok!(tcuda_generator_manual_seed(generator.0, 9));
+    assert!(replayed() == first);
+}
