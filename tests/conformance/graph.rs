@@ -15,6 +15,7 @@ use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
 tests![
     what_was_captured_is_done_by_each_replay,
     memory_comes_from_a_pool_of_its_own,
+    memory_of_a_graph_stays_when_memory_runs_short,
     any_thread_that_allocates_on_the_stream,
     streams_that_fork_and_join,
     graphs_share_a_pool,
@@ -219,6 +220,29 @@ fn allocate_and_free(size: usize, stream: tcuda_stream_t) -> *mut c_void {
     let block = allocate(size, stream);
     free(block);
     block
+}
+
+fn memory_of_a_graph_stays_when_memory_runs_short() {
+    empty_caches();
+    let stream = Own::new();
+    let _limit = Limit::of(device(), 64 * MIB as u64);
+    let graph = G::new();
+    graph.begin(stream.0);
+    let block = allocate(20 * MIB, stream.0);
+    fill(block, 5, 20 * MIB, stream.0);
+    free(block);
+    graph.end();
+    let held = graph.reserved();
+    // Everything that is free goes back for this, and it is not enough.
+    let mut out = null_mut();
+    fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut out, 60 * MIB, stream.0));
+    assert_eq!(graph.reserved(), held);
+    graph.replay(stream.0);
+    assert_eq!(bytes_of(block, 1, stream.0), [5]);
+    // Without a graph it is free as any.
+    drop(graph);
+    free(allocate(60 * MIB, stream.0));
+    empty_caches();
 }
 
 fn any_thread_that_allocates_on_the_stream() {
