@@ -17,7 +17,9 @@ TOLERANT = {
 # Outputs that may be NULL: NULL and no capacity ask for the size of a text; what else is told of a result need not be asked for.
 OPTIONAL = ("text", "needed", "replaced", "origin")
 # What a new handle takes to be of use.
-PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);"}
+PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);",
+           "tcuda_graph_t": "{ tcuda_stream_t stream = NULL; tcuda_pool_id_t pool = {0, 0}; tcuda_graph_capture_stream(&stream, 0);"
+                            " tcuda_graph_capture_begin(handle, stream, pool, 2); tcuda_graph_capture_end(handle); tcuda_graph_instantiate(handle); }"}
 # Handles that are not made by tcuda_NOUN_create, and how.
 MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n    every_block(0);\n    every_block(0);\n"
                               "    tcuda_memory_snapshot(&handle, 0);",
@@ -27,6 +29,7 @@ MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n 
 # Texts that mean something to a function, where any other is an error (or, as a file's name, leaves a file).
 TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num_host_alloc", "tcuda_generator_geometry_of": "A100",
          "tcuda_snapshot_write": "/dev/null", "tcuda_memory_dump_snapshot": "/dev/null",
+         "tcuda_graph_debug_dump": "/dev/null",
          "tcuda_jit_create": "template <typename T> T f(T x) { return x; }",
          "tcuda_jit_create_multi_output": "template <typename T> void f(T x, T &y) { y = x; }"}
 # Numbers that mean something to a function, where any other is an error.
@@ -39,6 +42,8 @@ NEVER_SUCCEED = {
     "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",
     "tcuda_unregister_oom_observer": "likewise",
     "tcuda_mem_pool_end": "the pool is not open",
+    "tcuda_graph_capture_begin": "the graph was captured",
+    "tcuda_graph_capture_end": "likewise",
     "tcuda_pluggable_allocator_load": "one text is no library and its functions",
     "tcuda_random_permutation": "the tensors have two dimensions",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
