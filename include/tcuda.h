@@ -2092,6 +2092,60 @@ tcuda_status_t tcuda_change_current_allocator(tcuda_pluggable_allocator_t alloca
  */
 const char *tcuda_get_allocator_backend(void);
 
+/* ==== PyTorch's allocator =====================================================================================================
+ * What torch.cuda.memory.CUDAPluggableAllocator and its set_* functions take, so that PyTorch's device memory comes from tcuda:
+ * examples_c/python/tcuda_torch.py installs all of them. Everything else of tcuda works beside them on the same memory: statistics, summary,
+ * snapshots, history, limits. Only PyTorch is to call these functions. Memory that cannot be had becomes torch.OutOfMemoryError, with tcuda's
+ * message.
+ */
+
+/**
+ * CUDAPluggableAllocator's alloc_fn.
+ *
+ * @param size bytes. @param device of the stream. @param stream NULL: the device's default stream.
+ * @return the address. Where there is no memory it throws torch.OutOfMemoryError, other errors as RuntimeError; NULL where PyTorch is not
+ *         loaded, with the message in the log.
+ */
+void *tcuda_torch_alloc(ptrdiff_t size, int32_t device, tcuda_stream_t stream);
+
+/**
+ * CUDAPluggableAllocator's free_fn.
+ */
+void tcuda_torch_free(void *ptr, ptrdiff_t size, int32_t device, tcuda_stream_t stream);
+
+/**
+ * set_record_stream_fn: torch.Tensor.record_stream. Memory that is not tcuda's is left alone, as torch does.
+ */
+void tcuda_torch_record_stream(void *ptr, tcuda_stream_t stream);
+
+/**
+ * set_memory_fraction_fn: torch.cuda.set_per_process_memory_fraction.
+ */
+void tcuda_torch_set_memory_fraction(double fraction, int32_t device);
+
+/**
+ * set_reset_fn: torch.cuda.empty_cache.
+ */
+void tcuda_torch_empty_cache(void);
+
+/**
+ * set_begin_allocate_to_pool: a graph's capture begins, or torch.cuda.use_mem_pool. What the streams that `filter` names allocate comes
+ * from that pool until tcuda_torch_end_allocate_to_pool.
+ *
+ * @param pool_first, pool_second torch's MempoolId_t. @param filter `std::function<bool(cudaStream_t)>` of libstdc++, by reference.
+ */
+void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t pool_first, uint64_t pool_second, const void *filter);
+
+/**
+ * set_end_allocate_to_pool_fn.
+ */
+void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t pool_first, uint64_t pool_second);
+
+/**
+ * set_release_pool: a graph that used the pool is gone. With the last of them the pool's memory goes back, as its blocks are freed.
+ */
+void tcuda_torch_release_pool(int32_t device, uint64_t pool_first, uint64_t pool_second);
+
 /* ==== History of device memory ================================================================================================
  * What happens in the caches of device memory can be recorded: each allocation and free, when memory came from the driver and went back,
  * and each failure, with its time, stream and the calling thread's annotation (torch.cuda.memory._record_memory_history). The newest

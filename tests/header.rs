@@ -21,7 +21,7 @@ fn sections() -> Vec<String> {
 /// The functions that a file exports.
 fn functions(source: &str) -> impl Iterator<Item = &str> {
     source.split("#[unsafe(no_mangle)]\n").skip(1).filter_map(|item| {
-        let after = item.split_once("extern \"C\" fn ")?.1;
+        let after = item.split_once("extern \"C")?.1.split_once("\" fn ")?.1;
         Some(&after[..after.find(['(', '<'])?])
     })
 }

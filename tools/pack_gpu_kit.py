@@ -77,8 +77,7 @@ def main():
         sys.exit(output)
     for source in sorted((kit.ROOT / "examples_c").glob("*.c*")):
         compile_into("examples", source, "c++17" if source.suffix == ".cpp" else "c11")
-    shutil.copytree(kit.ROOT / "examples_c/data", KIT / "examples_c/data")
-    for folder in ("benches", "include"):
+    for folder in ("benches", "include", "examples_c/data", "examples_c/python"):
         shutil.copytree(kit.ROOT / folder, KIT / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for source in ("examples_c/trace.h", "tools/pack_trace.py"):
         (KIT / source).parent.mkdir(exist_ok=True)

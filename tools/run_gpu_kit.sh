@@ -8,6 +8,7 @@
 #   sh run.sh jit [--quick]          functions compiled at run time, their speed beside a copy on the device
 #   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh comm [--quick]         collectives beside torch and NCCL on two GPUs and more: every way, every bit (benches/torch_comm.py)
+#   sh run.sh clients [--rounds N] [--quick]   PyTorch over its own allocator and tcuda's, in turn (benches/clients)
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2
@@ -32,6 +33,11 @@ fi
 if [ "$1" = comm ]; then
     shift
     exec python3 benches/torch_comm.py "$(ls "$PWD"/lib/libtcuda.so.*)" "$@"
+fi
+
+if [ "$1" = clients ]; then
+    shift
+    exec python3 benches/clients/run.py "$(ls "$PWD"/lib/libtcuda.so.*)" "$@"
 fi
 
 if [ "$1" = overlap ]; then

@@ -7,6 +7,8 @@
 #![allow(clippy::missing_safety_doc)] // the contract of each function is the header's text
 
 pub mod guard;
+
+mod cxx;
 pub mod structs;
 pub mod text;
 
@@ -32,6 +34,8 @@ pub mod pressure;
 pub mod pool;
 
 pub mod plugin;
+
+pub mod torch;
 
 pub mod history;
 

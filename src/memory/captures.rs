@@ -1,5 +1,6 @@
 //! Where memory comes from while graphs are captured. The room that captures says when a capture begins and ends, and which pool its
-//! allocations come from; here it is looked up for each stream that takes part.
+//! allocations come from; here it is looked up for each stream that takes part. For another library that captures by itself, `steer` takes
+//! a function that knows its streams.
 //!
 //! While any capture is under way threads keep nothing to themselves, so that each allocation comes by here.
 
@@ -13,13 +14,26 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+/// Whether the allocations on a stream are meant, by CUDA's handle.
+pub type Chooser = Box<dyn Fn(usize) -> bool + Send + Sync>;
+
 struct Route {
-    /// The driver's number of the capture.
-    capture: u64,
+    whose: Whose,
     pool: Arc<pools::Pool>,
-    /// What keeps pinned memory for the graph.
-    keeper: pinned::Keeper,
-    thread: u64,
+}
+
+enum Whose {
+    Graph {
+        /// The driver's number of the capture.
+        capture: u64,
+        /// What keeps pinned memory for the graph.
+        keeper: pinned::Keeper,
+        thread: u64,
+    },
+    Library {
+        number: u64,
+        chooses: Chooser,
+    },
 }
 
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
@@ -50,11 +64,11 @@ pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u
     let pool = pools::private(pool)?;
     caches()?;
     ACTIVE.fetch_add(1, Relaxed);
-    let begun = stop_fronts_and(&pool.cache.device, || {
+    let begun = stop_fronts_and(pool.cache.device, || {
         // Who allocates on the stream meanwhile waits here for the answer.
         let mut routes = ROUTES.write();
         let capture = start()?;
-        routes.push(Route { capture, pool, keeper, thread: thread() });
+        routes.push(Route { whose: Whose::Graph { capture, keeper, thread: thread() }, pool });
         Ok(())
     });
     if begun.is_err() {
@@ -64,20 +78,43 @@ pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u
 }
 
 /// With no front armed, and nobody in the middle of marking a stream that is about to be captured.
-fn stop_fronts_and<T>(device: &i32, work: impl FnOnce() -> T) -> T {
+fn stop_fronts_and<T>(device: i32, work: impl FnOnce() -> T) -> T {
     all(None).into_iter().for_each(|cache| drop(cache.core.lock()));
     let _pinned = pinned::hold_marks();
-    let marking: Vec<&Cache> = all(Some(*device));
+    let marking: Vec<&Cache> = all(Some(device));
     let _device: Vec<_> = marking.into_iter().map(Cache::hold_marks).collect();
     work()
 }
 
 pub fn end(capture: u64) {
+    remove(|whose| matches!(whose, Whose::Graph { capture: known, .. } if *known == capture));
+}
+
+fn remove(is_it: impl Fn(&Whose) -> bool) {
     let mut routes = ROUTES.write();
-    if let Some(at) = routes.iter().position(|route| route.capture == capture) {
-        routes.remove(at);
+    if let Some(at) = routes.iter().position(|route| is_it(&route.whose)) {
+        let removed = routes.remove(at);
         ACTIVE.fetch_sub(1, Relaxed);
+        drop(routes);
+        drop(removed);
     }
+}
+
+/// Until `unsteer` with the number that it gives, what is allocated on the streams that are chosen comes from the pool. Of several that
+/// choose one stream the last is taken.
+pub fn steer(pool: u64, chooses: Chooser) -> Result<u64> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let pool = pools::private(pool)?;
+    caches()?;
+    let number = LAST.fetch_add(1, Relaxed) + 1;
+    ACTIVE.fetch_add(1, Relaxed);
+    let device = pool.cache.device;
+    stop_fronts_and(device, || ROUTES.write().push(Route { whose: Whose::Library { number, chooses }, pool }));
+    Ok(number)
+}
+
+pub fn unsteer(number: u64) {
+    remove(|whose| matches!(whose, Whose::Library { number: known, .. } if *known == number));
 }
 
 /// All captures are over, by the end of everything.
@@ -86,16 +123,24 @@ pub fn forget_all() {
     ACTIVE.store(0, Relaxed);
 }
 
-/// The capture that a stream takes part in, if it is one of ours.
+/// What is said of a stream: by a library, or of the capture that it takes part in.
 fn with_route<T>(stream: Stream, work: impl FnOnce(&Route) -> T) -> Result<Option<T>> {
+    let routes = ROUTES.read();
+    let chosen = |route: &&Route| match &route.whose {
+        Whose::Library { chooses, .. } => route.pool.cache.device == stream.device && chooses(stream.raw),
+        Whose::Graph { .. } => false,
+    };
+    if let Some(route) = routes.iter().rev().find(chosen) {
+        return Ok(Some(work(route)));
+    }
     if stream.is_default() {
         return Ok(None);
     }
     let entered = stream.enter()?;
-    let routes = ROUTES.read();
+    let captured = |id: u64| routes.iter().find(|route| matches!(route.whose, Whose::Graph { capture, .. } if capture == id));
     match entered.runtime.capture_status(entered.raw)? {
         CaptureStatus::None => Ok(None),
-        CaptureStatus::Active(id) | CaptureStatus::Invalidated(id) => Ok(routes.iter().find(|route| route.capture == id).map(work)),
+        CaptureStatus::Active(id) | CaptureStatus::Invalidated(id) => Ok(captured(id).map(work)),
     }
 }
 
@@ -115,16 +160,29 @@ pub fn pool_of(stream: Stream) -> Result<Option<Arc<pools::Pool>>> {
 
 /// The number of our capture that a stream takes part in.
 pub fn capture_of(stream: Stream) -> Result<Option<u64>> {
-    if any() { with_route(stream, |route| route.capture) } else { Ok(None) }
+    let of = |route: &Route| match route.whose {
+        Whose::Graph { capture, .. } => Some(capture),
+        Whose::Library { .. } => None,
+    };
+    if any() { with_route(stream, of).map(Option::flatten) } else { Ok(None) }
 }
 
 /// What keeps the pinned memory that a stream uses.
 pub fn keeper_of(stream: Stream) -> Option<pinned::Keeper> {
-    with_route(stream, |route| route.keeper.clone()).ok().flatten()
+    let of = |route: &Route| match &route.whose {
+        Whose::Graph { keeper, .. } => Some(keeper.clone()),
+        Whose::Library { .. } => None,
+    };
+    with_route(stream, of).ok().flatten().flatten()
 }
 
 /// The same for what this thread allocates: those of its own captures.
 pub fn own_keepers() -> Vec<pinned::Keeper> {
     let own = thread();
-    ROUTES.read().iter().filter(|route| route.thread == own).map(|route| route.keeper.clone()).collect()
+    let routes = ROUTES.read();
+    let keeper = |route: &Route| match &route.whose {
+        Whose::Graph { keeper, thread, .. } if *thread == own => Some(keeper.clone()),
+        _ => None,
+    };
+    routes.iter().filter_map(keeper).collect()
 }

@@ -15,6 +15,7 @@ mod cache;
 pub mod captures;
 pub mod history;
 pub mod hooks;
+pub mod lent;
 mod lookup;
 pub mod options;
 pub mod pinned;
@@ -583,6 +584,7 @@ pub fn shutdown() {
     CACHES.get().into_iter().flatten().for_each(|cache| cache.record_history(Mode::Off, 0, true));
     pinned::shutdown();
     pools::forget_all();
+    lent::forget();
     poison::forget_all();
     poison::tell();
     options::reset();
