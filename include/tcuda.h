@@ -2837,10 +2837,10 @@ tcuda_status_t tcuda_graph_instantiate(tcuda_graph_t graph);
 tcuda_status_t tcuda_graph_update(tcuda_graph_t graph, tcuda_graph_t from);
 
 /**
- * Enqueues all that was captured (CUDAGraph.replay, cudaGraphLaunch), made ready first if it was not. On a stream that is being captured it
- * becomes a part of that graph.
+ * Enqueues all that was captured (CUDAGraph.replay, cudaGraphLaunch), made ready first if it was not.
  *
  * @param stream any of the graph's device; NULL: its default stream.
+ * @return TCUDA_ERROR_CAPTURE: the stream is being captured, and CUDA takes no graph into another one so; the capture goes on.
  */
 tcuda_status_t tcuda_graph_replay(tcuda_graph_t graph, tcuda_stream_t stream);
 

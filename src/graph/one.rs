@@ -209,8 +209,9 @@ impl Graph {
                 state.exec.ok_or_else(|| Error::internal("a graph was made ready and is not"))?
             }
         };
-        if captures::any() {
-            state.lend(stream)?;
+        if captures::any() && captures::capture_of(stream)?.is_some() {
+            let text = "A graph cannot be replayed into the capture of another one: CUDA refuses it. Enqueue its work itself there.";
+            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
         }
         // Before the launch: a failure is no harm, a launch that is not noted would be.
         if !state.replayed_on.contains(&stream) {
@@ -324,19 +325,6 @@ impl State {
         if let (Some(exec), Ok(runtime)) = (self.exec.take(), runtime::runtime()) {
             let _ = runtime.graph_exec_destroy(exec).or_else(|_| runtime.graph_exec_destroy(exec));
         }
-    }
-
-    /// A capture into which this graph is launched needs its memory as long.
-    fn lend(&self, stream: Stream) -> Result<()> {
-        let Some(outer) = captures::capture_of(stream)?.and_then(capture::graph_of) else { return Ok(()) };
-        if !self.drawn.is_empty() {
-            let text = "A graph that draws random numbers cannot be a part of another one: each replay would have the same.";
-            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
-        }
-        let mut outer = outer.state.lock();
-        outer.uses.extend(self.uses.iter().map(Use::again));
-        outer.keepers.extend(self.keepers.iter().cloned());
-        Ok(())
     }
 
     /// Where the generators begin is written for one replay after the other, also on another stream.

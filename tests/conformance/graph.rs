@@ -22,7 +22,7 @@ tests![
     a_pool_is_used_again_after_its_last_graph,
     kept_and_made_ready_later,
     an_update_of_what_is_ready,
-    a_graph_in_a_graph,
+    a_replay_into_a_capture,
     a_replay_under_way_keeps_its_memory,
     a_replay_on_a_stream_that_is_gone_keeps_its_memory,
     pinned_memory_stays_until_the_reset,
@@ -432,27 +432,22 @@ fn an_update_of_what_is_ready() {
     empty_caches();
 }
 
-fn a_graph_in_a_graph() {
+fn a_replay_into_a_capture() {
     empty_caches();
     let stream = Own::new();
     let output = allocate(64, stream.0);
-    let inner = G::new();
-    inner.begin(stream.0);
-    let middle = allocate(12 * MIB, stream.0);
-    fill(middle, 8, 64, stream.0);
-    free(middle);
-    inner.end();
+    let inner = G::captured(stream.0, || fill(output, 8, 64, stream.0));
+    // By tcuda's call it is refused, and the capture goes on.
     let outer = G::captured(stream.0, || {
-        inner.replay(stream.0);
-        copy(output, middle, 64, stream.0);
+        fails!(CAPTURE, tcuda_graph_replay(inner.0, stream.0));
+        fill(output, 9, 64, stream.0);
     });
-    // The outer one needs the inner one's memory.
-    drop(inner);
-    ok!(tcuda_empty_cache(-1));
-    outer.replay(stream.0);
+    inner.replay(stream.0);
     assert_eq!(bytes_of(output, 1, stream.0), [8]);
+    outer.replay(stream.0);
+    assert_eq!(bytes_of(output, 1, stream.0), [9]);
     free(output);
-    drop(outer);
+    drop((inner, outer));
     empty_caches();
 }
 

@@ -131,24 +131,6 @@ impl State {
         Ok(true)
     }
 
-    /// All nodes of a graph, behind what the stream has.
-    pub fn keep_all(&mut self, stream: u64, nodes: &[Node]) -> Result<bool, Code> {
-        let Some(id) = self.capture_of(stream) else { return Ok(false) };
-        let lanes: HashSet<u64> = nodes.iter().map(|node| node.lane).collect();
-        let lanes: BTreeMap<u64, u64> = lanes.into_iter().map(|lane| (lane, self.next_id())).collect();
-        let capture = self.valid_capture(id)?;
-        let Some(tail) = capture.tails.get_mut(&stream) else { return Ok(false) };
-        let first = capture.nodes.len();
-        let ends = ends_of(nodes).into_iter().map(|node| node + first).collect();
-        let before = if nodes.is_empty() { tail.clone() } else { std::mem::replace(tail, ends) };
-        capture.nodes.extend(nodes.iter().map(|node| Node {
-            lane: lanes[&node.lane],
-            after: if node.after.is_empty() { before.clone() } else { node.after.iter().map(|node| node + first).collect() },
-            ..node.clone()
-        }));
-        Ok(true)
-    }
-
     fn valid_capture(&mut self, id: u64) -> Result<&mut Capture, Code> {
         self.captures.get_mut(&id).filter(|capture| capture.valid).ok_or(code::CAPTURE_INVALIDATED)
     }

@@ -100,9 +100,7 @@ impl Sim {
         for node in &*nodes {
             self.devices[node.device].check()?;
         }
-        if line.state.keep_all(stream, &nodes)? {
-            return Ok(());
-        }
+        line.state.refuse_captured(stream)?;
         let end = line.state.push_graph(stream, &nodes, last).ok_or(code::INVALID_HANDLE)?;
         if let Some(exec) = line.state.execs.get_mut(&id) {
             exec.last = vec![end];
