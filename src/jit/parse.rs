@@ -73,12 +73,16 @@ pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
         if !reader.group("{", "}") {
             return Err(wrong(body, "here the function's body is expected, in { and }, and closed."));
         }
-        last = Some((Signature { name: name.text.into(), parameters }, returned[returned.len() - 1], returned.len(), opening));
+        last = Some((Signature { name: name.text.into(), parameters }, *name, returned[returned.len() - 1], opening));
     }
-    let Some((signature, returned, words, opening)) = last else {
+    let Some((signature, name, returned, opening)) = last else {
         return Err(wrong(source.len(), "there is no template function."));
     };
-    let is_void = returned.text == "void" && words == 1;
+    if name.text.starts_with("tcuda") {
+        return Err(wrong(name.at, "names that begin with 'tcuda' are those of the code around it."));
+    }
+    // Before it may stand `inline`, `static`, `__device__`.
+    let is_void = returned.text == "void";
     if by_reference && !is_void {
         return Err(wrong(returned.at, &format!("'{}' has its outputs as its last parameters, so it returns void.", signature.name)));
     }
@@ -131,15 +135,18 @@ fn tokens(source: &str) -> Result<Vec<Token<'_>>> {
             }
             quote @ (b'"' | b'\'') => {
                 line_is_empty = false;
-                at += 1;
-                while at < bytes.len() && bytes[at] != quote && bytes[at] != b'\n' {
-                    at += if bytes[at] == b'\\' { 2 } else { 1 };
-                }
-                if bytes.get(at) != Some(&quote) {
-                    return Err(Error::invalid_argument(format!("The source is wrong at {}: a text is not closed.", place(source, start))));
-                }
-                at += 1;
+                let is_raw =
+                    quote == b'"' && found.last().is_some_and(|before: &Token| before.at + before.text.len() == at && is_raw(before.text));
+                let length = if is_raw { raw_text(rest) } else { plain_text(rest) };
+                at += length.ok_or_else(|| {
+                    Error::invalid_argument(format!("The source is wrong at {}: a text is not closed.", place(source, start)))
+                })?;
                 found.push(Token { text: "\"", at: start });
+            }
+            digit if digit.is_ascii_digit() => {
+                line_is_empty = false;
+                at += number(rest);
+                found.push(Token { text: &source[start..at], at: start });
             }
             _ => {
                 line_is_empty = false;
@@ -150,6 +157,47 @@ fn tokens(source: &str) -> Result<Vec<Token<'_>>> {
         }
     }
     Ok(found)
+}
+
+/// What makes the text behind it a raw one.
+fn is_raw(word: &str) -> bool {
+    ["R", "LR", "uR", "UR", "u8R"].contains(&word)
+}
+
+/// The length of a text with its quotes, on one line. None: it is not closed.
+fn plain_text(rest: &str) -> Option<usize> {
+    let (quote, mut inside) = (rest.as_bytes()[0], rest.bytes().enumerate().skip(1));
+    while let Some((at, byte)) = inside.next() {
+        match byte {
+            b'\n' => return None,
+            b'\\' => drop(inside.next()),
+            _ if byte == quote => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The same of `"name(anything)name"`.
+fn raw_text(rest: &str) -> Option<usize> {
+    let (name, inside) =
+        rest[1..].split_once('(').filter(|(name, _)| !name.contains(|c: char| c.is_whitespace() || "\\)\"".contains(c)))?;
+    let end = format!("){name}\"");
+    Some(name.len() + 2 + inside.find(&end)? + end.len())
+}
+
+/// The length of a number, as 1'000.5e-3f.
+fn number(rest: &str) -> usize {
+    let bytes = rest.as_bytes();
+    let goes_on = |at: usize| {
+        let (byte, next) = (bytes[at], bytes.get(at + 1).copied().unwrap_or(b' '));
+        byte.is_ascii_alphanumeric()
+            || byte == b'_'
+            || byte == b'.'
+            || byte == b'\'' && (next.is_ascii_alphanumeric() || next == b'_')
+            || (byte == b'+' || byte == b'-') && matches!(bytes[at - 1], b'e' | b'E' | b'p' | b'P')
+    };
+    (1..bytes.len()).find(|at| !goes_on(*at)).unwrap_or(bytes.len())
 }
 
 struct Reader<'a> {
@@ -250,7 +298,31 @@ mod tests {
             ("f".into(), 1)
         );
         assert_eq!(found("template <class T> T later(T);\ntemplate <class T> T f(T x) { return later(x); }\ntemplate <class T> T later(T x) { return x; }").0, "later");
-        assert_eq!(parse("template <typename T> void f(T x, T &a, T &b) { a = b = x; }", true).unwrap().parameters, 3);
+        for before in ["", "inline ", "static inline ", "__device__ ", "__host__ __device__ __forceinline__ ", "constexpr "] {
+            let source = format!("template <typename T> {before}void f(T x, T &a, T &b) {{ a = b = x; }}");
+            assert_eq!(parse(&source, true).unwrap().parameters, 3, "{source}");
+            assert!(parse(&source, false).is_err(), "{source}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_texts_are_whole() {
+        for inside in [
+            "int n = 1'000; n = 0x1'F'F; n = 0b1'0;",
+            "double d = 1'0.5e-3 + .5'0 + 1e+5 + 0x1.8p-3;",
+            "char c = 'x', d = u8'}', e = '\\''; int n = 1'0 + 'a';",
+            "const char *s = R\"(} \" \\)\";",
+            "const char *s = R\"x(})\" )y\" \n # ( )x\", *t = u8R\"(\")\";",
+            "const char *s = \"R\" \"(}\";",
+        ] {
+            let source = format!("template <typename T> T f(T x) {{ {inside} return x; }}");
+            assert_eq!(found(&source), ("f".into(), 1), "{source}");
+        }
+        for open in ["R\"x()\"", "R\"(", "R\"", "\"\\\"", "'", "R\"a b(x)a b\""] {
+            let source = format!("template <typename T> T f(T x) {{ auto s = {open}; return x; }}");
+            let error = parse(&source, false).unwrap_err();
+            assert!(error.message.contains("a text is not closed"), "{source}: {error}");
+        }
     }
 
     #[test]
@@ -273,6 +345,7 @@ mod tests {
         refused("template <typename T> T f(T x, T &y) { return y = x; }", true, &["so it returns void"]);
         refused("template <typename T> T f(T x) { return \"; }", false, &["line 1, column 41", "not closed"]);
         refused("template", false, &["in < and >"]);
+        refused("template <typename T> T tcuda_apply(T x) { return x; }", false, &["line 1, column 25", "begin with 'tcuda'"]);
         refused("template <typename T> T", false, &["ends before"]);
         refused("template <typename T> struct S {", false, &["not closed"]);
     }
