@@ -1,6 +1,7 @@
 //! Kernels from source over a fake NVRTC and a fake driver: which compiler is taken, what is said when none is, and that what a program
 //! asks for reaches the driver. Each case runs in a process of its own, on a machine of tests/fake/mod.rs.
 
+mod counting;
 mod fake;
 
 use fake::*;
@@ -104,11 +105,17 @@ fn from_source_to_launch() {
             let good = [bytes(&eight, 8), whole(1)];
             assert_eq!(launch([1, 2, 3], [4, 5, 6], 7, &good), TCUDA_SUCCESS, "{}", message());
             assert_eq!(driver_calls("cuFuncSetAttribute"), 0);
-            // The driver is told once.
-            for _ in 0..2 {
-                assert_eq!(launch([1, 2, 3], [4, 5, 6], 65536, &good), TCUDA_SUCCESS, "{}", message());
+            // The driver is asked once, before it tells the occupancy, for all that there is: by whichever handle and name.
+            for shared in [65536, 232_438, 100_000] {
+                let mut same = null_mut();
+                assert_eq!((get(c"kernel", &mut same), same), (TCUDA_SUCCESS, kernel));
+                assert_eq!(unsafe { tcuda_kernel_occupancy(&mut blocks, same, 256, shared) }, TCUDA_SUCCESS, "{}", message());
+                assert_eq!(blocks, 3, "{shared}");
+                assert_eq!(unsafe { tcuda_kernel_best_block(&mut grid, &mut block, same, shared, 512) }, TCUDA_SUCCESS, "{}", message());
+                assert_eq!(launch([1, 2, 3], [4, 5, 6], shared, &good), TCUDA_SUCCESS, "{}", message());
             }
-            assert_eq!((driver_calls("cuFuncSetAttribute"), driver_calls("cuLaunchKernel")), (1, 3));
+            assert_eq!((driver_calls("cuFuncSetAttribute"), driver_calls("cuLaunchKernel")), (1, 4));
+            assert_eq!(driver_calls("cuModuleGetFunction"), 1);
 
             let bad = |status, words: &[&str]| refused(status, TCUDA_ERROR_INVALID_ARGUMENT, words);
             bad(launch([1, 2, 0], [4, 5, 6], 7, &good), &["'scale<int>'", "the grid is [1, 2, 0]"]);
@@ -116,11 +123,14 @@ fn from_source_to_launch() {
             bad(launch([1, 2, 3], [32, 32, 2], 7, &good), &["2048 threads", "1024"]);
             bad(launch([1, 2, 3], [4, 5, 6], 7, &good[..1]), &["takes 2 arguments; 1 were given"]);
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), bytes(&eight, 8)]), &["argument 1 has 8 bytes", "has 4"]);
-            bad(launch([1, 2, 3], [4, 5, 6], 100_000, &good), &["100000 bytes of dynamic shared memory", "232448 bytes"]);
+            let too_much = ["232439 bytes of dynamic shared memory", "232448 bytes", "takes 10"];
+            bad(launch([1, 2, 3], [4, 5, 6], 232_439, &good), &too_much);
+            bad(unsafe { tcuda_kernel_occupancy(&mut blocks, kernel, 256, 232_439) }, &too_much);
+            bad(unsafe { tcuda_kernel_best_block(&mut grid, &mut block, kernel, 232_439, 512) }, &too_much);
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 0), whole(1)]), &["arguments[0].size"]);
             let odd = tcuda_argument_t { kind: 77, ..whole(1) };
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), odd]), &["arguments[1].kind"]);
-            assert_eq!(driver_calls("cuLaunchKernel"), 3);
+            assert_eq!((driver_calls("cuLaunchKernel"), driver_calls("cuFuncSetAttribute")), (4, 1));
             // What the driver refuses.
             let wrong = launch([9, 9, 9], [4, 5, 6], 7, &good);
             refused(wrong, TCUDA_ERROR_INVALID_ARGUMENT, &["The launch of 'scale<int>'", "cuLaunchKernel"]);
@@ -137,10 +147,10 @@ fn from_source_to_launch() {
 }
 
 #[test]
-fn a_kernel_in_use_keeps_its_module() {
+fn a_kernel_ends_with_its_module() {
     // The driver of CUDA 12.3 does not tell what a kernel takes.
     case(
-        "a_kernel_in_use_keeps_its_module",
+        "a_kernel_ends_with_its_module",
         |m| {
             let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=12040"], &["cuFuncGetParamInfo"]);
             m.with("loader/libcuda.so.1", &old)
@@ -186,16 +196,64 @@ fn a_function_over_a_tensor() {
             for _ in 0..2 {
                 let mut jit = null_mut();
                 assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), &scalar, 1) }, TCUDA_SUCCESS, "{}", message());
-                for _ in 0..2 {
-                    let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 2, null(), 0, STREAM as _) };
-                    assert_eq!(status, TCUDA_SUCCESS, "{}", message());
-                }
+                let call = || unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 2, &scalar, 1, STREAM as _) };
+                assert_eq!(call(), TCUDA_SUCCESS, "{}", message());
+                // The way that each call goes.
+                assert_eq!(counting::allocations(|| assert_eq!(call(), TCUDA_SUCCESS)), 0);
                 assert_eq!(tcuda_jit_destroy(jit), TCUDA_SUCCESS);
             }
             assert_eq!((nvrtc_calls("nvrtcCompileProgram"), driver_calls("cuModuleLoadData"), driver_calls("cuLaunchKernel")), (1, 1, 4));
             // And it is kept for the next process.
             let kept = std::fs::read_dir(root().join("home/.cache/tcuda/kernels")).unwrap().count();
             assert_eq!(kept, 1);
+        },
+    );
+}
+
+/// A file that the driver could not load is lost only if it was the file: a device that is short of memory says nothing of it.
+#[test]
+fn a_file_that_cannot_be_loaded() {
+    let name = "a_file_that_cannot_be_loaded";
+    case(
+        name,
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])),
+        || {
+            let mut jit = null_mut();
+            let source = c"template <typename T> T axpy(T x) { return x; }";
+            assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS, "{}", message());
+            let mut shape = [5000i64];
+            let tensor = tcuda_tensor_t {
+                data: TO as _,
+                device: tcuda_place_t { device_type: 2, device_id: 1 },
+                ndim: 1,
+                dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
+                shape: shape.as_mut_ptr(),
+                strides: null_mut(),
+                byte_offset: 0,
+            };
+            let list = [&raw const tensor];
+            // The launch is not one that the fake knows; the file is there before it.
+            let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 1, null(), 0, STREAM as _) };
+            let compilations = nvrtc_calls("nvrtcCompileProgram");
+            let files = || std::fs::read_dir(root().join("home/.cache/tcuda/kernels")).unwrap().count();
+            match std::env::var("FAKE_LOAD").as_deref() {
+                Ok("2") => {
+                    refused(status, TCUDA_ERROR_OUT_OF_MEMORY, &["'axpy' cannot be loaded on device 1"]);
+                    assert_eq!((compilations, files()), (0, 1));
+                }
+                Ok(_) => {
+                    refused(status, TCUDA_ERROR_CUDA, &["'axpy' cannot be loaded on device 1", "cuModuleLoadData"]);
+                    assert_eq!((compilations, files()), (1, 1));
+                }
+                Err(_) => {
+                    assert_eq!((compilations, files()), (1, 1));
+                    for code in ["2", "200"] {
+                        let mut other = std::process::Command::new(std::env::current_exe().unwrap());
+                        let output = other.args(["--exact", name, "--nocapture"]).env("FAKE_LOAD", code).output().unwrap();
+                        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                    }
+                }
+            }
         },
     );
 }

@@ -1,6 +1,8 @@
 //! What is compiled at run time is kept in files: found by the next process, made anew where it is damaged, by several processes at
 //! once, and done without where the folder cannot be. Each process is this program again, on the simulated device.
 
+mod counting;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -56,8 +58,18 @@ impl Place {
     }
 
     fn start(&self, variables: &[(&str, &Path)]) -> Child {
+        self.start_test("a_process_gets_its_function", variables)
+    }
+
+    /// Another test than the usual one.
+    #[track_caller]
+    fn only(&self, test: &str) {
+        finish(self.start_test(test, &[]));
+    }
+
+    fn start_test(&self, test: &str, variables: &[(&str, &Path)]) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_process_gets_its_function", "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["--exact", test, "--nocapture"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
             .env_remove("TCUDA_JIT_CACHE")
             .env(CHILD, "1")
@@ -242,15 +254,57 @@ fn no_compiler_says_what_helps() {
     refused(&[("TMPDIR", &nothing)], &["TMPDIR", "TCUDA_ERROR_SYSTEM"]);
 }
 
-/// A temporary file that a process left when it was killed is nobody's, and does no harm.
+/// What a process leaves that is killed while it writes does no harm, and goes after an hour.
 #[test]
-fn what_was_left_half_written_does_no_harm() {
+fn what_was_left_half_written_goes() {
     let place = Place::new("left");
     place.run(&[]);
     let file = place.files().pop().unwrap();
     let name = file.file_name().unwrap().to_str().unwrap();
-    std::fs::write(place.cache().join(format!(".{name}.1.0")), "half").unwrap();
-    std::fs::File::open(&file).unwrap().set_modified(SystemTime::now() - Duration::from_secs(1 << 20)).unwrap();
+    let hours_ago = |path: &Path| std::fs::File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_secs(7200)).unwrap();
+    let [young, old, of_another] = [format!(".{name}.1"), format!(".{name}.2"), ".profile".into()].map(|name| place.cache().join(name));
+    for path in [&young, &old, &of_another] {
+        std::fs::write(path, "half").unwrap();
+    }
+    [&file, &old, &of_another].into_iter().for_each(|path| hours_ago(path));
     place.run(&[]);
-    assert_eq!(place.compilations(), 1);
+    assert_eq!((place.compilations(), place.files().len()), (1, 4));
+    // The next that writes looks for it.
+    place.run(&[(FACTOR, Path::new("5"))]);
+    assert_eq!((place.compilations(), place.files().len()), (2, 4));
+    assert!(file.exists() && young.exists() && of_another.exists() && !old.exists());
+}
+
+/// What a call allocates beyond one with given outputs, of which only the simulated driver's part does, is the handle of what it makes.
+#[test]
+fn a_call_allocates_its_output() {
+    if std::env::var_os(CHILD).is_none() {
+        return Place::new("allocations").only("a_call_allocates_its_output");
+    }
+    let dtype = tcuda::base::dtype::DType { code: 2, bits: 32, lanes: 1 };
+    let (mut jit, mut x, mut made, shape) = (null_mut(), null_mut(), null_mut(), [3i64, 1, 5]);
+    let source = c"template <typename T> T f(T x, T y, T a, T b) { return x * a + y * b; }";
+    let scalar = |name: &'static std::ffi::CStr| tcuda_jit_scalar_t {
+        name: name.as_ptr(),
+        kind: TCUDA_SCALAR_REAL,
+        integer: 0,
+        real: 2.0,
+        imag: 0.0,
+    };
+    let scalars = [scalar(c"a"), scalar(c"b")];
+    assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), scalars.as_ptr(), 2) }, TCUDA_SUCCESS);
+    assert_eq!(unsafe { tcuda_tensor_empty(&mut x, 0, dtype, 3, shape.as_ptr(), null_mut()) }, TCUDA_SUCCESS);
+    let inputs: [*const tcuda_tensor_t; 2] = [unsafe { &raw const (*x).tensor }; 2];
+    let mut call = || {
+        let status = unsafe { tcuda_jit_call(jit, &mut made, inputs.as_ptr(), 2, scalars.as_ptr(), 2, null_mut()) };
+        assert_eq!((status, unsafe { tcuda_tensor_destroy(made) }), (TCUDA_SUCCESS, TCUDA_SUCCESS));
+    };
+    let call_out = || {
+        let status = unsafe { tcuda_jit_call_out(jit, inputs.as_ptr(), 1, inputs.as_ptr(), 2, scalars.as_ptr(), 2, null_mut()) };
+        assert_eq!(status, TCUDA_SUCCESS);
+    };
+    // Any one of them may be the one for which a table grows.
+    let least = |work: &mut dyn FnMut()| (0..20).map(|_| counting::allocations(&mut *work)).min().unwrap();
+    let (with_output, without) = (least(&mut call), least(&mut { call_out }));
+    assert!(with_output == without + 1 && without < 10, "{with_output}, {without}");
 }

@@ -21,7 +21,7 @@ unsafe fn views(list: *const *const tcuda_tensor_t, count: usize, name: &str) ->
     let list = unsafe { slice(list, count, name) }?;
     let one = |(at, tensor): (usize, &*const tcuda_tensor_t)| {
         let wrong = |error: Error| error.context(format!("{name}[{at}]"));
-        if tensor.is_null() { Err(null(&format!("{name}[{at}]"))) } else { unsafe { view(*tensor, "tensor") }.map_err(wrong) }
+        if tensor.is_null() { Err(null(format_args!("{name}[{at}]"))) } else { unsafe { view(*tensor, "tensor") }.map_err(wrong) }
     };
     list.iter().enumerate().map(one).collect()
 }

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -176,7 +177,7 @@ impl<T> Out<T> {
 }
 
 #[cold]
-pub fn null(parameter: &str) -> Error {
+pub fn null(parameter: impl Display) -> Error {
     Error::invalid_argument(format!("'{parameter}' is NULL. It has to point to something."))
 }
 
@@ -184,7 +185,7 @@ pub fn null(parameter: &str) -> Error {
 ///
 /// # Safety
 /// `pointer` holds `count` elements that stay as they are while the slice is used.
-pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, parameter: &str) -> Result<&'a [T]> {
+pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, parameter: impl Display) -> Result<&'a [T]> {
     match (pointer.is_null(), count) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(null(parameter)),
@@ -199,7 +200,7 @@ pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, parameter: &str) -> 
 ///
 /// # Safety
 /// `pointer` is NULL or a C string that stays as it is while the text is used.
-pub unsafe fn text<'a>(pointer: *const c_char, parameter: &str) -> Result<&'a str> {
+pub unsafe fn text<'a>(pointer: *const c_char, parameter: impl Display) -> Result<&'a str> {
     if pointer.is_null() {
         return Err(null(parameter));
     }

@@ -11,7 +11,7 @@ use super::tensor::{hand_out, view};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
-use crate::jit::{self, Scalar, Value};
+use crate::jit::{self, Few, Scalar, Value};
 use crate::tensor::View;
 use std::ffi::c_char;
 
@@ -55,10 +55,10 @@ fn check_count(count: usize, parameter: &str) -> Result<()> {
     }
 }
 
-unsafe fn scalars_of(scalars: *const tcuda_jit_scalar_t, count: usize) -> Result<Vec<Scalar>> {
+unsafe fn scalars_of<'a>(scalars: *const tcuda_jit_scalar_t, count: usize) -> Result<Few<Scalar<'a>>> {
     check_count(count, "scalar_count")?;
     let of = |(at, scalar): (usize, &tcuda_jit_scalar_t)| {
-        let name = unsafe { text(scalar.name, &format!("scalars[{at}].name")) }?;
+        let name = unsafe { text(scalar.name, format_args!("scalars[{at}].name")) }?;
         let value = match scalar.kind {
             TCUDA_SCALAR_BOOL => Value::Bool(scalar.integer != 0),
             TCUDA_SCALAR_INTEGER => Value::Integer(scalar.integer),
@@ -70,15 +70,15 @@ unsafe fn scalars_of(scalars: *const tcuda_jit_scalar_t, count: usize) -> Result
                 )));
             }
         };
-        Ok(Scalar { name: name.into(), value })
+        Ok(Scalar { name, value })
     };
     unsafe { slice(scalars, count, "scalars") }?.iter().enumerate().map(of).collect()
 }
 
-unsafe fn views_of(tensors: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Vec<View>> {
+unsafe fn views_of(tensors: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Few<View>> {
     check_count(count, parameter)?;
     let tensors = unsafe { slice(tensors, count, parameter) }?;
-    tensors.iter().enumerate().map(|(at, tensor)| unsafe { view(*tensor, &format!("{parameter}[{at}]")) }).collect()
+    tensors.iter().enumerate().map(|(at, tensor)| unsafe { view(*tensor, format_args!("{parameter}[{at}]")) }).collect()
 }
 
 /// Makes a function of one output (torch.cuda.jiterator._create_jit_fn). The source is read, and compiled at the first call.
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn tcuda_jit_create(
         let out = Out::new(jit, "jit")?;
         let source = unsafe { text(source, "source") }?;
         let scalars = unsafe { scalars_of(scalars, scalar_count) }?;
-        out.write(jit::create(source, 0, scalars)? as usize as tcuda_jit_t);
+        out.write(jit::create(source, 0, &scalars)? as usize as tcuda_jit_t);
         Ok(())
     })
 }
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn tcuda_jit_create_multi_output(
         let count = usize::try_from(outputs).ok().filter(|outputs| *outputs > 0);
         let count = count.ok_or_else(|| Error::invalid_argument(format!("'outputs' is {outputs}; 1 to 8 are possible.")))?;
         let scalars = unsafe { scalars_of(scalars, scalar_count) }?;
-        out.write(jit::create(source, count, scalars)? as usize as tcuda_jit_t);
+        out.write(jit::create(source, count, &scalars)? as usize as tcuda_jit_t);
         Ok(())
     })
 }

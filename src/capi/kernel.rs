@@ -92,7 +92,7 @@ pub struct tcuda_kernel_attributes_t {
     pub constant: i32,
     /// Bytes of local memory of a thread: what did not fit its registers.
     pub local: i32,
-    /// Bytes of dynamic shared memory that a launch can have so far; more is allowed for when a launch asks for it.
+    /// Bytes of dynamic shared memory that a launch can have so far. Above 48 KiB the driver is asked when that is first needed, for all that the device has.
     pub max_dynamic_shared: i32,
     /// 90 is 9.0.
     pub ptx_version: i32,
@@ -108,7 +108,7 @@ const MOST: usize = 4096;
 unsafe fn texts<'a>(list: *const *const c_char, count: usize, parameter: &str) -> Result<Vec<&'a str>> {
     check_count(count, parameter)?;
     let list = unsafe { slice(list, count, parameter) }?;
-    list.iter().enumerate().map(|(at, one)| unsafe { text(*one, &format!("{parameter}[{at}]")) }).collect()
+    list.iter().enumerate().map(|(at, one)| unsafe { text(*one, format_args!("{parameter}[{at}]")) }).collect()
 }
 
 fn check_count(count: usize, parameter: &str) -> Result<()> {
@@ -129,7 +129,7 @@ unsafe fn argument(at: usize, argument: &tcuda_argument_t) -> Result<Argument> {
             TCUDA_ARGUMENT_F32 => word(u64::from(value.f32.to_bits()), 4),
             TCUDA_ARGUMENT_F64 => word(value.f64.to_bits(), 8),
             TCUDA_ARGUMENT_BYTES if (1..=MOST_BYTES).contains(&argument.size) => {
-                let bytes = slice(value.pointer.cast::<u8>(), argument.size, &format!("arguments[{at}].value.pointer"))?;
+                let bytes = slice(value.pointer.cast::<u8>(), argument.size, format_args!("arguments[{at}].value.pointer"))?;
                 let word = |chunk: &[u8]| u64::from_ne_bytes(std::array::from_fn(|at| chunk.get(at).copied().unwrap_or(0)));
                 Ok(Argument { words: bytes.chunks(8).map(word).collect(), size: argument.size })
             }
@@ -183,7 +183,7 @@ pub extern "C" fn tcuda_kernel_module_destroy(module: tcuda_kernel_module_t) -> 
 
 /// A kernel of a module (cuModuleGetFunction). It is not destroyed: it ends with its module.
 ///
-/// @param kernel   gets the kernel.
+/// @param kernel   gets the kernel: the same for a name each time.
 /// @param module   the module.
 /// @param name     of an extern "C" kernel, or one of options->names as it was given.
 #[unsafe(no_mangle)]
@@ -230,7 +230,8 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
     })
 }
 
-/// How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor).
+/// How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor). Dynamic shared memory that a
+/// launch could not have is TCUDA_ERROR_INVALID_ARGUMENT, here and in tcuda_kernel_best_block.
 ///
 /// @param blocks   gets the number.
 /// @param kernel   the kernel.

@@ -19,6 +19,7 @@ use crate::base::{Error, Result};
 use crate::copy::Place;
 use crate::tensor::{self, Origin, Owned, Parts, View};
 use std::ffi::c_void;
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a tensor that a function hands out is to the tensor that it was made from.
@@ -42,13 +43,13 @@ const DLPACK: tcuda_dlpack_version_t = tcuda_dlpack_version_t { major: 1, minor:
 const FLAG_IS_COPIED: u64 = 2;
 
 /// Checks a tensor that came in and copies its arrays.
-pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: &str) -> Result<View> {
+pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: impl Display + Copy) -> Result<View> {
     let tensor = unsafe { tensor.as_ref() }.ok_or_else(|| null(parameter))?;
     let ndim = tensor::check_ndim(tensor.ndim, parameter)?;
-    let shape = unsafe { slice(tensor.shape.cast_const(), ndim, &format!("{parameter}->shape")) }?;
+    let shape = unsafe { slice(tensor.shape.cast_const(), ndim, format_args!("{parameter}->shape")) }?;
     let strides = match tensor.strides.is_null() {
         true => None,
-        false => Some(unsafe { slice(tensor.strides.cast_const(), ndim, &format!("{parameter}->strides")) }?),
+        false => Some(unsafe { slice(tensor.strides.cast_const(), ndim, format_args!("{parameter}->strides")) }?),
     };
     let parts = Parts {
         data: tensor.data as usize,
@@ -69,8 +70,8 @@ struct Managed {
 }
 
 /// Hands a made tensor over to the caller.
-pub fn hand_out(mut owned: Owned) -> *mut tcuda_managed_tensor_t {
-    let view = &mut owned.view;
+pub fn hand_out(owned: Owned) -> *mut tcuda_managed_tensor_t {
+    let view = &owned.view;
     let (device_type, device_id) = match view.place {
         Place::Pageable => (dlpack::CPU, 0),
         Place::Pinned => (dlpack::CUDA_HOST, 0),
@@ -81,14 +82,17 @@ pub fn hand_out(mut owned: Owned) -> *mut tcuda_managed_tensor_t {
         device: tcuda_place_t { device_type, device_id },
         ndim: view.shape.len() as i32,
         dtype: view.dtype,
-        shape: view.shape.as_mut_ptr(),
-        strides: view.strides.as_mut_ptr(),
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
         byte_offset: 0,
     };
     let flags = if owned.origin == Origin::New { FLAG_IS_COPIED } else { 0 };
     let managed = tcuda_managed_tensor_t { version: DLPACK, manager_ctx: std::ptr::null_mut(), deleter: Some(delete), flags, tensor };
     let whole = Box::into_raw(Box::new(Managed { tensor: managed, owned }));
     unsafe {
+        // They may lie in the view itself, which is at its place only now.
+        (*whole).tensor.tensor.shape = (*whole).owned.view.shape.as_mut_ptr();
+        (*whole).tensor.tensor.strides = (*whole).owned.view.strides.as_mut_ptr();
         (*whole).tensor.manager_ctx = whole.cast();
         &raw mut (*whole).tensor
     }

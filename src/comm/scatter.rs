@@ -7,7 +7,8 @@ use crate::base::{Error, Result};
 use crate::copy::Place;
 use crate::device;
 use crate::stream::{self, HANDLE_CURRENT, Stream};
-use crate::tensor::{self, Owned, View};
+use crate::tensor::{self, Owned, Sizes, View};
+use smallvec::smallvec;
 
 /// How much of the dimension each device gets: as told, or torch's chunk, which may be fewer pieces than devices.
 fn sizes(total: i64, devices: usize, given: Option<&[i64]>) -> Result<Vec<i64>> {
@@ -133,7 +134,7 @@ fn send(source: Option<Stream>, mut moves: Vec<Move>) -> Result<()> {
 }
 
 /// The shape of all inputs side by side.
-fn gathered(inputs: &[View], dim: i32) -> Result<(usize, Vec<i64>)> {
+fn gathered(inputs: &[View], dim: i32) -> Result<(usize, Sizes)> {
     let Some(first) = inputs.first() else {
         return Err(Error::invalid_argument("Expected at least one tensor to gather from"));
     };
@@ -232,8 +233,8 @@ fn format_of(view: &View) -> Option<&'static [usize]> {
     Some(order)
 }
 
-fn packed_in(shape: &[i64], order: &[usize]) -> Vec<i64> {
-    let mut strides = vec![1; shape.len()];
+fn packed_in(shape: &[i64], order: &[usize]) -> Sizes {
+    let mut strides: Sizes = smallvec![1; shape.len()];
     let mut next = 1i64;
     for &dim in order {
         strides[dim] = next;
@@ -263,8 +264,8 @@ mod tests {
         let view = |shape: &[i64], strides: &[i64]| View {
             place: Place::Device(0),
             dtype: DType { code: 2, bits: 32, lanes: 1 },
-            shape: shape.to_vec(),
-            strides: strides.to_vec(),
+            shape: shape.into(),
+            strides: strides.into(),
             address: 0,
         };
         assert!(format_of(&view(&[2, 3, 4, 5], &[60, 1, 15, 3])).is_some());
@@ -272,6 +273,6 @@ mod tests {
         assert!(format_of(&view(&[2, 1, 1, 1], &[1, 1, 1, 1])).is_none());
         assert!(format_of(&view(&[2, 3, 2, 4, 5], &[120, 1, 60, 15, 3])).is_some());
         assert!(format_of(&view(&[3, 4, 5], &[20, 1, 4])).is_none());
-        assert_eq!(packed_in(&[2, 3, 4, 5], CHANNELS_LAST[0]), [60, 1, 15, 3]);
+        assert_eq!(packed_in(&[2, 3, 4, 5], CHANNELS_LAST[0])[..], [60, 1, 15, 3]);
     }
 }

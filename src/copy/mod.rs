@@ -90,7 +90,7 @@ fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
 }
 
 /// Refuses what the host would fault on, as far as the first and the last byte tell. What belongs to a cache is no host memory.
-pub fn check_host(name: &str, address: Address, size: usize) -> Result<()> {
+pub fn check_host(name: impl std::fmt::Display, address: Address, size: usize) -> Result<()> {
     let wrong = |text| Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text));
     if memory::reserves(address).is_some() || !host::is_readable(address) {
         return wrong(format!("'{name}': {address:#x} lies where no memory is (freed?)."));

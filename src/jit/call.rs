@@ -1,5 +1,6 @@
 //! A call: what the tensors become together, the outputs, the launches.
 
+use super::Few;
 use super::function::{Function, Scalar, Value};
 use super::generate::{THREADS, Variant};
 use super::promote;
@@ -10,28 +11,39 @@ use crate::runtime::kernels::Access;
 use crate::runtime::kernels::compiled;
 use crate::runtime::kernels::element::Element;
 use crate::stream::{self, Stream};
-use crate::tensor::{self, Owned, View};
+use crate::tensor::{self, Owned, Sizes, View};
 use crate::{device, memory, runtime};
+use std::fmt;
 
-/// The inputs of a call, checked.
-struct Inputs<'a> {
-    views: &'a [View],
-    types: Vec<Element>,
+/// The inputs of a call, checked and broadcast to each other.
+struct Inputs {
+    views: Few<View>,
+    types: Few<Element>,
     common: Element,
-    shape: Vec<i64>,
+    shape: Sizes,
     stream: Stream,
-    values: Vec<Value>,
+    values: Few<Value>,
+}
+
+/// A tensor of a list, as messages call it.
+#[derive(Clone, Copy)]
+struct Nth(&'static str, usize);
+
+impl fmt::Display for Nth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.0, self.1)
+    }
 }
 
 /// Outputs are made.
-pub fn call(function: &Function, inputs: &[View], scalars: &[Scalar], handle: usize) -> Result<Vec<Owned>> {
+pub fn call(function: &Function, inputs: &[View], scalars: &[Scalar], handle: usize) -> Result<Few<Owned>> {
     let inputs = check(function, inputs, scalars, handle)?;
-    let expanded: Vec<View> = inputs.views.iter().map(|view| view.expand(&inputs.shape)).collect();
-    let strides = tensor::like_all(&inputs.shape, &expanded.iter().map(|view| view.strides.as_slice()).collect::<Vec<_>>());
+    let strides: Few<&[i64]> = inputs.views.iter().map(|view| view.strides.as_slice()).collect();
+    let strides = tensor::like_all(&inputs.shape, &strides);
     let dtype = inputs.common.dtype();
     let make = |_| tensor::empty_strided(inputs.stream.device, dtype, &inputs.shape, strides.clone(), handle);
-    let made = (0..function.outputs).map(make).collect::<Result<Vec<Owned>>>()?;
-    run(function, &inputs, &made.iter().map(|owned| owned.view.clone()).collect::<Vec<_>>())?;
+    let made = (0..function.outputs).map(make).collect::<Result<Few<Owned>>>()?;
+    run(function, &inputs, made.iter().map(|owned| &owned.view))?;
     Ok(made)
 }
 
@@ -47,9 +59,9 @@ pub fn call_out(function: &Function, outputs: &[View], inputs: &[View], scalars:
     }
     let inputs = check(function, inputs, scalars, handle)?;
     for (at, output) in outputs.iter().enumerate() {
-        let name = format!("outputs[{at}]");
-        let element = output.element(&name)?;
-        on_device(output, &name, inputs.stream.device)?;
+        let name = Nth("outputs", at);
+        let element = output.element(name)?;
+        on_device(output, name, inputs.stream.device)?;
         if output.shape != inputs.shape {
             return Err(Error::invalid_argument(format!(
                 "'{name}' has the shape {:?}; the inputs are broadcast to {:?}, and that has to be its shape.",
@@ -63,37 +75,39 @@ pub fn call_out(function: &Function, outputs: &[View], inputs: &[View], scalars:
                 element.name()
             )));
         }
-        output.check_writable(&name)?;
-        let inputs = inputs.views.iter().enumerate().map(|(at, view)| (format!("inputs[{at}]"), view.expand(&inputs.shape)));
-        let before = outputs[..at].iter().enumerate().map(|(at, view)| (format!("outputs[{at}]"), view.clone()));
-        for (other, view) in inputs.chain(before) {
-            let same = (output.address, output.dtype) == (view.address, view.dtype) && same_strides(output, &view);
-            check_overlap(output, &view, same && other.starts_with("in"), &name, &other)?;
+        output.check_writable(name)?;
+        for (other, view) in inputs.views.iter().enumerate() {
+            let same = (output.address, output.dtype) == (view.address, view.dtype) && same_strides(output, view);
+            check_overlap(output, view, same, name, Nth("inputs", other))?;
+        }
+        for (other, view) in outputs[..at].iter().enumerate() {
+            check_overlap(output, view, false, name, Nth("outputs", other))?;
         }
     }
-    run(function, &inputs, outputs)
+    run(function, &inputs, outputs.iter())
 }
 
-fn check<'a>(function: &Function, views: &'a [View], scalars: &[Scalar], handle: usize) -> Result<Inputs<'a>> {
+fn check(function: &Function, views: &[View], scalars: &[Scalar], handle: usize) -> Result<Inputs> {
     if views.len() != function.inputs {
         return Err(Error::invalid_argument(format!("'{}' takes {} tensors; {} were given.", function.name, function.inputs, views.len())));
     }
     let values = function.values(scalars)?;
-    let Place::Device(device) = views[0].place else { return Err(not_on_a_device(&views[0], "inputs[0]")) };
-    let mut types = Vec::with_capacity(views.len());
+    let Place::Device(device) = views[0].place else { return Err(not_on_a_device(&views[0], Nth("inputs", 0))) };
+    let mut types = Few::new();
     let mut shape = views[0].shape.clone();
     for (at, view) in views.iter().enumerate() {
-        let name = format!("inputs[{at}]");
-        types.push(view.element(&name)?);
-        on_device(view, &name, device)?;
+        let name = Nth("inputs", at);
+        types.push(view.element(name)?);
+        on_device(view, name, device)?;
         shape = tensor::common_shape(&shape, &view.shape).map_err(|back| does_not_fit(views, at, back))?;
     }
     let common = promote::common(types.iter().copied().zip(views.iter().map(|view| !view.shape.is_empty())))?;
     let stream = stream::resolve_on(handle, device)?;
+    let views = views.iter().map(|view| view.expand(&shape)).collect();
     Ok(Inputs { views, types, common, shape, stream, values })
 }
 
-fn on_device(view: &View, name: &str, device: i32) -> Result<()> {
+fn on_device(view: &View, name: Nth, device: i32) -> Result<()> {
     match view.place {
         Place::Device(other) if other == device => Ok(()),
         Place::Device(other) => Err(Error::invalid_argument(format!(
@@ -104,7 +118,7 @@ fn on_device(view: &View, name: &str, device: i32) -> Result<()> {
 }
 
 #[cold]
-fn not_on_a_device(view: &View, name: &str) -> Error {
+fn not_on_a_device(view: &View, name: Nth) -> Error {
     Error::invalid_argument(format!(
         "'{name}' is in {}; compiled functions take tensors on a device. Copy it there first (tcuda_tensor_to).",
         view.place
@@ -133,7 +147,7 @@ fn same_strides(one: &View, other: &View) -> bool {
 }
 
 /// torch's rule, as far as it can be told cheaply: the same elements may be read and written, a part of them may not.
-fn check_overlap(output: &View, other: &View, may_be_same: bool, name: &str, other_name: &str) -> Result<()> {
+fn check_overlap(output: &View, other: &View, may_be_same: bool, name: Nth, other_name: Nth) -> Result<()> {
     if may_be_same || output.count() == 0 {
         return Ok(());
     }
@@ -151,18 +165,15 @@ fn check_overlap(output: &View, other: &View, may_be_same: bool, name: &str, oth
     Ok(())
 }
 
-fn run(function: &Function, inputs: &Inputs, outputs: &[View]) -> Result<()> {
+fn run<'a>(function: &Function, inputs: &'a Inputs, outputs: impl ExactSizeIterator<Item = &'a View>) -> Result<()> {
     if inputs.shape.contains(&0) {
         return Ok(());
     }
-    let stream = inputs.stream;
-    let expanded: Vec<View> = outputs.iter().cloned().chain(inputs.views.iter().map(|view| view.expand(&inputs.shape))).collect();
-    for (at, view) in expanded.iter().enumerate() {
-        let name = match at.checked_sub(outputs.len()) {
-            Some(input) => format!("inputs[{input}]"),
-            None => format!("outputs[{at}]"),
-        };
-        view.end(Some(stream), &name)?;
+    let (stream, count) = (inputs.stream, outputs.len());
+    let views: Few<&View> = outputs.chain(&inputs.views).collect();
+    for (at, view) in views.iter().enumerate() {
+        let name = if at < count { Nth("outputs", at) } else { Nth("inputs", at - count) };
+        view.end(Some(stream), name)?;
         if !view.address.is_multiple_of(view.item()) {
             return Err(Error::invalid_argument(format!(
                 "'{name}' has its data at {:#x}, which is not a multiple of its element size of {} bytes: a kernel cannot reach it.",
@@ -173,39 +184,34 @@ fn run(function: &Function, inputs: &Inputs, outputs: &[View]) -> Result<()> {
     }
     let dims = (0..inputs.shape.len()).map(|dim| {
         let mut strides = [0; MOST];
-        for (stride, view) in strides.iter_mut().zip(&expanded) {
+        for (stride, view) in strides.iter_mut().zip(&views) {
             // Of a size of 1 it may be anything.
             *stride = view.strides[dim].wrapping_mul(view.item() as i64);
         }
         Dim { size: inputs.shape[dim] as u64, strides }
     });
-    let walk = Walk::new(expanded.iter().map(|view| view.address).collect(), dims)?;
-    let sizes: Vec<usize> = expanded.iter().map(View::item).collect();
-    let types = outputs.iter().map(|output| output.element("outputs")).chain(inputs.types.iter().map(|element| Ok(*element)));
-    let mut variant = Variant {
-        outputs: outputs.len(),
+    let walk = Walk::new(views.iter().map(|view| view.address).collect(), dims)?;
+    let sizes: Few<usize> = views.iter().map(|view| view.item()).collect();
+    let types = views[..count].iter().map(|output| output.element("outputs")).chain(inputs.types.iter().map(|element| Ok(*element)));
+    let variant = Variant {
+        outputs: count,
         by_reference: function.by_reference,
         types: types.collect::<Result<_>>()?,
         common: inputs.common,
-        layout: walk.layout(&sizes, outputs.len()),
+        layout: walk.layout(&sizes, count),
         scalars: inputs.values.iter().map(|value| value.kind()).collect(),
     };
     let runtime = runtime::runtime()?;
     let guard = device::Guard::new(stream.device)?;
     // Compiled before anything is noted or enqueued: what fails here leaves no trace.
-    let mut ready = function.on_device(runtime, guard.device, &variant)?;
-    for view in &expanded {
+    let ready = function.on_device(runtime, guard.device, &variant)?;
+    for view in &views {
         memory::record_stream_of(view.address, stream)?;
     }
     walk.for_each_piece(&mut |piece| {
-        let layout = piece.layout(&sizes, outputs.len());
-        if layout != variant.layout {
-            variant.layout = layout;
-            ready = function.on_device(runtime, guard.device, &variant)?;
-        }
         let access =
-            |(at, size): (usize, &usize)| Access { address: piece.addresses[at], size: piece.extent(at, *size), write: at < outputs.len() };
-        let accesses: Vec<Access> = sizes.iter().enumerate().map(access).collect();
+            |(at, size): (usize, &usize)| Access { address: piece.addresses[at], size: piece.extent(at, *size), write: at < count };
+        let accesses: Few<Access> = sizes.iter().enumerate().map(access).collect();
         let blocks = (piece.count() as u32).div_ceil(variant.block());
         let mut arguments = variant.arguments(piece, &inputs.values);
         compiled::run_elements(runtime, ready, stream.raw, (blocks, THREADS), &mut arguments, &accesses)

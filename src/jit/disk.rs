@@ -1,14 +1,14 @@
 //! What was compiled, kept in files. Several processes may use one folder: a file appears under its name when it is whole. One that is
 //! damaged is made anew, and a folder that cannot be written costs time only.
 
-use crate::base::{config, log};
+use crate::base::{config, entropy, log};
 use crate::runtime::compile::Image;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Where files go; None: nowhere.
 pub fn folder() -> Option<PathBuf> {
@@ -38,21 +38,31 @@ pub fn store(folder: &Path, key: &str, image: &Image) {
     }
 }
 
-pub fn remove(folder: &Path, key: &str) {
-    let _ = fs::remove_file(folder.join(name_of(key)));
-}
-
 fn try_store(folder: &Path, key: &str, image: &Image) -> std::io::Result<()> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let name = name_of(key);
-    let own = folder.join(format!(".{name}.{}.{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
+    remove_left(folder);
+    // Numbers of processes come again, also beside each other: in containers.
+    let own = folder.join(format!(".{name}.{:016x}", entropy::bits().map_err(|error| std::io::Error::other(error.message))?));
     let written = || {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&own)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
         file.write_all(&encode(key, image))?;
         fs::rename(&own, folder.join(&name))
     };
     written().inspect_err(|_| drop(fs::remove_file(&own)))
+}
+
+/// What processes left that ended while they wrote, which takes some milliseconds.
+fn remove_left(folder: &Path) {
+    const OLD: Duration = Duration::from_secs(3600);
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_own = name.to_str().is_some_and(|name| name.starts_with('.') && name.contains(".kernel."));
+        let is_old = || entry.metadata()?.modified()?.elapsed().map_err(std::io::Error::other).map(|age| age > OLD);
+        if is_own && is_old().unwrap_or(false) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn name_of(key: &str) -> String {

@@ -1,9 +1,9 @@
 //! Element-wise functions: made from a source, and compiled for the tensors that they meet.
 
-use super::disk;
 use super::generate::{Kind, Variant};
 use super::parse;
 use super::registry::Registry;
+use super::{Few, disk};
 use crate::base::{Error, Result};
 use crate::runtime::Runtime;
 use crate::runtime::compile::{Compiler, Image, Program};
@@ -41,9 +41,9 @@ impl Value {
 }
 
 /// An extra argument.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Scalar {
-    pub name: String,
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Scalar<'a> {
+    pub name: &'a str,
     pub value: Value,
 }
 
@@ -53,8 +53,9 @@ pub struct Function {
     pub inputs: usize,
     pub outputs: usize,
     pub by_reference: bool,
-    /// In the order of the parameters, with their defaults.
-    scalars: Vec<Scalar>,
+    /// The extra arguments in the order of the parameters.
+    names: Vec<String>,
+    defaults: Few<Value>,
     compiled: Table<(i32, Variant)>,
 }
 
@@ -80,7 +81,7 @@ static FUNCTIONS: Registry<Function> = Registry::new("compiled function");
 static LOADED: LazyLock<Table<(i32, String)>> = LazyLock::new(Table::new);
 
 /// `outputs` 0: one, by value.
-pub fn create(source: &str, outputs: usize, scalars: Vec<Scalar>) -> Result<u64> {
+pub fn create(source: &str, outputs: usize, scalars: &[Scalar]) -> Result<u64> {
     let by_reference = outputs > 0;
     if outputs > MOST_OUTPUTS {
         return Err(Error::invalid_argument(format!("A function has 1 to {MOST_OUTPUTS} outputs; {outputs} were asked for.")));
@@ -92,6 +93,12 @@ pub fn create(source: &str, outputs: usize, scalars: Vec<Scalar>) -> Result<u64>
         )));
     }
     for (at, scalar) in scalars.iter().enumerate() {
+        if !is_name(scalar.name) {
+            return Err(Error::invalid_argument(format!(
+                "The extra argument {at} is called '{}', which is no name: letters, digits and _, and no digit first.",
+                scalar.name
+            )));
+        }
         if scalars[..at].iter().any(|before| before.name == scalar.name) {
             return Err(Error::invalid_argument(format!("The extra argument '{}' is given twice.", scalar.name)));
         }
@@ -112,7 +119,13 @@ pub fn create(source: &str, outputs: usize, scalars: Vec<Scalar>) -> Result<u64>
         )));
     }
     let outputs = outputs.max(1);
-    Ok(FUNCTIONS.add(Function { name, source: source.into(), inputs, outputs, by_reference, scalars, compiled: Table::new() }))
+    let names = scalars.iter().map(|scalar| scalar.name.to_owned()).collect();
+    let defaults = scalars.iter().map(|scalar| scalar.value).collect();
+    Ok(FUNCTIONS.add(Function { name, source: source.into(), inputs, outputs, by_reference, names, defaults, compiled: Table::new() }))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.starts_with(|c: char| c.is_ascii_digit()) && !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 pub fn destroy(id: u64) -> Result<()> {
@@ -125,12 +138,14 @@ pub fn numbered(id: u64) -> Result<Arc<Function>> {
 
 impl Function {
     /// The extra arguments of one call: the defaults, and over them what is named.
-    pub fn values(&self, given: &[Scalar]) -> Result<Vec<Value>> {
-        let mut values: Vec<Value> = self.scalars.iter().map(|scalar| scalar.value).collect();
-        for scalar in given {
-            let at = self.scalars.iter().position(|known| known.name == scalar.name).ok_or_else(|| {
-                let known: Vec<&str> = self.scalars.iter().map(|known| known.name.as_str()).collect();
-                let known = if known.is_empty() { String::from("none") } else { known.join(", ") };
+    pub fn values(&self, given: &[Scalar]) -> Result<Few<Value>> {
+        let mut values = self.defaults.clone();
+        for (nth, scalar) in given.iter().enumerate() {
+            if given[..nth].iter().any(|before| before.name == scalar.name) {
+                return Err(Error::invalid_argument(format!("The extra argument '{}' of '{}' is given twice.", scalar.name, self.name)));
+            }
+            let at = self.names.iter().position(|known| known == scalar.name).ok_or_else(|| {
+                let known = if self.names.is_empty() { String::from("none") } else { self.names.join(", ") };
                 Error::invalid_argument(format!("{} is not declared in the definition of '{}', which has {known}.", scalar.name, self.name))
             })?;
             values[at] = scalar.value;
@@ -154,23 +169,25 @@ impl Function {
         let mut fresh = None;
         let function = cell.get_or_try_init(|| {
             let load = |image: &Image| -> Result<compiled::Function> {
-                let module = Module::load(runtime, image)?;
-                let function = module.function(runtime, ENTRY)?;
-                // It stays on the device, as tcuda's own kernels do.
-                std::mem::forget(module);
-                Ok(function)
+                let loaded = Module::load(runtime, image).and_then(|module| {
+                    let function = module.function(runtime, ENTRY)?;
+                    // It stays on the device, as tcuda's own kernels do.
+                    std::mem::forget(module);
+                    Ok(function)
+                });
+                loaded.map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", self.name)).on_device(device))
             };
             if let Some(folder) = &folder
                 && let Some(image) = disk::load(folder, &key)
             {
                 match load(&image) {
-                    Ok(function) => return Ok(function),
-                    Err(_) => disk::remove(folder, &key),
+                    // A file that this driver does not take is replaced; what else is wrong, compiling does not mend.
+                    Err(error) if compiled::is_of_the_image(&error) => {}
+                    done => return done,
                 }
             }
             let image = compiler.compile(&Program { name: &self.name, text: &text, source: &self.source, names: &[], options })?;
-            let function = load(&image)
-                .map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", self.name)).on_device(device))?;
+            let function = load(&image)?;
             fresh = Some(image);
             Ok(function)
         });
@@ -186,13 +203,13 @@ impl Function {
 mod tests {
     use super::*;
 
-    fn scalar(name: &str, value: f64) -> Scalar {
-        Scalar { name: name.into(), value: Value::Real(value) }
+    fn scalar(name: &str, value: f64) -> Scalar<'_> {
+        Scalar { name, value: Value::Real(value) }
     }
 
     #[test]
     fn parameters_are_counted() {
-        let of = |source, outputs, scalars: &[Scalar]| create(source, outputs, scalars.to_vec()).and_then(numbered);
+        let of = |source, outputs, scalars: &[Scalar]| create(source, outputs, scalars).and_then(numbered);
         let axpy = "template <typename T> T axpy(T x, T y, T a) { return a * x + y; }";
         let function = of(axpy, 0, &[scalar("a", 1.0)]).unwrap();
         assert_eq!((function.inputs, function.outputs, function.by_reference), (2, 1, false));
@@ -206,18 +223,24 @@ mod tests {
         refused(two, 3, &[], "none is left");
         refused(axpy, 0, &[scalar("a", 1.0), scalar("b", 1.0), scalar("c", 1.0)], "none is left");
         refused(axpy, 0, &[scalar("a", 1.0), scalar("a", 2.0)], "'a' is given twice");
+        for name in ["", "1a", "a b", "a-b", "ä", "a\n"] {
+            refused(axpy, 0, &[scalar(name, 1.0)], &format!("called '{name}', which is no name"));
+        }
+        assert!(of(axpy, 0, &[scalar("_aB9", 1.0)]).is_ok());
         refused(two, 9, &[], "1 to 8 outputs");
         refused("template <class T> T f(T a, T b, T c, T d, T e, T f, T g, T h, T i) { return a; }", 0, &[], "takes 9 tensors");
     }
 
     #[test]
     fn what_is_named_replaces_the_default() {
-        let id = create("template <class T> T f(T x, T a, T b) { return x; }", 0, vec![scalar("a", 1.0), scalar("b", 2.0)]).unwrap();
+        let id = create("template <class T> T f(T x, T a, T b) { return x; }", 0, &[scalar("a", 1.0), scalar("b", 2.0)]).unwrap();
         let function = numbered(id).unwrap();
-        assert_eq!(function.values(&[]).unwrap(), [Value::Real(1.0), Value::Real(2.0)]);
-        assert_eq!(function.values(&[scalar("b", 3.0)]).unwrap(), [Value::Real(1.0), Value::Real(3.0)]);
+        assert_eq!(function.values(&[]).unwrap()[..], [Value::Real(1.0), Value::Real(2.0)]);
+        assert_eq!(function.values(&[scalar("b", 3.0)]).unwrap()[..], [Value::Real(1.0), Value::Real(3.0)]);
         let error = function.values(&[scalar("c", 3.0)]).unwrap_err();
         assert!(error.message.starts_with("c is not declared") && error.message.contains("a, b"), "{error}");
+        let twice = function.values(&[scalar("b", 3.0), scalar("a", 1.0), scalar("b", 3.0)]).unwrap_err();
+        assert!(twice.message.contains("'b' of 'f' is given twice"), "{twice}");
         destroy(id).unwrap();
         assert!(numbered(id).is_err() && destroy(id).is_err());
     }

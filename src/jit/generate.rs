@@ -1,9 +1,10 @@
 //! The code around an element-wise function: loads, conversions, the call, stores, for one choice of types and layout.
 
 use super::function::Value;
-use super::walk::{Layout, Walk};
+use super::walk::{Layout, MOST, Walk};
 use crate::runtime::kernels::element::Element;
 use crate::runtime::kernels::{Divider, MAX_DIMS};
+use smallvec::SmallVec;
 use std::fmt::Write;
 
 pub const THREADS: u32 = 256;
@@ -17,11 +18,11 @@ pub struct Variant {
     /// Whether the function has its outputs as parameters.
     pub by_reference: bool,
     /// Of the outputs, then of the inputs.
-    pub types: Vec<Element>,
+    pub types: SmallVec<[Element; MOST]>,
     /// The type that inputs become, and results are.
     pub common: Element,
     pub layout: Layout,
-    pub scalars: Vec<Kind>,
+    pub scalars: SmallVec<[Kind; 16]>,
 }
 
 /// What an extra argument is in C++.
@@ -125,7 +126,7 @@ impl Variant {
         }
         writeln!(text, "}};")?;
 
-        // One element.
+        // One element. The function is found by its place: its name may be one that stands here too.
         let parameters =
             list(inputs, &|at| format!("const {} &x{at}", input(at))) + ", " + &list(outputs, &|at| format!("{} &y{at}", output(at)));
         writeln!(text, "inline void tcuda_apply(const tcuda_arguments &args, {parameters}) {{")?;
@@ -142,9 +143,9 @@ impl Variant {
         if self.by_reference {
             let results = list(outputs, &|at| format!("r{at}"));
             writeln!(text, "    tcuda_compute {};", list(outputs, &|at| format!("r{at} = tcuda_compute()")))?;
-            writeln!(text, "    {name}<tcuda_compute>({arguments}, {results});")?;
+            writeln!(text, "    ::{name}<tcuda_compute>({arguments}, {results});")?;
         } else {
-            writeln!(text, "    const tcuda_compute r0 = {name}<tcuda_compute>({arguments});")?;
+            writeln!(text, "    const tcuda_compute r0 = ::{name}<tcuda_compute>({arguments});")?;
         }
         for at in 0..outputs {
             writeln!(text, "    tcuda::store<tcuda_common>(y{at}, r{at});")?;
@@ -258,19 +259,18 @@ impl Variant {
     }
 
     /// The kernel's argument, as `tcuda_arguments` has it. Only for pieces: sizes and their product fit 31 bits.
-    pub fn arguments(&self, piece: &Walk, scalars: &[Value]) -> Vec<u64> {
-        let mut words: Vec<u64> = piece.addresses.iter().map(|address| *address as u64).collect();
+    pub fn arguments(&self, piece: &Walk, scalars: &[Value]) -> SmallVec<[u64; 32]> {
+        let mut words: SmallVec<[u64; 32]> = piece.addresses.iter().map(|address| *address as u64).collect();
         words.push(piece.count() | (piece.dims.len() as u64) << 32);
         if self.layout == Layout::Strided {
-            let mut dims = piece.dims.iter();
-            let mut strides = Vec::with_capacity(MAX_DIMS * self.types.len());
-            for _ in 0..MAX_DIMS {
-                let dim = dims.next();
-                let divider = Divider::new(dim.map_or(1, |dim| dim.size as u32));
+            let tensors = self.types.len();
+            words.reserve(MAX_DIMS * (2 + tensors) + 2 * scalars.len());
+            for at in 0..MAX_DIMS {
+                let divider = Divider::new(piece.dims.get(at).map_or(1, |dim| dim.size as u32));
                 words.extend([u64::from(divider.size) | u64::from(divider.magic) << 32, u64::from(divider.shift)]);
-                strides.extend((0..self.types.len()).map(|at| dim.map_or(0, |dim| dim.strides[at] as u64)));
             }
-            words.extend(strides);
+            let strides = piece.dims.iter().flat_map(|dim| dim.strides[..tensors].iter().map(|stride| *stride as u64));
+            words.extend(strides.chain(std::iter::repeat(0)).take(MAX_DIMS * tensors));
         }
         for scalar in scalars {
             words.extend(match *scalar {

@@ -1,13 +1,15 @@
 //! Whole kernels from CUDA source: compiled, looked up by name, launched with typed arguments.
 
 use super::registry::Registry;
-use crate::base::{Error, Result, Status, log, process};
+use crate::base::{Error, Result, log, process};
 use crate::runtime::Runtime;
 use crate::runtime::compile::{Compiler, Program};
 use crate::runtime::kernels::compiled::{self, Shape};
 use crate::{device, runtime, stream};
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 /// One value that a kernel takes, as its bytes.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,6 +54,8 @@ struct Module {
     name: String,
     /// Names as they were given, and the symbols that they became.
     symbols: Vec<(String, String)>,
+    /// The handles of its kernels so far, by symbol: one for each function of the driver, which has one set of attributes.
+    kernels: Mutex<BTreeMap<String, u64>>,
 }
 
 pub struct Kernel {
@@ -61,8 +65,10 @@ pub struct Kernel {
     max_threads: i32,
     /// Bytes of each parameter, where the driver tells.
     parameters: Option<Vec<usize>>,
-    /// Dynamic shared memory that a launch may have so far.
-    dynamic_shared: AtomicI32,
+    /// Bytes of shared memory of its own.
+    own_shared: i32,
+    /// The most dynamic shared memory, once the driver was asked for it.
+    most_shared: OnceCell<i32>,
 }
 
 static MODULES: Registry<Module> = Registry::new("module of kernels");
@@ -113,7 +119,7 @@ pub fn compile(source: &str, options: &Options, device: i32) -> Result<u64> {
     let loaded = compiled::Module::load(runtime, &image)
         .map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", options.name)).on_device(device))?;
     let symbols = options.names.iter().map(|name| name.to_string()).zip(image.symbols).collect();
-    Ok(MODULES.add(Module { device: guard.device, loaded, name: options.name.into(), symbols }))
+    Ok(MODULES.add(Module { device: guard.device, loaded, name: options.name.into(), symbols, kernels: Mutex::default() }))
 }
 
 /// Its kernels go with it.
@@ -123,12 +129,16 @@ pub fn destroy_module(id: u64) -> Result<()> {
     Ok(())
 }
 
-/// The handle of a kernel: by the name that it was asked for in `compile`, else by its symbol.
+/// The handle of a kernel: by the name that it was asked for in `compile`, else by its symbol. A kernel has one.
 pub fn get(module: u64, name: &str) -> Result<u64> {
     let module = MODULES.get(module)?;
+    let symbol = module.symbols.iter().find(|(given, _)| given == name).map_or(name, |(_, symbol)| symbol);
+    let mut kernels = module.kernels.lock();
+    if let Some(known) = kernels.get(symbol) {
+        return Ok(*known);
+    }
     let runtime = runtime::runtime()?;
     let _guard = device::Guard::new(module.device)?;
-    let symbol = module.symbols.iter().find(|(given, _)| given == name).map_or(name, |(_, symbol)| symbol);
     let function = module.loaded.function(runtime, symbol).map_err(|error| match error.native {
         runtime::code::NOT_FOUND => Error::invalid_argument(format!(
             "'{}' has no kernel '{name}'. Declare it extern \"C\" __global__, or give its name (as `scale<float>`) to tcuda_kernel_compile.",
@@ -140,8 +150,12 @@ pub fn get(module: u64, name: &str) -> Result<u64> {
     let handle = function.handle()?;
     let max_threads = runtime.function_attribute(handle, MAX_THREADS_PER_BLOCK)?;
     let parameters = runtime.function_parameters(handle)?;
-    let dynamic_shared = AtomicI32::new(SHARED_FOR_ALL - runtime.function_attribute(handle, SHARED_SIZE)?);
-    Ok(KERNELS.add(Kernel { name: name.into(), module, function, max_threads, parameters, dynamic_shared }))
+    let own_shared = runtime.function_attribute(handle, SHARED_SIZE)?;
+    let most_shared = OnceCell::new();
+    let kernel = Kernel { name: name.into(), module: module.clone(), function, max_threads, parameters, own_shared, most_shared };
+    let id = KERNELS.add(kernel);
+    kernels.insert(symbol.into(), id);
+    Ok(id)
 }
 
 pub fn kernel_numbered(id: u64) -> Result<Arc<Kernel>> {
@@ -183,22 +197,30 @@ impl Kernel {
         Ok(())
     }
 
-    /// Above what all launches may have, the driver has to be told once.
+    /// Above what all launches may have, the driver has to be asked: once, for all that the device has.
     fn allow_shared(&self, runtime: &Runtime, wanted: usize) -> Result<u32> {
         let size = i32::try_from(wanted).unwrap_or(i32::MAX);
-        if size <= self.dynamic_shared.load(Relaxed) {
+        if size <= SHARED_FOR_ALL - self.own_shared {
             return Ok(size as u32);
         }
-        let handle = self.function.handle()?;
-        runtime.set_function_attribute(handle, MAX_DYNAMIC_SHARED, size).map_err(|error| {
-            let fixed = runtime.function_attribute(handle, SHARED_SIZE).unwrap_or(0);
-            let most = runtime.device_attribute(DEVICE_SHARED, self.module.device).map_or(String::new(), |most| {
-                format!(" A block of this device has {most} bytes, of which the kernel itself takes {fixed}.")
-            });
-            let text = format!("The launch of '{}': {wanted} bytes of dynamic shared memory are more than it can have.{most}", self.name);
-            Error::new(Status::TCUDA_ERROR_INVALID_ARGUMENT, text).with_native(error.native).on_device(self.module.device)
+        let ask = || {
+            let most = runtime.device_attribute(DEVICE_SHARED, self.module.device)? - self.own_shared;
+            runtime.set_function_attribute(self.function.handle()?, MAX_DYNAMIC_SHARED, most)?;
+            Ok(most)
+        };
+        let most = *self.most_shared.get_or_try_init(ask).map_err(|error: Error| {
+            error.context(format!("'{}' cannot have {wanted} bytes of dynamic shared memory", self.name)).on_device(self.module.device)
         })?;
-        self.dynamic_shared.fetch_max(size, Relaxed);
+        if size > most {
+            let text = format!(
+                "'{}' cannot have {wanted} bytes of dynamic shared memory: a block of this device has {} bytes, of which the kernel itself \
+                 takes {}.",
+                self.name,
+                most + self.own_shared,
+                self.own_shared
+            );
+            return Err(Error::invalid_argument(text).on_device(self.module.device));
+        }
         Ok(size as u32)
     }
 
@@ -209,6 +231,7 @@ impl Kernel {
         }
         let runtime = runtime::runtime()?;
         let _guard = device::Guard::new(self.module.device)?;
+        self.allow_shared(runtime, shared)?;
         runtime.occupancy(self.function.handle()?, block, shared)
     }
 
@@ -219,6 +242,7 @@ impl Kernel {
         }
         let runtime = runtime::runtime()?;
         let _guard = device::Guard::new(self.module.device)?;
+        self.allow_shared(runtime, shared)?;
         runtime.best_block(self.function.handle()?, shared, limit)
     }
 

@@ -3,8 +3,8 @@
 //!         is kept in memory and in files, how they are called.
 //! Uses:   tensor, copy, memory, stream, device, runtime, base.
 //! Never:  knows which compiler it has, or what the device is (runtime::compile and runtime::kernels::compiled do).
-//! Locks:  the registries of handles, the table of what was compiled, a function's own table; each alone. Nothing is locked while a compiler runs
-//!         but the one entry that it makes.
+//! Locks:  the registries of handles, the table of what was compiled, a function's own table; each alone, but that a module's kernels are locked
+//!         while one is entered into the registry. Nothing is locked while a compiler runs but the one entry that it makes.
 //! Tests:  in the files, tests/jit_cache.rs, tests/fake_nvrtc.rs, tests/conformance/jit.rs, tests/nvrtc (the suite of this name).
 
 mod call;
@@ -19,4 +19,7 @@ pub mod walk;
 
 pub use call::{call, call_out};
 pub use function::{Function, Scalar, Value, create, destroy, numbered};
+
+/// What a call has of its tensors, mostly without an allocation.
+pub type Few<T> = smallvec::SmallVec<[T; 4]>;
 pub use kernel::{Argument, Attributes, Kernel, Launch, Options, compile, destroy_module, get, kernel_numbered};

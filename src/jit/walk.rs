@@ -1,5 +1,6 @@
 //! Several tensors of one shape, brought to the fewest dimensions and cut to pieces that a kernel can index.
 
+use super::Few;
 use crate::base::{Error, Result};
 use crate::runtime::kernels::MAX_DIMS;
 
@@ -20,9 +21,9 @@ pub struct Dim {
 /// Outputs first. There is at least one element.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Walk {
-    pub addresses: Vec<usize>,
+    pub addresses: Few<usize>,
     /// The innermost first. Never empty.
-    pub dims: Vec<Dim>,
+    pub dims: Few<Dim>,
 }
 
 /// How a kernel goes over the tensors.
@@ -38,9 +39,9 @@ pub enum Layout {
 
 impl Walk {
     /// Strides are not negative.
-    pub fn new(addresses: Vec<usize>, dims: impl Iterator<Item = Dim>) -> Result<Walk> {
+    pub fn new(addresses: Few<usize>, dims: impl Iterator<Item = Dim>) -> Result<Walk> {
         // By the strides of the first output, then of the next tensor.
-        let mut sorted: Vec<Dim> = Vec::new();
+        let mut sorted: Few<Dim> = Few::new();
         for dim in dims.filter(|dim| dim.size != 1) {
             let at = sorted.partition_point(|before| before.strides <= dim.strides);
             sorted.insert(at, dim);
@@ -90,7 +91,7 @@ impl Walk {
         Layout::Flat { pack: pack as u8, uniform }
     }
 
-    /// The whole, in pieces that one launch can do.
+    /// The whole, in pieces that one launch can do, all of the whole's layout.
     pub fn for_each_piece(&self, each: &mut impl FnMut(&Walk) -> Result<()>) -> Result<()> {
         if self.count() <= LARGEST {
             return each(self);
@@ -122,7 +123,7 @@ mod tests {
     fn walk(addresses: &[usize], dims: &[(u64, &[i64])]) -> Walk {
         let dim =
             |(size, strides): &(u64, &[i64])| Dim { size: *size, strides: std::array::from_fn(|at| strides.get(at).copied().unwrap_or(0)) };
-        Walk::new(addresses.to_vec(), dims.iter().map(dim)).unwrap()
+        Walk::new(addresses.into(), dims.iter().map(dim)).unwrap()
     }
 
     #[test]
@@ -161,6 +162,7 @@ mod tests {
         whole
             .for_each_piece(&mut |piece| {
                 assert!(piece.count() <= LARGEST && piece.addresses[0].is_multiple_of(16));
+                assert_eq!(piece.layout(&[2, 4], 1), whole.layout(&[2, 4], 1));
                 count += piece.count();
                 starts.push(piece.addresses.clone());
                 assert_eq!((piece.addresses[0] - (1 << 40)) % (1 << 41) * 2, piece.addresses[1] - (1 << 20));
@@ -174,9 +176,25 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_walked_as_the_whole() {
+        // Aligned to 16 bytes and to no more than an element; with a single element; with a gap.
+        for (start, strides) in [(1 << 30, [1, 4, 0]), ((1 << 30) + 1, [1, 4, 0]), (1 << 30, [1, 0, 4]), (1 << 30, [2, 4, 4])] {
+            let whole = walk(&[start, 1 << 40, 1 << 50], &[(7_777_777_777, &strides)]);
+            let (expected, mut pieces) = (whole.layout(&[1, 4, 4], 1), 0);
+            let each = &mut |piece: &Walk| {
+                assert_eq!(piece.layout(&[1, 4, 4], 1), expected);
+                pieces += 1;
+                Ok(())
+            };
+            whole.for_each_piece(each).unwrap();
+            assert_eq!(pieces, 8);
+        }
+    }
+
+    #[test]
     fn too_many_dimensions_are_refused() {
         let dims = |n: i64| (0..n).map(|d| Dim { size: 2, strides: [1 << (2 * d); MOST] });
-        assert!(Walk::new(vec![0], dims(25)).is_ok());
-        assert!(Walk::new(vec![0], dims(26)).unwrap_err().message.contains("26 dimensions"));
+        assert!(Walk::new([0].into_iter().collect(), dims(25)).is_ok());
+        assert!(Walk::new([0].into_iter().collect(), dims(26)).unwrap_err().message.contains("26 dimensions"));
     }
 }

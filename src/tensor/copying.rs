@@ -1,6 +1,6 @@
 //! One tensor into another: any two places, any strides, any types.
 
-use super::strides;
+use super::strides::{self, Sizes};
 use super::view::View;
 use crate::base::{Error, Result};
 use crate::copy::{self, End, Place};
@@ -117,7 +117,7 @@ struct Image {
 }
 
 impl Image {
-    fn new(side: &Side, model: &View, strides: Vec<i64>) -> Result<Image> {
+    fn new(side: &Side, model: &View, strides: Sizes) -> Result<Image> {
         let view = View { place: side.end.place, strides, ..model.clone() };
         let bytes = view.count() as usize * view.item();
         let (address, end, host) = match side.end.stream {

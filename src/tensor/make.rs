@@ -1,7 +1,7 @@
 //! Tensors that tcuda makes: memory with a shape, given back when dropped.
 
 use super::view::{self, View};
-use super::{copying, strides};
+use super::{copying, strides, strides::Sizes};
 use crate::base::dtype::DType;
 use crate::base::{Error, Result, Status, log, process};
 use crate::copy::{self, Place};
@@ -100,7 +100,7 @@ enum Target {
     Device(i32, usize),
 }
 
-fn make(target: Target, dtype: DType, shape: &[i64], strides: Vec<i64>) -> Result<Owned> {
+fn make(target: Target, dtype: DType, shape: &[i64], strides: Sizes) -> Result<Owned> {
     let item = view::check_dtype(dtype, "dtype")?;
     // Packed: the elements are all there is.
     let bytes = view::check_shape(shape, item, "out")? as usize * item;
@@ -119,7 +119,7 @@ fn make(target: Target, dtype: DType, shape: &[i64], strides: Vec<i64>) -> Resul
         Target::Host => Memory::host(bytes)?,
         Target::Pinned => Memory::Pinned(memory::pinned::allocate(bytes)?, process::run()),
     };
-    let view = View { place, dtype, shape: shape.to_vec(), strides, address: memory.address() };
+    let view = View { place, dtype, shape: shape.into(), strides, address: memory.address() };
     Ok(Owned { view, origin: Origin::New, _memory: memory })
 }
 
@@ -132,12 +132,12 @@ pub fn empty(device: i32, dtype: DType, shape: &[i64], handle: usize) -> Result<
 }
 
 /// Uninitialised, on a device, with strides that leave no gaps.
-pub fn empty_strided(device: i32, dtype: DType, shape: &[i64], strides: Vec<i64>, handle: usize) -> Result<Owned> {
+pub fn empty_strided(device: i32, dtype: DType, shape: &[i64], strides: Sizes, handle: usize) -> Result<Owned> {
     make(Target::Device(device, handle), dtype, shape, strides)
 }
 
 /// The same in pageable memory of the host.
-pub fn empty_on_host(dtype: DType, shape: &[i64], strides: Vec<i64>) -> Result<Owned> {
+pub fn empty_on_host(dtype: DType, shape: &[i64], strides: Sizes) -> Result<Owned> {
     make(Target::Host, dtype, shape, strides)
 }
 

@@ -1,6 +1,6 @@
 //! A tensor as it came over the border, checked once, so that nothing after it can overflow.
 
-use super::strides;
+use super::strides::{self, Sizes};
 use crate::base::dlpack;
 use crate::base::dtype::DType;
 use crate::base::{Error, Result};
@@ -9,6 +9,7 @@ use crate::device;
 use crate::runtime::api::Place as Found;
 use crate::runtime::kernels::element::Element;
 use crate::stream::Stream;
+use std::fmt::Display;
 
 /// torch's limit on dimensions.
 const MOST_DIMS: usize = 64;
@@ -17,9 +18,9 @@ const MOST_DIMS: usize = 64;
 pub struct View {
     pub place: Place,
     pub dtype: DType,
-    pub shape: Vec<i64>,
+    pub shape: Sizes,
     /// In elements, none negative.
-    pub strides: Vec<i64>,
+    pub strides: Sizes,
     /// Of the first element.
     pub address: usize,
 }
@@ -36,7 +37,7 @@ pub struct Parts<'a> {
 }
 
 /// Dimensions as DLPack gives them.
-pub fn check_ndim(ndim: i32, name: &str) -> Result<usize> {
+pub fn check_ndim(ndim: i32, name: impl Display) -> Result<usize> {
     usize::try_from(ndim)
         .ok()
         .filter(|ndim| *ndim <= MOST_DIMS)
@@ -44,7 +45,7 @@ pub fn check_ndim(ndim: i32, name: &str) -> Result<usize> {
 }
 
 /// Bytes of an element of a type that tcuda can move.
-pub fn check_dtype(dtype: DType, name: &str) -> Result<usize> {
+pub fn check_dtype(dtype: DType, name: impl Display) -> Result<usize> {
     if dtype.lanes != 1 {
         return Err(Error::invalid_argument(format!(
             "'{name}': elements of {} lanes; tcuda takes one lane. Give the lanes a dimension of their own.",
@@ -61,7 +62,7 @@ pub fn check_dtype(dtype: DType, name: &str) -> Result<usize> {
 }
 
 /// For what tcuda makes: a type that DLPack 1.1 names. What comes in may be of a newer one, and is bytes.
-pub fn check_known(dtype: DType, name: &str) -> Result<()> {
+pub fn check_known(dtype: DType, name: impl Display) -> Result<()> {
     const OPAQUE: u8 = 3;
     const BOOL: u8 = 6;
     const UNKNOWN: u8 = 18;
@@ -77,7 +78,7 @@ pub fn check_known(dtype: DType, name: &str) -> Result<()> {
 }
 
 /// Elements of a shape; sizes may not be negative, and bytes have to fit memory.
-pub fn check_shape(shape: &[i64], item: usize, name: &str) -> Result<u64> {
+pub fn check_shape(shape: &[i64], item: usize, name: impl Display) -> Result<u64> {
     if let Some(size) = shape.iter().find(|size| **size < 0) {
         return Err(Error::invalid_argument(format!("'{name}': the shape {shape:?} has a size of {size}, which cannot be.")));
     }
@@ -95,7 +96,7 @@ pub fn check_shape(shape: &[i64], item: usize, name: &str) -> Result<u64> {
 }
 
 impl View {
-    pub fn new(parts: Parts, name: &str) -> Result<View> {
+    pub fn new(parts: Parts, name: impl Display + Copy) -> Result<View> {
         let item = check_dtype(parts.dtype, name)?;
         let count = check_shape(parts.shape, item, name)?;
         let place = match parts.device_type {
@@ -109,7 +110,7 @@ impl View {
             }
         };
         let strides = match parts.strides {
-            Some(strides) => strides.to_vec(),
+            Some(strides) => strides.into(),
             None => strides::contiguous(parts.shape),
         };
         if let Some(stride) = strides.iter().find(|stride| **stride < 0) {
@@ -117,7 +118,7 @@ impl View {
                 "'{name}' has a stride of {stride}: tensors with negative strides are not currently supported. Make a copy of it first."
             )));
         }
-        let view = View { place, dtype: parts.dtype, shape: parts.shape.to_vec(), strides, address: parts.data };
+        let view = View { place, dtype: parts.dtype, shape: parts.shape.into(), strides, address: parts.data };
         if count == 0 {
             return Ok(view);
         }
@@ -172,7 +173,7 @@ impl View {
         })
     }
 
-    pub fn element(&self, name: &str) -> Result<Element> {
+    pub fn element(&self, name: impl Display) -> Result<Element> {
         Element::of(self.dtype).ok_or_else(|| {
             Error::not_supported(format!(
                 "'{name}' has elements of DLPack's type code {} with {} bits, with which tcuda cannot compute; it copies them as they are only.",
@@ -190,7 +191,7 @@ impl View {
                 self.shape
             ))
         })?;
-        Ok(View { shape: target.to_vec(), strides, ..self.clone() })
+        Ok(View { shape: target.into(), strides, ..self.clone() })
     }
 
     /// `size` elements of a dimension, from `start` on, both within it.
@@ -206,11 +207,11 @@ impl View {
     /// The same where it is known that the shapes go together.
     pub fn expand(&self, target: &[i64]) -> View {
         let strides = strides::broadcast(&self.shape, &self.strides, target).unwrap_or_else(|| self.strides.clone());
-        View { shape: target.to_vec(), strides, ..self.clone() }
+        View { shape: target.into(), strides, ..self.clone() }
     }
 
     /// For a destination: no two indices may mean one element.
-    pub fn check_writable(&self, name: &str) -> Result<()> {
+    pub fn check_writable(&self, name: impl Display) -> Result<()> {
         let repeats = self.shape.iter().zip(&self.strides).any(|(size, stride)| *size > 1 && *stride == 0);
         if repeats {
             return Err(Error::invalid_argument(format!(
@@ -223,7 +224,7 @@ impl View {
 
     /// This end of a copy. What the tensor says of its place is compared with what tcuda and CUDA know; pinned host memory is found out
     /// though its tensor says CPU, as torch's does. Managed memory is everybody's, and a device reaches pinned memory as its own.
-    pub fn end(&self, stream: Option<Stream>, name: &str) -> Result<End> {
+    pub fn end(&self, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
         match (self.place, stream, copy::find(self.address)?) {
             (Place::Device(stated), _, Found::Device { device }) if device != stated => Err(self.misplaced(Place::Device(device), name)),
             (Place::Device(_), Some(_), Found::Unregistered) => {
@@ -241,7 +242,7 @@ impl View {
     }
 
     /// The same where no device takes part, and none is asked unless something is wrong: that would wake it up.
-    pub fn check_host(&self, name: &str) -> Result<()> {
+    pub fn check_host(&self, name: impl Display + Copy) -> Result<()> {
         copy::check_host(name, self.address, self.bytes()).map_err(|error| match copy::place_of(self.address) {
             Ok(found @ Place::Device(_)) => self.misplaced(found, name),
             _ => error,
@@ -249,13 +250,13 @@ impl View {
     }
 
     #[cold]
-    fn misplaced(&self, found: Place, name: &str) -> Error {
+    fn misplaced(&self, found: Place, name: impl Display) -> Error {
         Error::invalid_argument(format!("'{name}' says that its data ({:#x}) is in {}, but it is in {found}.", self.address, self.place))
     }
 }
 
 /// DLPack's device ids are indices: -1 is none of them.
-fn device_of(id: i32, name: &str) -> Result<i32> {
+fn device_of(id: i32, name: impl Display) -> Result<i32> {
     if id < 0 {
         return Err(Error::invalid_argument(format!("'{name}' is on CUDA device {id}, and there is no such index.")).on_device(id));
     }

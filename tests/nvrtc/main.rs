@@ -23,7 +23,7 @@ fn case(what: String, name: &'static str, source: impl Into<String>, variant: Va
 }
 
 fn variant(types: &[Element], common: Element, layout: Layout, scalars: &[Kind]) -> Variant {
-    Variant { outputs: 1, by_reference: false, types: types.to_vec(), common, layout, scalars: scalars.to_vec() }
+    Variant { outputs: 1, by_reference: false, types: types.into(), common, layout, scalars: scalars.into() }
 }
 
 fn flat(pack: u8) -> Layout {

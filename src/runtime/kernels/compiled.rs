@@ -7,7 +7,7 @@ use crate::runtime::api::Runtime;
 use crate::runtime::compile::Image;
 use crate::runtime::cuda::library::Library;
 use crate::runtime::sim;
-use crate::runtime::table::RawStream;
+use crate::runtime::table::{Code, RawStream, code};
 use std::ffi::c_void;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -79,8 +79,17 @@ fn load_object(code: &[u8]) -> Result<Library> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Relaxed);
     let spelling: String = (0..u32::BITS).map(|bit| if number >> bit & 1 == 1 { "./" } else { "/" }).collect();
-    Library::open(&PathBuf::from(format!("/proc/self/fd/{spelling}{}", file.as_raw_fd())))
-        .map_err(|text| Error::not_supported(format!("What the C++ compiler made cannot be loaded: {text}")))
+    Library::open(&PathBuf::from(format!("/proc/self/fd/{spelling}{}", file.as_raw_fd()))).map_err(|text| {
+        Error::not_supported(format!("What the C++ compiler made cannot be loaded: {text}")).with_native(code::INVALID_IMAGE)
+    })
+}
+
+/// Whether it was the image that could not be loaded, and not that the device or the process is short of something.
+pub fn is_of_the_image(error: &Error) -> bool {
+    const INVALID_PTX: Code = 218;
+    const UNSUPPORTED_PTX_VERSION: Code = 222;
+    const NO_BINARY_FOR_GPU: Code = 209;
+    [code::INVALID_IMAGE, INVALID_PTX, UNSUPPORTED_PTX_VERSION, NO_BINARY_FOR_GPU, code::NOT_FOUND].contains(&error.native)
 }
 
 /// Enqueues an element-wise kernel on a stream of the current device. `arguments` is what it takes, by value; `accesses` is all the
