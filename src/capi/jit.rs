@@ -147,7 +147,8 @@ pub extern "C" fn tcuda_jit_destroy(jit: tcuda_jit_t) -> tcuda_status_t {
 ///
 /// @param jit            the function.
 /// @param outputs        gets the tensors, as many as the function has; each to be destroyed.
-/// @param inputs         1 to 8 tensors of one device, with any strides.
+/// @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike in all
+///                       tensors (TCUDA_ERROR_NOT_SUPPORTED).
 /// @param input_count    as many as the function takes.
 /// @param scalars        the extra arguments that are not to have their default values. May be NULL.
 /// @param scalar_count   their number.

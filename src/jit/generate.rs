@@ -104,7 +104,7 @@ impl Variant {
         let _ = write!(
             text,
             "#line 1 \"tcuda\"\n{prelude}\n{}\n#line 1 \"{name}\"\n{source}\n#line 1 \"tcuda\"\n",
-            include_str!("prelude.hpp")
+            concat!(include_str!("complex.hpp"), include_str!("prelude.hpp"))
         );
         let _ = self.write_kernel(&mut text, name);
         text

@@ -66,7 +66,7 @@ impl Compiler {
     /// What stands in front of a source, so that the same text means the same.
     pub fn prelude(&self) -> &'static str {
         match self {
-            Compiler::Nvrtc { .. } => include_str!("cuda/prelude.cuh"),
+            Compiler::Nvrtc { .. } => concat!(include_str!("cuda/prelude.cuh"), include_str!("cuda/std.cuh")),
             Compiler::Host(_) => include_str!("sim/prelude.hpp"),
         }
     }

@@ -9,6 +9,7 @@
 
 mod backend;
 mod comm;
+mod complex;
 mod copy;
 mod device;
 mod error;
@@ -20,6 +21,7 @@ mod graph_ends;
 mod graph_random;
 mod init;
 mod jit;
+mod jit_kit;
 mod kit;
 mod machines;
 mod memory;
@@ -65,6 +67,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("graph_ends", graph_ends::TESTS),
     ("graph_random", graph_random::TESTS),
     ("jit", jit::TESTS),
+    ("complex", complex::TESTS),
     ("comm", comm::TESTS),
     ("machines", machines::TESTS),
     ("random", random::TESTS),

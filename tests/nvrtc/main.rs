@@ -58,9 +58,19 @@ fn cases() -> Vec<Case> {
         let variant = Variant { outputs: 8, by_reference: true, ..variant(&[Element::F16; 16], Element::F16, layout, &[]) };
         cases.push(case(format!("eight in, eight out {layout:?}"), "most", most.clone(), variant));
     }
+    let limits = "template <typename T, std::enable_if_t<std::is_floating_point<T>::value, int> = 0> T kind(T) { return T(1); } \
+                  template <typename T, typename std::enable_if<std::is_integral<T>::value, int>::type = 0> T kind(T) { return T(2); } \
+                  template <typename T> inline T args(T x) { typedef std::numeric_limits<T> L; \
+                  static_assert(L::max() > L::min() && std::is_same<std::conditional_t<std::is_signed<T>::value, int, float>, int>::value, \"\"); \
+                  return kind(x) + L::lowest() + L::infinity() + L::quiet_NaN() + L::epsilon() + T(1'000); }";
+    for element in [Element::I8, Element::I16, Element::I32, Element::I64, Element::F32, Element::F64] {
+        cases.push(case(format!("limits of {}", element.name()), "args", limits, variant(&[element; 2], element, flat(1), &[])));
+    }
     let reals = "exp(x) log(x) sqrt(x) rsqrt(x) sin(x) cos(x) tanh(x) erf(x) pow(x,x) fmod(x,x) max(x,x) min(x,x) sinpi(x) std::exp(x) std::abs(x) \
                  std::pow(x,x) std::max(x,x) std::hypot(x,x) std::isnan(x) std::floor(x) M_PI NAN INFINITY";
-    let complexes = "exp(x) log(x) sqrt(x) std::abs(x) std::conj(x) std::sin(x) tanh(x) pow(x,x) asin(x) acosh(x) std::polar(x.real(),x.imag()) x*2.0f x/x";
+    let complexes = "exp(x) log(x) sqrt(x) std::abs(x) std::conj(x) std::sin(x) tanh(x) pow(x,x) asin(x) acosh(x) std::polar(x.real(),x.imag()) x*2.0f x/x \
+                     std::log1p(x) log2(x) log10(x) rsqrt(x) cos(x) tan(x) sinh(x) cosh(x) acos(x) atan(x) asinh(x) std::atanh(x) pow(x,2) pow(2,x) \
+                     std::pow(x,0.5) pow(x,std::complex<float>(1,2)) pow(x,std::complex<double>(1,2))";
     for (elements, terms) in [([Element::F32, Element::F64], reals), ([Element::C64, Element::C128], complexes)] {
         for element in elements {
             let terms: Vec<String> = terms.split_whitespace().map(|term| format!("T({term})")).collect();

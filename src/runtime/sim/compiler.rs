@@ -14,7 +14,7 @@ pub struct HostCompiler {
 }
 
 const NAMES: [&str; 3] = ["c++", "g++", "clang++"];
-const OPTIONS: &[&str] = &["-std=c++17", "-O2", "-fPIC", "-shared", "-w", "-fvisibility=hidden"];
+const OPTIONS: &[&str] = &["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-w", "-fvisibility=hidden"];
 
 /// The compiler, found at the first call. A failure is not kept.
 pub fn find() -> Result<&'static HostCompiler> {

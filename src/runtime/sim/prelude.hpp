@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <type_traits>
 
 #define __device__
 #define __host__
@@ -52,6 +53,8 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float fdividef(float x, float y) { return x / y; }
 inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __frcp_rn(float x) { return 1.0f / x; }
@@ -62,10 +65,21 @@ inline float rsqrt(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
 inline double rcbrt(double x) { return 1.0 / cbrt(x); }
-inline float sinpif(float x) { return (float)sin(M_PI * x); }
-inline float cospif(float x) { return (float)cos(M_PI * x); }
-inline double sinpi(double x) { return sin(M_PI * x); }
-inline double cospi(double x) { return cos(M_PI * x); }
+// What is left of a whole turn is exact, and so is what it lacks to a half and to a quarter: no angle that is computed with is rounded but
+// by its factor.
+inline double tcuda_eighth(double part, bool cosine) {
+    return (part <= 0.25) == cosine ? cos(M_PI * (cosine ? part : 0.5 - part)) : sin(M_PI * (cosine ? 0.5 - part : part));
+}
+inline double sinpi(double x) {
+    const double part = fabs(remainder(x, 2.0));
+    return copysign(tcuda_eighth(part > 0.5 ? 1.0 - part : part, false), part == 1.0 ? x : remainder(x, 2.0));
+}
+inline double cospi(double x) {
+    const double part = fabs(remainder(x, 2.0));
+    return part > 0.5 ? -tcuda_eighth(1.0 - part, true) : tcuda_eighth(part, true);
+}
+inline float sinpif(float x) { return (float)sinpi((double)x); }
+inline float cospif(float x) { return (float)cospi((double)x); }
 inline float normcdff(float x) { return (float)(0.5 * erfc(-M_SQRT1_2 * x)); }
 inline double normcdf(double x) { return 0.5 * erfc(-M_SQRT1_2 * x); }
 inline int __float2int_rn(float x) { return (int)rintf(x); }
