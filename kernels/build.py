@@ -90,9 +90,15 @@ def included(path, found):
     return found
 
 
+def recipe():
+    """The lines above that decide the PTX, the compiler and its flags, as they stand there."""
+    lines = pathlib.Path(__file__).read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if line.startswith(("COMPILER = ", "FLAGS = ", "PTX_VERSION = ")))
+
+
 def source_of(family):
-    """All that decides the PTX."""
-    return b"".join(path.read_bytes() for path in included(family, []))
+    """All that decides the PTX, but for the architecture, which is in its name."""
+    return recipe().encode() + b"".join(path.read_bytes() for path in included(family, []))
 
 
 def images():
@@ -125,7 +131,7 @@ def digests():
         return f"{name} {fnv(source_of(family)):016x} {fnv((PTX / f'{name}.ptx.zst').read_bytes()):016x}"
 
     lines = [line(*image) for image in images()]
-    return "# family and architecture, digest of its source, digest of its .ptx.zst; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
+    return "# family and architecture, digest of compiler, flags and source, digest of its .ptx.zst; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
 
 
 def write():
@@ -156,17 +162,23 @@ def check():
     print(f"kernels/ptx is up to date: {len(ours)} images")
 
 
+def taken(architecture):
+    """The images that a device of this architecture takes: of each family the newest that it can."""
+    number = int(architecture.removeprefix("sm_"))
+    newest = {family: arch for family, arch in images() if arch <= number}
+    return [image_name(*image) for image in newest.items()]
+
+
 def check_ptxas():
     count = 0
+    ours = committed()
     for assembler, (wheels, architectures) in ASSEMBLERS.items():
         ptxas = tool(install(assembler, wheels), "ptxas")
-        for name, ptx in committed().items():
+        for architecture, name in ((a, name) for a in architectures for name in taken(a)):
             path = TOOLS / f"{name}.committed.ptx"
-            path.write_bytes(ptx)
-            least = int(name.rsplit(".", 1)[1])
-            for architecture in (a for a in architectures if int(a.removeprefix("sm_")) >= least):
-                subprocess.run([str(ptxas), f"-arch={architecture}", str(path), "-o", str(TOOLS / "out.cubin")], check=True)
-                count += 1
+            path.write_bytes(ours[name])
+            subprocess.run([str(ptxas), f"-arch={architecture}", str(path), "-o", str(TOOLS / "out.cubin")], check=True)
+            count += 1
         version = subprocess.run([str(ptxas), "--version"], capture_output=True, text=True, check=True).stdout
         print(f"{assembler}: {re.search(r'release .*', version).group(0)} takes it for {', '.join(architectures)}")
     print(f"{count} assembled")

@@ -61,19 +61,24 @@ pub mod tests {
         }
     }
 
-    /// The cheap half of `kernels/build.py --check`: what is embedded was made from the sources that lie beside it.
+    /// The cheap half of `kernels/build.py --check`: what is embedded was made from the sources that lie beside it, as kernels/build.py says.
     #[test]
     fn the_ptx_is_of_these_sources() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels"));
         let digests = std::fs::read_to_string(folder.join("ptx/digests")).unwrap();
+        let build = std::fs::read_to_string(folder.join("build.py")).unwrap();
+        let of_recipe = |line: &&str| ["COMPILER = ", "FLAGS = ", "PTX_VERSION = "].iter().any(|name| line.starts_with(name));
+        let recipe: String = build.split_inclusive('\n').filter(of_recipe).collect();
+        assert_eq!(recipe.lines().count(), 3, "{recipe}");
         let mut families = BTreeSet::new();
         for line in digests.lines().skip(1) {
             let [name, source, image] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let (family, _) = name.rsplit_once('.').unwrap();
             let mut files = Vec::new();
             included(&folder.join(format!("{family}.cu")), &mut files);
-            let text: Vec<u8> = files.iter().flat_map(|file| std::fs::read(file).unwrap()).collect();
-            assert_eq!(source, format!("{:016x}", fnv(&text)), "kernels/{family}.cu changed: run kernels/build.py");
+            let text = files.iter().flat_map(|file| std::fs::read(file).unwrap());
+            let text: Vec<u8> = recipe.bytes().chain(text).collect();
+            assert_eq!(source, format!("{:016x}", fnv(&text)), "kernels/{family}.cu, the compiler or its flags changed: run kernels/build.py");
             let ptx = std::fs::read(folder.join(format!("ptx/{name}.ptx.zst"))).unwrap();
             assert_eq!(image, format!("{:016x}", fnv(&ptx)), "kernels/ptx/{name}.ptx.zst is not what kernels/build.py wrote");
             families.insert(family.to_owned());
