@@ -115,6 +115,7 @@ fn from_source_to_launch() {
                 assert_eq!(launch([1, 2, 3], [4, 5, 6], shared, &good), TCUDA_SUCCESS, "{}", message());
             }
             assert_eq!((driver_calls("cuFuncSetAttribute"), driver_calls("cuLaunchKernel")), (1, 4));
+            assert_eq!(counting::allocations(|| assert_eq!(launch([1, 2, 3], [4, 5, 6], 65536, &good), TCUDA_SUCCESS)), 0);
             assert_eq!(driver_calls("cuModuleGetFunction"), 1);
 
             let bad = |status, words: &[&str]| refused(status, TCUDA_ERROR_INVALID_ARGUMENT, words);
@@ -130,7 +131,7 @@ fn from_source_to_launch() {
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 0), whole(1)]), &["arguments[0].size"]);
             let odd = tcuda_argument_t { kind: 77, ..whole(1) };
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), odd]), &["arguments[1].kind"]);
-            assert_eq!((driver_calls("cuLaunchKernel"), driver_calls("cuFuncSetAttribute")), (4, 1));
+            assert_eq!((driver_calls("cuLaunchKernel"), driver_calls("cuFuncSetAttribute")), (5, 1));
             // What the driver refuses.
             let wrong = launch([9, 9, 9], [4, 5, 6], 7, &good);
             refused(wrong, TCUDA_ERROR_INVALID_ARGUMENT, &["The launch of 'scale<int>'", "cuLaunchKernel"]);

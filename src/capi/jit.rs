@@ -27,7 +27,7 @@ pub type tcuda_jit_t = *mut tcuda_jit;
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types)]
 pub struct tcuda_jit_scalar_t {
-    /// By which a call sets it.
+    /// By which a call sets it: letters, digits and _, no digit first.
     pub name: *const c_char,
     /// TCUDA_SCALAR_BOOL, _INTEGER, _REAL or _COMPLEX.
     pub kind: i32,
@@ -150,7 +150,7 @@ pub extern "C" fn tcuda_jit_destroy(jit: tcuda_jit_t) -> tcuda_status_t {
 /// @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike in all
 ///                       tensors (TCUDA_ERROR_NOT_SUPPORTED).
 /// @param input_count    as many as the function takes.
-/// @param scalars        the extra arguments that are not to have their default values. May be NULL.
+/// @param scalars        the extra arguments that are not to have their default values, each once. May be NULL.
 /// @param scalar_count   their number.
 /// @param stream         of the tensors' device.
 /// @return TCUDA_ERROR_COMPILATION: the message has the compiler's log. TCUDA_ERROR_NOT_SUPPORTED: also where there is no compiler; the

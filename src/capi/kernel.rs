@@ -10,6 +10,7 @@ use super::structs::{Growing, StructOut, read, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::jit::{self, Argument, Launch, Options};
+use smallvec::smallvec;
 use std::ffi::{c_char, c_void};
 
 /// Only ever a pointer to it.
@@ -120,7 +121,7 @@ fn check_count(count: usize, parameter: &str) -> Result<()> {
 
 unsafe fn argument(at: usize, argument: &tcuda_argument_t) -> Result<Argument> {
     let value = argument.value;
-    let word = |bits: u64, size| Ok(Argument { words: vec![bits], size });
+    let word = |bits: u64, size| Ok(Argument { words: smallvec![bits], size });
     unsafe {
         match argument.kind {
             TCUDA_ARGUMENT_POINTER => word(value.pointer as u64, 8),

@@ -1,6 +1,6 @@
 //! The code around an element-wise function: loads, conversions, the call, stores, for one choice of types and layout.
 
-use super::function::Value;
+use super::function::{MOST_SCALARS, Value};
 use super::walk::{Layout, MOST, Walk};
 use crate::runtime::kernels::element::Element;
 use crate::runtime::kernels::{Divider, MAX_DIMS};
@@ -22,7 +22,7 @@ pub struct Variant {
     /// The type that inputs become, and results are.
     pub common: Element,
     pub layout: Layout,
-    pub scalars: SmallVec<[Kind; 16]>,
+    pub scalars: SmallVec<[Kind; MOST_SCALARS]>,
 }
 
 /// What an extra argument is in C++.

@@ -8,6 +8,7 @@ use crate::runtime::kernels::compiled::{self, Shape};
 use crate::{device, runtime, stream};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Argument {
     /// u64s for the alignment.
-    pub words: Vec<u64>,
+    pub words: SmallVec<[u64; 1]>,
     pub size: usize,
 }
 
@@ -31,7 +32,7 @@ pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared: usize,
-    pub arguments: Vec<Argument>,
+    pub arguments: SmallVec<[Argument; 8]>,
 }
 
 /// What the compiler made of a kernel.
@@ -170,8 +171,8 @@ impl Kernel {
         let _guard = device::Guard::new(self.module.device)?;
         let shared = self.allow_shared(runtime, launch.shared)?;
         let shape = Shape { grid: launch.grid, block: launch.block, shared };
-        let values: Vec<&[u64]> = launch.arguments.iter().map(|argument| argument.words.as_slice()).collect();
-        self.function.launch(runtime, &shape, stream.raw, &values).map_err(|error| error.context(format!("The launch of '{}'", self.name)))
+        let values = launch.arguments.iter().map(|argument| argument.words.as_slice());
+        self.function.launch(runtime, &shape, stream.raw, values).map_err(|error| error.context(format!("The launch of '{}'", self.name)))
     }
 
     fn check(&self, launch: &Launch) -> Result<()> {

@@ -41,12 +41,8 @@ impl Walk {
     /// Strides are not negative.
     pub fn new(addresses: Few<usize>, dims: impl Iterator<Item = Dim>) -> Result<Walk> {
         // By the strides of the first output, then of the next tensor.
-        let mut sorted: Few<Dim> = Few::new();
-        for dim in dims.filter(|dim| dim.size != 1) {
-            let at = sorted.partition_point(|before| before.strides <= dim.strides);
-            sorted.insert(at, dim);
-        }
-        let mut dims = sorted;
+        let mut dims: Few<Dim> = dims.filter(|dim| dim.size != 1).collect();
+        dims.sort_by_key(|dim| dim.strides);
         dims.dedup_by(|outer, inner| {
             let joins = (0..addresses.len()).all(|at| outer.strides[at] == inner.strides[at].wrapping_mul(inner.size as i64));
             if joins {

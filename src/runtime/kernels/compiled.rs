@@ -8,6 +8,7 @@ use crate::runtime::compile::Image;
 use crate::runtime::cuda::library::Library;
 use crate::runtime::sim;
 use crate::runtime::table::{Code, RawStream, code};
+use smallvec::SmallVec;
 use std::ffi::c_void;
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -133,8 +134,8 @@ impl Function {
     }
 
     /// `arguments` are the values, each of the size that the kernel takes there.
-    pub fn launch(self, runtime: &Runtime, shape: &Shape, stream: RawStream, arguments: &[&[u64]]) -> Result<()> {
-        let mut parameters: Vec<*mut c_void> = arguments.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
+    pub fn launch<'a>(self, runtime: &Runtime, shape: &Shape, stream: RawStream, arguments: impl Iterator<Item = &'a [u64]>) -> Result<()> {
+        let mut parameters: SmallVec<[*mut c_void; 16]> = arguments.map(|words| words.as_ptr().cast_mut().cast()).collect();
         unsafe { runtime.launch_kernel(self.handle()?, shape.grid, shape.block, shape.shared, stream, &mut parameters) }
     }
 }

@@ -78,7 +78,11 @@ pub mod tests {
             included(&folder.join(format!("{family}.cu")), &mut files);
             let text = files.iter().flat_map(|file| std::fs::read(file).unwrap());
             let text: Vec<u8> = recipe.bytes().chain(text).collect();
-            assert_eq!(source, format!("{:016x}", fnv(&text)), "kernels/{family}.cu, the compiler or its flags changed: run kernels/build.py");
+            assert_eq!(
+                source,
+                format!("{:016x}", fnv(&text)),
+                "kernels/{family}.cu, the compiler or its flags changed: run kernels/build.py"
+            );
             let ptx = std::fs::read(folder.join(format!("ptx/{name}.ptx.zst"))).unwrap();
             assert_eq!(image, format!("{:016x}", fnv(&ptx)), "kernels/ptx/{name}.ptx.zst is not what kernels/build.py wrote");
             families.insert(family.to_owned());
