@@ -383,6 +383,16 @@ private:
     tcuda_generator_t generator_ = none();
 };
 
+/* A range of the calling thread for the length of a scope: torch.cuda.nvtx.range. It has to end on the thread that it began on. */
+class nvtx_range {
+public:
+    explicit nvtx_range(const char *message) noexcept { (void)tcuda_nvtx_range_push(message != nullptr ? message : ""); }
+    explicit nvtx_range(const std::string &message) noexcept : nvtx_range(message.c_str()) {}
+    ~nvtx_range() { (void)tcuda_nvtx_range_pop(); }
+    nvtx_range(const nvtx_range &) = delete;
+    nvtx_range &operator=(const nvtx_range &) = delete;
+};
+
 } // namespace tcuda
 
 #endif

@@ -3,7 +3,7 @@
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
 //! graph
-//! comm      jit       random    telemetry                              features
+//! comm      jit       nvtx      random    telemetry                    features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -23,6 +23,7 @@ pub mod event;
 pub mod graph;
 pub mod jit;
 pub mod memory;
+pub mod nvtx;
 pub mod random;
 pub mod runtime;
 pub mod stream;

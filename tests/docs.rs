@@ -30,7 +30,7 @@ fn every_status_is_explained() {
 
 #[test]
 fn every_variable_is_listed_as_it_is() {
-    let listed = rows(&page("ENVIRONMENT.md"), |first| first.contains("CUDA"));
+    let listed = rows(&page("ENVIRONMENT.md"), |first| first.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
     let known: Vec<Vec<String>> = config::VARIABLES.iter().map(|v| [v.name, v.default, v.meaning].map(str::to_string).to_vec()).collect();
     assert_eq!(listed, known);
 }

@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["copy"],
     &["tensor"],
-    &["random", "jit", "comm", "telemetry"],
+    &["random", "jit", "comm", "telemetry", "nvtx"],
     &["graph"],
     &["capi"],
 ];
@@ -24,6 +24,7 @@ const UNSAFE_FILES: &[&str] = &[
     "base/process.rs",         // pthread_atfork
     "base/dlpack.rs",          // the type of a deleter
     "base/entropy.rs",         // getrandom
+    "nvtx/stream.rs",          // host functions
     "memory/history/clock.rs", // the processor's counter
     "memory/lookup.rs",        // tables read without a lock
     "memory/totals.rs",        // counters that one thread writes

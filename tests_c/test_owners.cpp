@@ -220,6 +220,17 @@ static void generators_move_and_draw()
     CHECK(other.get() == raw);
 }
 
+static void ranges_end_with_their_scope()
+{
+    const tcuda::nvtx_range outer("outer");
+    {
+        const tcuda::nvtx_range inner(std::string("inner"));
+    }
+    /* No tool counts. */
+    CHECK_EQUAL(tcuda_nvtx_range_push("another"), -2);
+    CHECK_EQUAL(tcuda_nvtx_range_pop(), -2);
+}
+
 int main()
 {
     errors_carry_the_status();
@@ -230,6 +241,7 @@ int main()
     guards_restore_stream_and_device();
     buffers_move_and_come_back();
     generators_move_and_draw();
+    ranges_end_with_their_scope();
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }

@@ -54,6 +54,16 @@ pub const VARIABLES: &[Variable] = &[
         meaning: "which simulated devices reach each other: all, none, or pairs as 0-1,2-3",
     },
     Variable { name: "TCUDA_LOG", default: "warning", meaning: "what goes to stderr without a log callback: error, warning or info" },
+    Variable {
+        name: "TCUDA_NVTX",
+        default: "0",
+        meaning: "1: a tool that takes marks and ranges sees each call of tcuda, in the domain tcuda",
+    },
+    Variable {
+        name: "NVTX_INJECTION64_PATH",
+        default: "",
+        meaning: "NVTX's own: the library of a tool that takes marks and ranges; the tool sets it",
+    },
     Variable { name: "CUDA_VISIBLE_DEVICES", default: "", meaning: "CUDA's own; the simulated device honours it too" },
     Variable { name: "CUDA_LAUNCH_BLOCKING", default: "0", meaning: "CUDA's own; the simulated device honours it too" },
 ];

@@ -2,6 +2,7 @@
 
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, log, process};
+use crate::nvtx::own;
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,8 +14,15 @@ use std::ptr::NonNull;
 /// Runs the body of a C function. Refused in a forked child and after shutdown.
 #[inline]
 pub fn guard(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
+    guard_bytes(function, None, body)
+}
+
+/// The same for a function that asks for memory, which tools are told.
+#[inline]
+pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
     guard_always(function, || {
         process::check()?;
+        let _shown = own::range(function, bytes);
         body()
     })
 }

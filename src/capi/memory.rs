@@ -8,7 +8,7 @@
 //! The statistics have torch's names. Sizes are rounded up to 512 bytes; up to 1 MiB is small. A segment is a piece of physical memory
 //! from the driver; free parts of one count as inactive_split only with plain segments (TCUDA_ALLOC_CONF=expandable_segments:False).
 
-use super::guard::{Out, guard, guard_destroy, guard_value, lasting, null, text};
+use super::guard::{Out, guard, guard_bytes, guard_destroy, guard_value, lasting, null, text};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn tcuda_malloc_cached(ptr: *mut *mut c_void, size: usize,
 /// A function of C's kind, so that the way above has no unwinding to prepare for.
 #[inline(never)]
 unsafe extern "C" fn malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
-    guard("tcuda_malloc_cached", || {
+    guard_bytes("tcuda_malloc_cached", Some(size), || {
         let out = Out::new(ptr, "ptr")?;
         let handle = stream as usize;
         out.write(memory::allocate_for(size, 1, stream::resolve(handle)?, handle)? as *mut c_void);
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn tcuda_malloc_cached_aligned(
     alignment: usize,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_malloc_cached_aligned", || {
+    guard_bytes("tcuda_malloc_cached_aligned", Some(size), || {
         let out = Out::new(ptr, "ptr")?;
         if !alignment.is_power_of_two() || alignment > MOST_ALIGNMENT {
             return Err(Error::invalid_argument(format!("The alignment {alignment} is no power of two up to 1 GiB.")));

@@ -11,7 +11,7 @@
 //!
 //! Options of TCUDA_ALLOC_CONF begin with `pinned_`; docs/PINNED.md has them.
 
-use super::guard::{Out, guard, guard_destroy, guard_value};
+use super::guard::{Out, guard, guard_bytes, guard_destroy, guard_value};
 use super::memory::{stat_by_key, stat_key, stat_out, tcuda_stat_t};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
@@ -82,7 +82,7 @@ fn stats_out(stats: &HostStats) -> tcuda_host_memory_stats_t {
 ///         for and all free memory was given back. Other errors are the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_host_malloc_cached(ptr: *mut *mut c_void, size: usize) -> tcuda_status_t {
-    guard("tcuda_host_malloc_cached", || {
+    guard_bytes("tcuda_host_malloc_cached", Some(size), || {
         let out = Out::new(ptr, "ptr")?;
         out.write(pinned::allocate(size)? as *mut c_void);
         Ok(())

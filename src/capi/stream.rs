@@ -24,7 +24,7 @@ pub(super) fn handle(stream: Stream) -> tcuda_stream_t {
     stream::handle_of(stream) as tcuda_stream_t
 }
 
-fn resolve(stream: tcuda_stream_t) -> Result<Stream, Error> {
+pub(super) fn resolve(stream: tcuda_stream_t) -> Result<Stream, Error> {
     stream::resolve(stream as usize)
 }
 

@@ -42,6 +42,7 @@ use provider::Source;
 use snapshot::Snapshot;
 use stats::{Family, Stats};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
@@ -127,11 +128,19 @@ fn forget_thread(thread: &front::Thread) {
     CACHES.get().into_iter().flatten().for_each(|cache| cache.core.lock().forget_thread(thread));
 }
 
+static NOTHING_AT_HAND: AtomicBool = AtomicBool::new(false);
+
+/// Threads keep no memory to themselves, so that each call comes by its C function's whole way. Before anything is allocated.
+pub fn keep_nothing_at_hand() {
+    NOTHING_AT_HAND.store(true, Relaxed);
+}
+
 /// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
-/// not where freed memory is watched, and not while graphs are captured.
+/// not where freed memory is watched or each call is to be seen, and not while graphs are captured.
 fn may_have_fronts() -> bool {
     process::is_running()
         && !captures::any()
+        && !NOTHING_AT_HAND.load(Relaxed)
         && !poison::is_on()
         && options::get().expandable_segments
         && matches!(provider::current(), Source::Driver)

@@ -11,6 +11,7 @@ pub mod cuda;
 pub mod host;
 pub mod kernels;
 pub mod monitor;
+pub mod nvtx;
 pub mod select;
 pub mod sim;
 pub mod table;

@@ -91,6 +91,7 @@ pub fn child(scene: &str) {
         "pools_over_shutdown" => crate::pools::scene_over_shutdown(),
         "backend_switch" => crate::backend::scene_backend_switch(),
         "contents" => memory::scene_contents(),
+        "nvtx_end" => crate::nvtx::scene_end(),
         "peers" => memory::scene_peers(),
         "plain_order" => order::scene_plain_order(),
         "freed_too_late" => memory::scene_freed_after_shutdown(),

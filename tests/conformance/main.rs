@@ -25,6 +25,7 @@ mod jit_kit;
 mod kit;
 mod machines;
 mod memory;
+mod nvtx;
 mod order;
 mod philox;
 mod pinned;
@@ -73,6 +74,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("random", random::TESTS),
     ("philox", philox::TESTS),
     ("telemetry", telemetry::TESTS),
+    ("nvtx", nvtx::TESTS),
     ("fault", fault::TESTS),
 ];
 

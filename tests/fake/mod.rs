@@ -56,6 +56,8 @@ pub fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnc
         "TCUDA_CUDART_PATH",
         "TCUDA_NVRTC_PATH",
         "TCUDA_NVML_PATH",
+        "TCUDA_NVTX",
+        "NVTX_INJECTION64_PATH",
         "TCUDA_JIT_CACHE",
         "TCUDA_JIT_CACHE_PATH",
         "XDG_CACHE_HOME",
@@ -107,7 +109,11 @@ pub fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> Pa
     let (made, script) = (library.with_extension(format!("{own}.so")), library.with_extension(format!("{own}.map")));
     let hidden: String = lacks.iter().map(|name| format!("{name};")).collect();
     let local = if lacks.is_empty() { String::new() } else { format!("local: {hidden}") };
-    std::fs::write(&script, format!("{} {{ global: cuda*; cu*; nvrtc*; nvml*; fake_*; {local} }};\n", soname.replace('-', "_"))).unwrap();
+    std::fs::write(
+        &script,
+        format!("{} {{ global: cuda*; cu*; nvrtc*; nvml*; Initialize*; fake_*; {local} }};\n", soname.replace('-', "_")),
+    )
+    .unwrap();
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let compiler = cc::Build::new().target(&target).host(&target).opt_level(1).cargo_metadata(false).get_compiler();
     let output = compiler

@@ -46,8 +46,9 @@ def run(suite):
     anchor = kit.ROOT / "benches/anchor_tcuda.c"
     tcuda = build(suite, "tcuda", anchor, *kit.shared_link())
     pinned = build(suite, "pinned", anchor, "-DBENCH_PINNED", *kit.shared_link())
+    nvtx = build(suite, "nvtx", kit.ROOT / "benches/anchor_nvtx.c", *kit.shared_link())
     most = limits()
-    if None in (planted, tcuda, pinned):
+    if None in (planted, tcuda, pinned, nvtx):
         return
 
     code, output = kit.run([program, planted])
@@ -62,7 +63,9 @@ def run(suite):
 
     code, output = kit.run([program, tcuda], env=kit.environment(TCUDA_SIM_MEMORY="64GiB"))
     code_pinned, of_pinned = kit.run([program, pinned], env=kit.environment())
-    code, output = code or code_pinned, output + re.sub("^(?=.)", "pinned_", of_pinned, flags=re.MULTILINE)
+    code_nvtx, of_nvtx = kit.run([program, nvtx], env=kit.environment())
+    code, output = code or code_pinned or code_nvtx, output + re.sub("^(?=.)", "pinned_", of_pinned, flags=re.MULTILINE)
+    output += "".join(line.replace("pair_512", "nvtx_pair") for line in of_nvtx.splitlines(keepends=True) if line.startswith("pair_512 "))
     found = parse(output)
     suite.check("each case has limits", code == 0 and set(found) == set(most), f"ended with {code}; limits are for {list(most)}\n{output}")
     for case, limit in most.items():

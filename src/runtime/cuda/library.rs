@@ -21,6 +21,11 @@ impl Library {
         Library::with_flags(name, libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     }
 
+    /// The same by path, with its functions looked up when they are called.
+    pub fn open_as_needed(path: &Path) -> Result<Library, String> {
+        Library::with_flags(path, libc::RTLD_LAZY | libc::RTLD_LOCAL)
+    }
+
     /// The library of that name if the process has it already.
     pub fn loaded(name: &Path) -> Option<Library> {
         Library::with_flags(name, libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NOLOAD).ok()

@@ -1,0 +1,101 @@
+//! Ranges that begin and end when a stream comes there: host functions tell the tool.
+
+use super::tool;
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::stream::Stream;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+struct Range {
+    message: CString,
+    /// What the tool calls the ranges that have begun: more than one where a graph replays beside itself.
+    begun: Vec<u64>,
+    /// A graph may come by again.
+    stays: bool,
+    ended: bool,
+}
+
+static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
+
+/// A number for `end`. Without a tool the stream is given nothing.
+pub fn start(message: &CStr, stream: Stream) -> Result<u64> {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let tool = tool();
+    let stays = match tool {
+        Some(_) => stream.is_capturing()?,
+        None => false,
+    };
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    RANGES.lock().insert(number, Range { message: message.into(), begun: Vec::new(), stays, ended: false });
+    if tool.is_some() {
+        enqueue(begin, number, stream).inspect_err(|_| drop(RANGES.lock().remove(&number)))?;
+    }
+    Ok(number)
+}
+
+pub fn end(number: u64, stream: Stream) -> Result<()> {
+    let tool = tool();
+    let captured = match tool {
+        Some(_) => stream.is_capturing()?,
+        None => false,
+    };
+    let set_ended = |ended: bool| match RANGES.lock().get_mut(&number) {
+        Some(range) if range.ended != ended => {
+            range.ended = ended;
+            range.stays |= captured;
+            Ok(())
+        }
+        _ => Err(unknown(number)),
+    };
+    set_ended(true)?;
+    match tool {
+        Some(_) => enqueue(finish, number, stream).inspect_err(|_| drop(set_ended(false))),
+        None => {
+            RANGES.lock().remove(&number);
+            Ok(())
+        }
+    }
+}
+
+#[cold]
+fn unknown(number: u64) -> Error {
+    let text = format!("{number} is no range of a stream, or it was ended before. tcuda_nvtx_stream_range_start begins one.");
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+}
+
+fn enqueue(function: extern "C" fn(*mut c_void), number: u64, stream: Stream) -> Result<()> {
+    let entered = stream.enter()?;
+    // The number is looked up when the function runs: nothing is lost if it never does.
+    unsafe { entered.runtime.launch_host_function(entered.raw, function, number as usize as *mut c_void) }
+        .map_err(device::blame(stream.device))
+}
+
+extern "C" fn begin(number: *mut c_void) {
+    let number = number as usize as u64;
+    let message = RANGES.lock().get(&number).map(|range| range.message.clone());
+    if let (Some(message), Some(tool)) = (message, tool()) {
+        let id = tool.start(&message);
+        if let Some(range) = RANGES.lock().get_mut(&number) {
+            range.begun.push(id);
+        }
+    }
+}
+
+extern "C" fn finish(number: *mut c_void) {
+    let number = number as usize as u64;
+    let id = {
+        let mut ranges = RANGES.lock();
+        let Some(range) = ranges.get_mut(&number) else { return };
+        let id = range.begun.pop();
+        if !range.stays {
+            ranges.remove(&number);
+        }
+        id
+    };
+    if let (Some(id), Some(tool)) = (id, tool()) {
+        tool.end(id);
+    }
+}
