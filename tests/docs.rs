@@ -1,5 +1,6 @@
 //! Pages that repeat what the code says, and their links.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use tcuda::base::{config, status};
 use tcuda::memory::options;
@@ -33,6 +34,47 @@ fn every_variable_is_listed_as_it_is() {
     let listed = rows(&page("ENVIRONMENT.md"), |first| first.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
     let known: Vec<Vec<String>> = config::VARIABLES.iter().map(|v| [v.name, v.default, v.meaning].map(str::to_string).to_vec()).collect();
     assert_eq!(listed, known);
+}
+
+/// The texts of the sources that look like names of variables, without what is for tests only.
+fn named_in_sources() -> BTreeSet<String> {
+    fn walk(folder: &Path, names: &mut BTreeSet<String>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                walk(&path, names);
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("model.rs")
+                && !path.ends_with("base/config.rs")
+            {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+                let is_name =
+                    |word: &&str| word.contains('_') && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+                names.extend(text.split('"').filter(is_name).map(str::to_owned));
+            }
+        }
+    }
+    let mut names = BTreeSet::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut names);
+    names
+}
+
+#[test]
+fn every_variable_that_the_sources_name_is_listed_and_every_listed_one_is_read() {
+    let (named, page) = (named_in_sources(), page("ENVIRONMENT.md"));
+    let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/tcuda.h")).unwrap();
+    let prefixes = ["TCUDA_", "CUDA_", "CUBLAS_", "NVTX_", "XDG_", "VIRTUAL_", "CONDA_"];
+    for name in named.iter().filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix))) {
+        let known = name.starts_with("TCUDA_ERROR_")
+            || page.contains(&format!("`{name}`"))
+            || header.contains(&format!("{name} "))
+            || header.contains(&format!("{name}\n"));
+        assert!(known, "docs/ENVIRONMENT.md does not tell of {name}");
+    }
+    for variable in config::VARIABLES {
+        assert!(named.contains(variable.name), "nothing reads {}", variable.name);
+    }
+    assert!(named.contains("CONDA_PREFIX") && named.contains("TCUDA_LOG"));
 }
 
 #[test]

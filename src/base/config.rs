@@ -55,6 +55,11 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "TCUDA_LOG", default: "warning", meaning: "what goes to stderr without a log callback: error, warning or info" },
     Variable {
+        name: "TCUDA_RECORD_WORK",
+        default: "0",
+        meaning: "1: what streams are given is kept, so that the error of a lost device says what it may come from",
+    },
+    Variable {
         name: "TCUDA_NVTX",
         default: "0",
         meaning: "1: a tool that takes marks and ranges sees each call of tcuda, in the domain tcuda",
@@ -77,6 +82,28 @@ pub fn get(name: &str) -> Option<String> {
         return Some(value.clone());
     }
     std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Where a value in effect is from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    Default,
+    Environment,
+    /// tcuda_init and other calls.
+    Program,
+}
+
+/// The value in effect and where it is from.
+pub fn in_effect(variable: &Variable) -> (String, Source) {
+    if let Some((_, value)) = OVERRIDES.read().iter().find(|(name, _)| *name == variable.name) {
+        return (value.clone(), Source::Program);
+    }
+    // Empty, this one hides every device.
+    let counts = |value: &String| !value.is_empty() || variable.name == "CUDA_VISIBLE_DEVICES";
+    match std::env::var(variable.name).ok().filter(counts) {
+        Some(value) => (value, Source::Environment),
+        None => (variable.default.into(), Source::Default),
+    }
 }
 
 /// Puts a value over the environment's.
@@ -139,7 +166,10 @@ mod tests {
     #[test]
     fn what_is_set_lies_over_the_environment_until_it_is_taken_away() {
         let before = get("TCUDA_CUDART_PATH");
+        let known = VARIABLES.iter().find(|variable| variable.name == "TCUDA_CUDART_PATH").unwrap();
+        assert_ne!(in_effect(known).1, Source::Program);
         assert_eq!(exchange("TCUDA_CUDART_PATH", Some("a".into())), None);
+        assert_eq!(in_effect(known), ("a".into(), Source::Program));
         assert_eq!(get("TCUDA_CUDART_PATH").as_deref(), Some("a"));
         assert_eq!(exchange("TCUDA_CUDART_PATH", Some("b".into())).as_deref(), Some("a"));
         assert_eq!(exchange("TCUDA_CUDART_PATH", None).as_deref(), Some("b"));

@@ -13,6 +13,7 @@ pub mod error;
 pub mod log;
 pub mod process;
 pub mod status;
+pub mod work;
 
 pub use error::{Error, Result};
 pub use status::Status;

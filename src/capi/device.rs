@@ -50,9 +50,32 @@ pub struct tcuda_device_properties_t {
     pub uuid: [u8; 16],
     /// Ends with a zero byte.
     pub name: [c_char; 256],
+    pub total_constant_memory: u64,
+    /// Threads in x, y, z.
+    pub max_block_dimensions: [i32; 3],
+    /// Blocks in x, y, z.
+    pub max_grid_dimensions: [i32; 3],
+    pub max_blocks_per_multi_processor: i32,
+    pub regs_per_block: i32,
+    /// Elements.
+    pub max_texture_1d_linear: i32,
+    /// cudaComputeMode: 0 default, 2 prohibited, 3 exclusive to a process.
+    pub compute_mode: i32,
+    /// How many times faster single precision is.
+    pub single_to_double_precision_perf_ratio: i32,
+    /// The following are 0 or 1.
+    pub kernel_exec_timeout_enabled: i32,
+    pub device_overlap: i32,
+    pub cooperative_launch: i32,
+    pub cooperative_multi_device_launch: i32,
+    pub can_map_host_memory: i32,
+    pub unified_addressing: i32,
+    pub managed_memory: i32,
+    pub pageable_memory_access: i32,
+    pub memory_pools_supported: i32,
 }
 unsafe impl Growing for tcuda_device_properties_t {}
-const _: () = assert!(size_of::<tcuda_device_properties_t>() == 48 + 18 * 4 + 16 + 256);
+const _: () = assert!(size_of::<tcuda_device_properties_t>() == 48 + 18 * 4 + 16 + 256 + 8 + 20 * 4);
 
 impl tcuda_device_properties_t {
     fn new(p: &DeviceProperties, is_simulated: bool) -> Self {
@@ -87,6 +110,23 @@ impl tcuda_device_properties_t {
             is_simulated: is_simulated.into(),
             uuid: p.uuid,
             name,
+            total_constant_memory: p.total_constant_memory,
+            max_block_dimensions: p.max_block_dimensions,
+            max_grid_dimensions: p.max_grid_dimensions,
+            max_blocks_per_multi_processor: p.max_blocks_per_multi_processor,
+            regs_per_block: p.regs_per_block,
+            max_texture_1d_linear: p.max_texture_1d_linear,
+            compute_mode: p.compute_mode,
+            single_to_double_precision_perf_ratio: p.single_to_double_precision_perf_ratio,
+            kernel_exec_timeout_enabled: p.kernel_exec_timeout_enabled.into(),
+            device_overlap: p.device_overlap.into(),
+            cooperative_launch: p.cooperative_launch.into(),
+            cooperative_multi_device_launch: p.cooperative_multi_device_launch.into(),
+            can_map_host_memory: p.can_map_host_memory.into(),
+            unified_addressing: p.unified_addressing.into(),
+            managed_memory: p.managed_memory.into(),
+            pageable_memory_access: p.pageable_memory_access.into(),
+            memory_pools_supported: p.memory_pools_supported.into(),
         }
     }
 }
@@ -172,7 +212,8 @@ pub unsafe extern "C" fn tcuda_get_device_capability(major: *mut i32, minor: *mu
     })
 }
 
-/// What a device is (torch.cuda.get_device_properties). Asked of the driver once.
+/// What a device is (torch.cuda.get_device_properties). Asked of the driver once. What CUDA 13 took out of cudaDeviceProp (clocks, the compute
+/// mode and others) is there with every CUDA; what the one in use does not know is 0.
 ///
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: `properties` is NULL or its struct_size is not set. TCUDA_ERROR_INVALID_DEVICE.
 #[unsafe(no_mangle)]
@@ -181,6 +222,18 @@ pub unsafe extern "C" fn tcuda_get_device_properties(properties: *mut tcuda_devi
         let out = unsafe { StructOut::new(properties, "properties") }?;
         let known = device::properties(device)?;
         out.write(&tcuda_device_properties_t::new(known, runtime::backend_name() == "sim"));
+        Ok(())
+    })
+}
+
+/// Any attribute of a device by CUDA's number (cudaDeviceGetAttribute, cudaDeviceAttr), for what tcuda_device_properties_t lacks.
+///
+/// @return TCUDA_ERROR_INVALID_ARGUMENT: the CUDA in use knows no such attribute.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_get_device_attribute(value: *mut i32, attribute: i32, device: i32) -> tcuda_status_t {
+    guard("tcuda_get_device_attribute", || {
+        let out = Out::new(value, "value")?;
+        out.write(device::attribute(attribute, device)?);
         Ok(())
     })
 }

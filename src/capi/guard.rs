@@ -1,8 +1,10 @@
 //! What stands between a C caller and the rooms: panics and errors become a status and this thread's last error.
 
 use crate::base::status::tcuda_status_t::{self, *};
-use crate::base::{Error, Result, Status, log, process};
+use crate::base::{Error, Result, Status, log, process, work};
+use crate::memory::history::texts;
 use crate::nvtx::own;
+use crate::{device, stream};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,6 +25,7 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
     guard_always(function, || {
         process::check()?;
         let _shown = own::range(function, bytes);
+        work::enter(function, texts::current);
         body()
     })
 }
@@ -64,16 +67,41 @@ fn panicked(function: &str, panic: &(dyn std::any::Any + Send)) -> Error {
 }
 
 #[cold]
-fn fail(function: &'static str, error: Error) -> tcuda_status_t {
+fn fail(function: &'static str, mut error: Error) -> tcuda_status_t {
     let status = error.status;
-    if status == TCUDA_ERROR_DEVICE_LOST && error.device >= 0 {
-        crate::device::mark_lost(error.device, &error);
+    if status == TCUDA_ERROR_DEVICE_LOST
+        && error.device >= 0
+        && device::mark_lost(error.device, &error, function, || given_to(error.device))
+    {
+        error.message.to_mut().push_str(&device::given_to_lost(error.device));
     }
     remember(function, error);
     if status == TCUDA_ERROR_CAPTURE {
         crate::graph::note_failure(function);
     }
     status
+}
+
+/// What a device may not have done, the newest last: a sentence, or nothing where that was not recorded.
+fn given_to(device: i32) -> String {
+    const MOST: usize = 8;
+    let on_device = |work: &work::Work| {
+        let of_stream = || stream::resolve(work.stream).map_or(device, |stream| stream.device);
+        device == if work.device >= 0 { work.device } else { of_stream() }
+    };
+    let open: Vec<_> = if work::is_on() { work::open().into_iter().filter(on_device).collect() } else { Vec::new() };
+    let newest = open[open.len().saturating_sub(MOST)..].iter().map(|work| {
+        let stream = if work.stream <= stream::PER_THREAD { "its default stream".into() } else { format!("stream {:#x}", work.stream) };
+        let annotation = match texts::text(work.annotation) {
+            "" => String::new(),
+            text => format!(" ('{text}')"),
+        };
+        format!("#{} {} of {} on {stream}{annotation}", work.number, work.what, work.function)
+    });
+    match open.len() {
+        0 => String::new(),
+        count => format!(" It was given this, and may not have done it ({count} in all): {}.", newest.collect::<Vec<_>>().join("; ")),
+    }
 }
 
 /// The last failure of a thread. Boxed at the first one, so that a thread without failures pays a few bytes only.

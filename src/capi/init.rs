@@ -150,7 +150,8 @@ pub extern "C" fn tcuda_backend_reason() -> *const c_char {
     guard_value("tcuda_backend_reason", c"".as_ptr(), || Ok(lasting(&runtime::backend_reason())))
 }
 
-/// Every variable that tcuda reads, a line each: `NAME=value  # where the value is from; meaning`.
+/// What is in effect: every variable that tcuda reads, a line each, `NAME=value  # default, environment or program; meaning`; and in lines that begin
+/// with `#`, the version, the backend once there is one, and the options of the caches (tcuda_get_alloc_conf).
 ///
 /// @param text     gets the lines with a terminating zero; NULL with capacity 0 asks for the size only.
 /// @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
@@ -159,14 +160,19 @@ pub extern "C" fn tcuda_backend_reason() -> *const c_char {
 pub unsafe extern "C" fn tcuda_config_dump(text: *mut c_char, capacity: usize, needed: *mut usize) -> tcuda_status_t {
     guard_always("tcuda_config_dump", || {
         let out = TextOut::new(text, capacity, needed)?;
-        let mut lines = String::new();
+        let mut lines = format!("# tcuda {}\n", env!("CARGO_PKG_VERSION"));
+        // Writing to a String cannot fail.
+        if runtime::is_initialized() {
+            let _ = writeln!(lines, "# backend {}: {}", runtime::backend_name(), runtime::backend_reason().replace('\n', " "));
+        }
+        let _ = writeln!(lines, "# options of the caches: {}", memory::options::show(&memory::options::get()));
         for variable in config::VARIABLES {
-            let set = config::get(variable.name);
-            let (value, from) = match &set {
-                Some(value) => (value.as_str(), "set"),
-                None => (variable.default, "default"),
+            let (value, source) = config::in_effect(variable);
+            let from = match source {
+                config::Source::Default => "default",
+                config::Source::Environment => "environment",
+                config::Source::Program => "program",
             };
-            // Writing to a String cannot fail.
             let _ = writeln!(lines, "{}={value}  # {from}; {}", variable.name, variable.meaning);
         }
         out.write(&lines)

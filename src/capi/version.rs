@@ -2,7 +2,8 @@
 //!
 //! The macros TCUDA_VERSION_* are of the header a program was compiled with; these functions are of the library that is loaded.
 
-use super::guard::{Out, guard, guard_value, lasting};
+use super::guard::{Out, guard, guard_always, guard_value, lasting};
+use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::runtime;
 use std::ffi::c_char;
@@ -51,5 +52,34 @@ pub unsafe extern "C" fn tcuda_driver_version(version: *mut i32) -> tcuda_status
         let out = Out::new(version, "version")?;
         out.write(runtime::runtime()?.driver_version);
         Ok(())
+    })
+}
+
+fn architectures(one: impl Fn(i32) -> String) -> String {
+    runtime::kernels::architectures().iter().map(|number| one(*number)).collect::<Vec<_>>().join(" ")
+}
+
+/// What tcuda's own kernels are compiled for (torch.cuda.get_arch_list): `compute_75 compute_80`. All of it is PTX, which each device of that
+/// compute capability or a later one takes. Needs no device (torch lists nothing where there is none).
+///
+/// @param text   gets the names with spaces between them and a terminating zero; NULL with capacity 0 asks for the size only.
+/// @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_get_arch_list(text: *mut c_char, capacity: usize, needed: *mut usize) -> tcuda_status_t {
+    guard_always("tcuda_get_arch_list", || {
+        TextOut::new(text, capacity, needed)?.write(&architectures(|number| format!("compute_{number}")))
+    })
+}
+
+/// The same as flags of nvcc (torch.cuda.get_gencode_flags), for kernels of a program that shall run where tcuda's do. torch writes
+/// `compute=` where nvcc wants `arch=`.
+///
+/// @param text   gets the flags with a terminating zero; NULL with capacity 0 asks for the size only.
+/// @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_get_gencode_flags(text: *mut c_char, capacity: usize, needed: *mut usize) -> tcuda_status_t {
+    guard_always("tcuda_get_gencode_flags", || {
+        let flag = |number| format!("-gencode arch=compute_{number},code=compute_{number}");
+        TextOut::new(text, capacity, needed)?.write(&architectures(flag))
     })
 }

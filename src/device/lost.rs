@@ -5,16 +5,42 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ANY: AtomicBool = AtomicBool::new(false);
-static LOST: Mutex<Vec<(i32, Error)>> = Mutex::new(Vec::new());
+static LOST: Mutex<Vec<Loss>> = Mutex::new(Vec::new());
 
-/// Remembers that a device answered with an error that nothing but a new process mends. The first error is kept.
+struct Loss {
+    device: i32,
+    native: i32,
+    /// The error's first sentence, and the C function that heard of it.
+    first: String,
+    /// What the device was given; empty if nobody knows.
+    given: String,
+}
+
+/// Remembers that a device answered with an error that nothing but a new process mends. The first error is kept, with the function that heard of
+/// it and what the device was given. Whether it is the first.
 #[cold]
-pub fn mark(device: i32, error: &Error) {
-    let mut lost = LOST.lock();
-    if !lost.iter().any(|(d, _)| *d == device) {
-        lost.push((device, error.clone()));
-        ANY.store(true, Ordering::Relaxed);
+pub fn mark(device: i32, error: &Error, function: &str, given: impl FnOnce() -> String) -> bool {
+    let is_known = || LOST.lock().iter().any(|loss| loss.device == device);
+    if is_known() {
+        return false;
     }
+    // With no lock held: streams are looked up.
+    let given = given();
+    // What follows in it says the same as this does.
+    let what = error.message.split_once(". ").map_or(&*error.message, |(what, _)| what).trim_end_matches('.');
+    let loss = Loss { device, native: error.native, first: format!("{what}, which {function} heard of"), given };
+    let mut lost = LOST.lock();
+    if lost.iter().any(|loss| loss.device == device) {
+        return false;
+    }
+    lost.push(loss);
+    ANY.store(true, Ordering::Relaxed);
+    true
+}
+
+/// What a lost device had been given, as far as that was recorded: a sentence, or nothing.
+pub fn given(device: i32) -> String {
+    LOST.lock().iter().find(|loss| loss.device == device).map(|loss| loss.given.clone()).unwrap_or_default()
 }
 
 /// For an error of a call that named this device by a handle: CUDA does not say whose error it is.
@@ -33,17 +59,13 @@ pub fn check(device: i32) -> Result<()> {
 
 #[cold]
 fn check_list(device: i32) -> Result<()> {
-    match LOST.lock().iter().find(|(d, _)| *d == device) {
+    match LOST.lock().iter().find(|loss| loss.device == device) {
         None => Ok(()),
-        Some((_, first)) => Err(Error::new(
+        Some(Loss { native, first, given, .. }) => Err(Error::new(
             Status::TCUDA_ERROR_DEVICE_LOST,
-            format!(
-                "Device {device} is lost to this process; only a new process can use it again. The first error was: {}",
-                // What follows in it says the same.
-                first.message.split_once(". ").map_or(&*first.message, |(what, _)| what)
-            ),
+            format!("Device {device} is lost to this process; only a new process can use it again. The first error was: {first}.{given}"),
         )
-        .with_native(first.native)
+        .with_native(*native)
         .on_device(device)),
     }
 }
@@ -56,11 +78,13 @@ mod tests {
     fn the_first_error_is_what_later_calls_hear() {
         // An index that no test has a device for.
         assert!(check(1000).is_ok());
-        mark(1000, &Error::internal("an illegal address").with_native(700));
-        mark(1000, &Error::internal("a later one"));
+        let told = || String::from(" It was given this.");
+        assert!(mark(1000, &Error::internal("an illegal address. It says more.").with_native(700), "tcuda_x", told));
+        assert!(!mark(1000, &Error::internal("a later one"), "tcuda_y", || panic!("nobody wants to know")));
         let error = check(1000).unwrap_err();
         assert_eq!((error.status, error.native, error.device), (Status::TCUDA_ERROR_DEVICE_LOST, 700, 1000));
-        assert!(error.message.contains("an illegal address"));
+        assert!(error.message.ends_with("The first error was: an illegal address, which tcuda_x heard of. It was given this."));
+        assert_eq!((given(1000).as_str(), given(1001).as_str()), (" It was given this.", ""));
         assert!(check(1001).is_ok());
     }
 

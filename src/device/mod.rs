@@ -11,8 +11,8 @@ pub mod peer;
 mod properties;
 
 pub use guard::{Guard, guard_against_stray_context};
-pub use lost::{blame, check as check_lost, mark as mark_lost};
-pub use properties::{DeviceProperties, properties};
+pub use lost::{blame, check as check_lost, given as given_to_lost, mark as mark_lost};
+pub use properties::{DeviceProperties, attribute, properties};
 
 use crate::base::{Error, Result, Status, process};
 use crate::runtime::api::Place;

@@ -1,6 +1,6 @@
 //! What a device is. Asked once; the numbers that moved between CUDA versions come by attribute.
 
-use crate::base::Result;
+use crate::base::{Error, Result};
 use crate::runtime::{self, Runtime, code};
 use parking_lot::Mutex;
 
@@ -31,16 +31,42 @@ pub struct DeviceProperties {
     pub pci_domain_id: i32,
     pub async_engine_count: i32,
     pub concurrent_managed_access: bool,
+    pub total_constant_memory: u64,
+    pub max_block_dimensions: [i32; 3],
+    pub max_grid_dimensions: [i32; 3],
+    pub max_blocks_per_multi_processor: i32,
+    pub regs_per_block: i32,
+    pub max_texture_1d_linear: i32,
+    /// cudaComputeMode.
+    pub compute_mode: i32,
+    pub single_to_double_precision_perf_ratio: i32,
+    pub kernel_exec_timeout_enabled: bool,
+    pub device_overlap: bool,
+    pub cooperative_launch: bool,
+    pub cooperative_multi_device_launch: bool,
+    pub can_map_host_memory: bool,
+    pub unified_addressing: bool,
+    pub managed_memory: bool,
+    pub pageable_memory_access: bool,
+    pub memory_pools_supported: bool,
 }
 
 /// cudaDeviceAttr.
 mod attribute {
     pub const MAX_THREADS_PER_BLOCK: i32 = 1;
+    pub const MAX_BLOCK_DIMENSIONS: [i32; 3] = [2, 3, 4];
+    pub const MAX_GRID_DIMENSIONS: [i32; 3] = [5, 6, 7];
     pub const SHARED_MEMORY_PER_BLOCK: i32 = 8;
+    pub const TOTAL_CONSTANT_MEMORY: i32 = 9;
     pub const WARP_SIZE: i32 = 10;
+    pub const REGS_PER_BLOCK: i32 = 12;
     pub const CLOCK_RATE: i32 = 13;
+    pub const DEVICE_OVERLAP: i32 = 15;
     pub const MULTI_PROCESSOR_COUNT: i32 = 16;
+    pub const KERNEL_EXEC_TIMEOUT: i32 = 17;
     pub const INTEGRATED: i32 = 18;
+    pub const CAN_MAP_HOST_MEMORY: i32 = 19;
+    pub const COMPUTE_MODE: i32 = 20;
     pub const PCI_BUS_ID: i32 = 33;
     pub const PCI_DEVICE_ID: i32 = 34;
     pub const MEMORY_CLOCK_RATE: i32 = 36;
@@ -48,12 +74,22 @@ mod attribute {
     pub const L2_CACHE_SIZE: i32 = 38;
     pub const MAX_THREADS_PER_MULTI_PROCESSOR: i32 = 39;
     pub const ASYNC_ENGINE_COUNT: i32 = 40;
+    pub const UNIFIED_ADDRESSING: i32 = 41;
     pub const PCI_DOMAIN_ID: i32 = 50;
+    pub const MAX_TEXTURE_1D_LINEAR: i32 = 69;
     pub const SHARED_MEMORY_PER_MULTIPROCESSOR: i32 = 81;
     pub const REGS_PER_MULTIPROCESSOR: i32 = 82;
+    pub const MANAGED_MEMORY: i32 = 83;
     pub const MULTI_GPU_BOARD: i32 = 84;
+    pub const SINGLE_TO_DOUBLE: i32 = 87;
+    pub const PAGEABLE_MEMORY_ACCESS: i32 = 88;
     pub const CONCURRENT_MANAGED_ACCESS: i32 = 89;
+    pub const COOPERATIVE_LAUNCH: i32 = 95;
+    /// No device of CUDA 13 says so.
+    pub const COOPERATIVE_MULTI_DEVICE_LAUNCH: i32 = 96;
     pub const SHARED_MEMORY_PER_BLOCK_OPTIN: i32 = 97;
+    pub const MAX_BLOCKS_PER_MULTI_PROCESSOR: i32 = 106;
+    pub const MEMORY_POOLS: i32 = 115;
 }
 
 static KNOWN: Mutex<Vec<(i32, &'static DeviceProperties)>> = Mutex::new(Vec::new());
@@ -79,14 +115,16 @@ fn ask(runtime: &Runtime, device: i32) -> Result<DeviceProperties> {
         other => other,
     };
     let bytes = |attribute: i32| get(attribute).map(|value| value.max(0) as u64);
+    let is = |attribute: i32| get(attribute).map(|value| value != 0);
+    let three = |[x, y, z]: [i32; 3]| Ok::<_, Error>([get(x)?, get(y)?, get(z)?]);
     Ok(DeviceProperties {
         name: prefix.name,
         uuid: prefix.uuid,
         total_memory: prefix.total_memory,
         major: prefix.major,
         minor: prefix.minor,
-        is_multi_gpu_board: get(MULTI_GPU_BOARD)? != 0,
-        is_integrated: get(INTEGRATED)? != 0,
+        is_multi_gpu_board: is(MULTI_GPU_BOARD)?,
+        is_integrated: is(INTEGRATED)?,
         multi_processor_count: get(MULTI_PROCESSOR_COUNT)?,
         max_threads_per_multi_processor: get(MAX_THREADS_PER_MULTI_PROCESSOR)?,
         max_threads_per_block: get(MAX_THREADS_PER_BLOCK)?,
@@ -103,6 +141,32 @@ fn ask(runtime: &Runtime, device: i32) -> Result<DeviceProperties> {
         pci_device_id: get(PCI_DEVICE_ID)?,
         pci_domain_id: get(PCI_DOMAIN_ID)?,
         async_engine_count: get(ASYNC_ENGINE_COUNT)?,
-        concurrent_managed_access: get(CONCURRENT_MANAGED_ACCESS)? != 0,
+        concurrent_managed_access: is(CONCURRENT_MANAGED_ACCESS)?,
+        total_constant_memory: bytes(TOTAL_CONSTANT_MEMORY)?,
+        max_block_dimensions: three(MAX_BLOCK_DIMENSIONS)?,
+        max_grid_dimensions: three(MAX_GRID_DIMENSIONS)?,
+        max_blocks_per_multi_processor: get(MAX_BLOCKS_PER_MULTI_PROCESSOR)?,
+        regs_per_block: get(REGS_PER_BLOCK)?,
+        max_texture_1d_linear: get(MAX_TEXTURE_1D_LINEAR)?,
+        compute_mode: get(COMPUTE_MODE)?,
+        single_to_double_precision_perf_ratio: get(SINGLE_TO_DOUBLE)?,
+        kernel_exec_timeout_enabled: is(KERNEL_EXEC_TIMEOUT)?,
+        device_overlap: is(DEVICE_OVERLAP)?,
+        cooperative_launch: is(COOPERATIVE_LAUNCH)?,
+        cooperative_multi_device_launch: is(COOPERATIVE_MULTI_DEVICE_LAUNCH)?,
+        can_map_host_memory: is(CAN_MAP_HOST_MEMORY)?,
+        unified_addressing: is(UNIFIED_ADDRESSING)?,
+        managed_memory: is(MANAGED_MEMORY)?,
+        pageable_memory_access: is(PAGEABLE_MEMORY_ACCESS)?,
+        memory_pools_supported: is(MEMORY_POOLS)?,
+    })
+}
+
+/// Any attribute of a device by CUDA's number.
+pub fn attribute(attribute: i32, device: i32) -> Result<i32> {
+    let device = super::resolve(device)?;
+    runtime::runtime()?.device_attribute(attribute, device).map_err(|error| match error.native {
+        code::INVALID_VALUE => error.context(format_args!("The CUDA in use knows no attribute {attribute} of a device (cudaDeviceAttr)")),
+        _ => error,
     })
 }

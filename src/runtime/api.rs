@@ -1,7 +1,7 @@
 //! The table with errors as values. One method a slot, CUDA's name in snake case; a failing call leaves no last error behind.
 
 use super::table::*;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, config, work};
 use std::ffi::{CStr, CString, c_void};
 
 /// A backend that is ready for use: at least the runtime slots are filled and a device count was had.
@@ -57,6 +57,9 @@ pub enum MemPoolAttribute {
     UsedHigh = 8,
 }
 
+/// cudaStreamPerThread.
+const PER_THREAD: RawStream = 2;
+
 /// cudaMemcpyKind: the runtime infers the direction from the addresses.
 pub const COPY_DEFAULT: i32 = 4;
 
@@ -102,6 +105,12 @@ impl Runtime {
             unsafe { (self.table.cudaGetLastError)() };
         }
         Error::new(status, format!("CUDA error: {text} ({name}, {code}) in {call}.{hint}")).with_native(code).on_device(device)
+    }
+
+    /// A stream is about to be given work: for the errors of devices.
+    #[inline(always)]
+    pub fn note(&self, what: &'static str, stream: RawStream) {
+        work::note(what, stream, || self.get_device().unwrap_or(-1));
     }
 
     fn error_text(&self, function: unsafe extern "C" fn(Code) -> *const std::ffi::c_char, code: Code) -> String {
@@ -155,7 +164,13 @@ impl Runtime {
     }
 
     pub fn device_synchronize(&self) -> Result<()> {
-        call!(self.cudaDeviceSynchronize())
+        let newest = work::newest();
+        call!(self.cudaDeviceSynchronize())?;
+        if work::is_on() {
+            let device = self.get_device()?;
+            work::done(newest, |work| work.device == device);
+        }
+        Ok(())
     }
 
     /// cudaDeviceAttr by number.
@@ -295,6 +310,7 @@ impl Runtime {
     }
 
     pub fn memcpy_async(&self, to: Address, from: Address, size: usize, stream: RawStream) -> Result<()> {
+        self.note("cudaMemcpyAsync", stream);
         call!(self.cudaMemcpyAsync(to, from, size, COPY_DEFAULT, stream))
     }
 
@@ -307,6 +323,7 @@ impl Runtime {
         size: usize,
         stream: RawStream,
     ) -> Result<()> {
+        self.note("cudaMemcpyPeerAsync", stream);
         call!(self.cudaMemcpyPeerAsync(to, to_device, from, from_device, size, stream))
     }
 
@@ -322,10 +339,12 @@ impl Runtime {
         height: usize,
         stream: RawStream,
     ) -> Result<()> {
+        self.note("cudaMemcpy2DAsync", stream);
         call!(self.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, COPY_DEFAULT, stream))
     }
 
     pub fn memset_async(&self, address: Address, value: i32, size: usize, stream: RawStream) -> Result<()> {
+        self.note("cudaMemsetAsync", stream);
         call!(self.cudaMemsetAsync(address, value, size, stream))
     }
 
@@ -433,7 +452,14 @@ impl Runtime {
     }
 
     pub fn stream_synchronize(&self, stream: RawStream) -> Result<()> {
-        call!(self.cudaStreamSynchronize(stream))
+        let newest = work::newest();
+        call!(self.cudaStreamSynchronize(stream))?;
+        // The per-thread default stream is another one in each thread.
+        if work::is_on() && stream != PER_THREAD {
+            let device = self.get_device()?;
+            work::done(newest, |work| work.stream == stream && (work.device < 0 || work.device == device));
+        }
+        Ok(())
     }
 
     /// Whether all work of the stream is done.
@@ -484,6 +510,7 @@ impl Runtime {
     /// # Safety
     /// `function` is called once with `data` on a thread of the runtime, unless this returns an error.
     pub unsafe fn launch_host_function(&self, stream: RawStream, function: HostFn, data: *mut c_void) -> Result<()> {
+        self.note("cudaLaunchHostFunc", stream);
         call!(self.cudaLaunchHostFunc(stream, function, data))
     }
 
@@ -652,11 +679,18 @@ fn classify(code: Code) -> (Status, &'static str) {
         }
         code::NOT_SUPPORTED | code::PEER_ACCESS_UNSUPPORTED => (TCUDA_ERROR_NOT_SUPPORTED, ""),
         900..=909 => (TCUDA_ERROR_CAPTURE, ""),
-        other if code::is_sticky(other) => (
-            TCUDA_ERROR_DEVICE_LOST,
-            " The device is lost to this process: every later call on it fails, and only a new process can use it again. CUDA reports \
-             such errors late, at some other call than the one that caused them; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows where.",
-        ),
+        other if code::is_sticky(other) => (TCUDA_ERROR_DEVICE_LOST, if launches_block() { LOST_AT_ONCE } else { LOST_LATE }),
         _ => (TCUDA_ERROR_CUDA, ""),
     }
+}
+
+const LOST_LATE: &str = " The device is lost to this process: every later call on it fails, and only a new process can use it again. CUDA reports \
+     such errors late, at some other call than the one that caused them; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows where, and \
+     TCUDA_RECORD_WORK=1 what may have.";
+const LOST_AT_ONCE: &str = " The device is lost to this process: every later call on it fails, and only a new process can use it again. \
+     CUDA_LAUNCH_BLOCKING is set, so a kernel that failed is one that this call launched, or that the program launched by another library.";
+
+/// Whether a launch waits until its kernel is done.
+fn launches_block() -> bool {
+    config::get("CUDA_LAUNCH_BLOCKING").is_some_and(|value| value != "0")
 }

@@ -20,6 +20,7 @@ tests![
     minus_one_is_the_current_device,
     names_follow_the_rules_of_texts,
     properties_are_those_of_a_device,
+    attributes_by_cudas_numbers,
     properties_of_an_older_caller,
     a_device_is_no_peer_of_itself,
     peers_can_be_asked_both_ways: [TwoDevices],
@@ -183,12 +184,45 @@ fn properties_are_those_of_a_device() {
         for truth in [p.is_multi_gpu_board, p.is_integrated, p.concurrent_managed_access] {
             assert!(truth == 0 || truth == 1);
         }
+        assert!(p.total_constant_memory >= 65536 && p.regs_per_block >= 1 << 15 && p.max_texture_1d_linear > 0);
+        assert!(p.max_block_dimensions[0] == p.max_threads_per_block && p.max_block_dimensions[2] >= 64);
+        assert!(p.max_grid_dimensions == [i32::MAX, 65535, 65535] && (1..=64).contains(&p.max_blocks_per_multi_processor));
+        assert!([0, 2, 3].contains(&p.compute_mode) && p.single_to_double_precision_perf_ratio >= 1);
+        let truths = [
+            p.kernel_exec_timeout_enabled,
+            p.device_overlap,
+            p.cooperative_launch,
+            p.cooperative_multi_device_launch,
+            p.can_map_host_memory,
+            p.unified_addressing,
+            p.managed_memory,
+            p.pageable_memory_access,
+            p.memory_pools_supported,
+        ];
+        assert!(truths.iter().all(|truth| [0, 1].contains(truth)), "{truths:?}");
+        assert!(p.unified_addressing == 1 && p.can_map_host_memory == 1);
         let again = properties_of(device);
         assert_eq!((again.uuid, again.total_memory, again.pci_bus_id), (p.uuid, p.total_memory, p.pci_bus_id));
         for other in 0..device {
             assert_ne!(properties_of(other).uuid, p.uuid);
         }
     }
+}
+
+fn attributes_by_cudas_numbers() {
+    for device in 0..device_count() {
+        let p = properties_of(device);
+        let ask = |attribute| get!(-7, out => tcuda_get_device_attribute(out, attribute, device));
+        assert_eq!([10, 16, 75, 76, 13].map(ask), [p.warp_size, p.multi_processor_count, p.major, p.minor, p.clock_rate]);
+    }
+    let mut value = -7;
+    for none in [-1, 0, i32::MAX] {
+        let said = fails!(INVALID_ARGUMENT, tcuda_get_device_attribute(&mut value, none, 0));
+        assert!(said.contains(&format!("attribute {none} ")), "{said}");
+    }
+    fails!(INVALID_DEVICE, tcuda_get_device_attribute(&mut value, 16, device_count()));
+    fails!(INVALID_ARGUMENT, tcuda_get_device_attribute(null_mut(), 16, 0));
+    assert_eq!(value, -7);
 }
 
 fn properties_of_an_older_caller() {

@@ -19,6 +19,7 @@ tests![
     log_messages_go_to_the_callback,
     versions_are_told,
     the_configuration_is_listed,
+    what_the_kernels_are_compiled_for,
 ];
 
 fn every_status_has_a_name_and_a_text() {
@@ -130,8 +131,32 @@ fn the_configuration_is_listed() {
     assert_eq!((buffer[needed - 1], buffer[needed]), (0, b'x'));
     let lines = text(buffer.as_ptr().cast());
     for variable in tcuda::base::config::VARIABLES {
-        assert!(lines.contains(&format!("{}=", variable.name)), "{lines}");
+        let (value, _) = tcuda::base::config::in_effect(variable);
+        let line = lines.lines().find(|line| line.starts_with(&format!("{}=", variable.name))).unwrap();
+        assert!(line.starts_with(&format!("{}={value}  # ", variable.name)) && line.ends_with(variable.meaning), "{line}");
     }
+    assert!(
+        lines.contains("# tcuda 0.") && lines.contains("\n# backend ") && lines.contains("\n# options of the caches: backend:"),
+        "{lines}"
+    );
+    assert!(lines.contains("TCUDA_JIT_CACHE=0  # program; "), "{lines}");
     fails!(INVALID_ARGUMENT, tcuda_config_dump(null_mut(), 0, null_mut()));
     fails!(INVALID_ARGUMENT, tcuda_config_dump(null_mut(), 5, &mut again));
+}
+
+fn what_the_kernels_are_compiled_for() {
+    let read = |call: unsafe extern "C" fn(*mut c_char, usize, *mut usize) -> tcuda::base::Status| {
+        let needed = get!(0, out => call(null_mut(), 0, out));
+        let mut buffer = vec![0; needed];
+        ok!(call(buffer.as_mut_ptr(), needed, null_mut()));
+        text(buffer.as_ptr())
+    };
+    let (list, flags) = (read(tcuda_get_arch_list), read(tcuda_get_gencode_flags));
+    let numbers: Vec<i32> = list.split(' ').map(|name| name.strip_prefix("compute_").unwrap().parse().unwrap()).collect();
+    assert!(numbers[0] == 75 && numbers.is_sorted() && numbers.len() > 1, "{list}");
+    let right: Vec<_> = numbers.iter().map(|number| format!("-gencode arch=compute_{number},code=compute_{number}")).collect();
+    assert_eq!(flags, right.join(" "));
+    let mut small = [7; 4];
+    fails!(BUFFER_TOO_SMALL, tcuda_get_arch_list(small.as_mut_ptr(), 4, null_mut()));
+    assert_eq!(small, [7; 4]);
 }

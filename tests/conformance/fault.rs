@@ -6,8 +6,10 @@ use crate::{fails, get, ok, tests};
 use std::collections::BTreeSet;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
+use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::device::*;
 use tcuda::capi::event::*;
+use tcuda::capi::history::tcuda_memory_annotate;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::random::*;
 use tcuda::capi::sim::*;
@@ -19,6 +21,9 @@ tests![
     hot_calls_make_no_call_of_cuda: [Faults],
     each_call_may_fail_once: [Faults, TwoDevices],
     a_lost_device_says_so_and_the_others_work: [Faults, TwoDevices],
+    a_lost_device_says_what_it_was_given: [Faults, TwoDevices],
+    without_a_record_nothing_is_said_of_work: [Faults],
+    launches_that_block_fail_where_they_are_made: [Faults],
 ];
 
 /// Streams and events that live on the simulated devices.
@@ -187,4 +192,66 @@ pub fn scene_lost() {
     ok!(tcuda_stream_destroy(on_0));
     drop(Own::on(0));
     ok!(tcuda_shutdown());
+}
+
+fn a_lost_device_says_what_it_was_given() {
+    in_child("lost_work", &[("TCUDA_RECORD_WORK", "1")]);
+}
+
+/// Work of two devices, some of it done, when device 1 is lost: what the error says.
+fn lose_with_work() -> (String, tcuda_stream_t) {
+    let (on_0, on_1) = (create_on(0), create_on(1));
+    let (block_0, block_1) = (allocate(4096, on_0), allocate(4096, on_1));
+    ok!(tcuda_memory_annotate(c"the first step".as_ptr()));
+    ok!(tcuda_memset_async(block_1, 1, 4096, on_1));
+    ok!(tcuda_stream_synchronize(on_1));
+    ok!(tcuda_memory_annotate(c"the second step".as_ptr()));
+    let gate = Gate::on(on_1);
+    ok!(tcuda_memset_async(block_0, 2, 4096, on_0));
+    for _ in 0..10 {
+        ok!(tcuda_memset_async(block_1, 3, 4096, on_1));
+    }
+    ok!(tcuda_memory_annotate(null()));
+    ok!(tcuda_memset_async(block_1, 4, 4096, default_of(1)));
+    ok!(tcuda_sim_lose_device(1, 700));
+    gate.open();
+    (fails!(DEVICE_LOST, tcuda_stream_synchronize(on_1)), on_1)
+}
+
+pub fn scene_lost_work() {
+    let (said, on_1) = lose_with_work();
+    let (_, given) = said.split_once("It was given this, and may not have done it (12 in all): ").unwrap_or_else(|| panic!("{said}"));
+    let works: Vec<_> = given.trim_end_matches('.').split("; ").collect();
+    let own = format!("cudaMemsetAsync of tcuda_memset_async on stream {:#x} ('the second step')", on_1 as usize);
+    assert_eq!(works.len(), 8, "{given}");
+    assert!(works[..7].iter().all(|work| work.starts_with('#') && work.ends_with(&own)), "{given}");
+    assert!(works[7].ends_with("cudaMemsetAsync of tcuda_memset_async on its default stream"), "{given}");
+    // Later calls say what the first error was, who heard of it, and the same.
+    let later = fails!(DEVICE_LOST, tcuda_synchronize(1));
+    let first =
+        "in cudaStreamSynchronize, which tcuda_stream_synchronize heard of. It was given this, and may not have done it (12 in all): ";
+    assert!(later.starts_with("Device 1 is lost") && later.ends_with(given) && later.contains(first), "{later}");
+    ok!(tcuda_synchronize(0));
+}
+
+fn without_a_record_nothing_is_said_of_work() {
+    in_child("lost_without", &[("TCUDA_SIM_DEVICES", "2"), ("TCUDA_RECORD_WORK", "0")]);
+}
+
+pub fn scene_lost_without() {
+    let (said, _) = lose_with_work();
+    assert!(said.contains("TCUDA_RECORD_WORK=1") && !said.contains("It was given"), "{said}");
+}
+
+fn launches_that_block_fail_where_they_are_made() {
+    in_child("launch_blocking", &[("CUDA_LAUNCH_BLOCKING", "1")]);
+}
+
+pub fn scene_launch_blocking() {
+    let stream = create_on(0);
+    let block = allocate(4096, stream);
+    ok!(tcuda_memset_async(block, 1, 4096, stream));
+    ok!(tcuda_sim_lose_device(0, 700));
+    let said = fails!(DEVICE_LOST, tcuda_memset_async(block, 2, 4096, stream));
+    assert!(said.contains("cudaMemsetAsync") && said.contains("CUDA_LAUNCH_BLOCKING is set"), "{said}");
 }

@@ -65,6 +65,7 @@ impl Runtime {
 
     #[inline]
     pub fn graph_launch(&self, exec: RawGraphExec, stream: RawStream) -> Result<()> {
+        self.note("cudaGraphLaunch", stream);
         call!(self.cudaGraphLaunch(exec, stream))
     }
 

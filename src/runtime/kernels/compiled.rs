@@ -103,6 +103,7 @@ pub fn run_elements(
     arguments: &mut [u64],
     accesses: &[Access],
 ) -> Result<()> {
+    runtime.note("a compiled function", stream);
     match function {
         Function::Driver(handle) => {
             let mut parameters = [arguments.as_mut_ptr().cast::<c_void>()];
@@ -135,6 +136,7 @@ impl Function {
 
     /// `arguments` are the values, each of the size that the kernel takes there.
     pub fn launch<'a>(self, runtime: &Runtime, shape: &Shape, stream: RawStream, arguments: impl Iterator<Item = &'a [u64]>) -> Result<()> {
+        runtime.note("a compiled kernel", stream);
         let mut parameters: SmallVec<[*mut c_void; 16]> = arguments.map(|words| words.as_ptr().cast_mut().cast()).collect();
         unsafe { runtime.launch_kernel(self.handle()?, shape.grid, shape.block, shape.shared, stream, &mut parameters) }
     }

@@ -12,6 +12,9 @@ pub struct Family {
     pub images: &'static [(i32, &'static [u8])],
 }
 
+/// All that some family is there for.
+pub(super) const ARCHITECTURES: &[i32] = &[75, 80];
+
 const ENTRY: &str = ".visible .entry ";
 
 impl Family {
@@ -70,10 +73,11 @@ pub mod tests {
         let of_recipe = |line: &&str| ["COMPILER = ", "FLAGS = ", "PTX_VERSION = "].iter().any(|name| line.starts_with(name));
         let recipe: String = build.split_inclusive('\n').filter(of_recipe).collect();
         assert_eq!(recipe.lines().count(), 3, "{recipe}");
-        let mut families = BTreeSet::new();
+        let (mut families, mut architectures) = (BTreeSet::new(), BTreeSet::<i32>::new());
         for line in digests.lines().skip(1) {
             let [name, source, image] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
-            let (family, _) = name.rsplit_once('.').unwrap();
+            let (family, architecture) = name.rsplit_once('.').unwrap();
+            architectures.insert(architecture.parse().unwrap());
             let mut files = Vec::new();
             included(&folder.join(format!("{family}.cu")), &mut files);
             let text = files.iter().flat_map(|file| std::fs::read(file).unwrap());
@@ -91,6 +95,7 @@ pub mod tests {
         let sources = names.filter(|path| path.extension().is_some_and(|extension| extension == "cu"));
         let sources: BTreeSet<String> = sources.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
         assert_eq!(families, sources);
+        assert!(architectures.iter().eq(ARCHITECTURES), "{architectures:?}");
     }
 
     /// That the kernel is there for every architecture, takes a struct of that size, and needs nothing newer than PTX 7.0.

@@ -86,6 +86,11 @@ impl<A> Kernel<A> {
     }
 }
 
+/// The architectures whose PTX is embedded, the oldest first: 75 is compute capability 7.5. What runs on one runs on all later ones.
+pub fn architectures() -> &'static [i32] {
+    image::ARCHITECTURES
+}
+
 /// Loads the kernel, if that was not done: launches do it too, but who holds a lock when he launches should not wait for a compiler.
 pub fn prepare<A>(runtime: &Runtime, device: i32, kernel: &'static Kernel<A>) -> Result<()> {
     if runtime.name == "sim" { Ok(()) } else { kernel.handle(runtime, device).map(drop) }
@@ -104,6 +109,7 @@ pub unsafe fn launch<A: Copy + Send + Sync + 'static>(
     mut arguments: A,
     accesses: &[Access],
 ) -> Result<()> {
+    runtime.note(kernel.name, stream);
     if runtime.name == "sim" {
         let twin = kernel.twin;
         return sim::launch(stream, move || unsafe { twin(&arguments) }, accesses);

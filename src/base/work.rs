@@ -1,0 +1,148 @@
+//! What streams were given and may not have done yet, for errors of devices, which CUDA tells late: `TCUDA_RECORD_WORK=1`. The seam notes
+//! each piece of work, C functions say whose it is.
+
+use super::{config, log};
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+const VARIABLE: &str = "TCUDA_RECORD_WORK";
+/// More is not kept.
+const MOST: usize = 256;
+
+/// A piece of work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Work {
+    pub number: u64,
+    /// The C function that gave it, and what its thread was annotated with.
+    pub function: &'static str,
+    pub annotation: u32,
+    /// CUDA's function, or the kernel.
+    pub what: &'static str,
+    /// As CUDA sees it.
+    pub stream: usize,
+    /// Of a default stream; -1: the stream says.
+    pub device: i32,
+}
+
+const NOT_KNOWN: u8 = 0;
+const OFF: u8 = 1;
+const ON: u8 = 2;
+static STATE: AtomicU8 = AtomicU8::new(NOT_KNOWN);
+static WORKS: Mutex<Works> = Mutex::new(Works { last: 0, kept: VecDeque::new() });
+
+struct Works {
+    /// The number of the newest piece.
+    last: u64,
+    kept: VecDeque<Work>,
+}
+
+impl Works {
+    fn push(&mut self, work: Work) {
+        self.last += 1;
+        if self.kept.len() == MOST {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Work { number: self.last, ..work });
+    }
+
+    fn done(&mut self, until: u64, is_done: impl Fn(&Work) -> bool) {
+        self.kept.retain(|work| work.number > until || !is_done(work));
+    }
+}
+
+thread_local!(static GIVER: Cell<(&'static str, u32)> = const { Cell::new(("", 0)) });
+
+#[inline(always)]
+pub fn is_on() -> bool {
+    STATE.load(Relaxed) == ON
+}
+
+/// The calling thread is in this C function, and so annotated.
+#[inline(always)]
+pub fn enter(function: &'static str, annotation: impl FnOnce() -> u32) {
+    if STATE.load(Relaxed) != OFF {
+        entered(function, annotation());
+    }
+}
+
+#[cold]
+fn entered(function: &'static str, annotation: u32) {
+    if STATE.load(Relaxed) == NOT_KNOWN {
+        configure();
+    }
+    GIVER.set((function, annotation));
+}
+
+fn configure() {
+    let text = config::get(VARIABLE);
+    let on = text.as_deref() == Some("1");
+    // Before the log is told, whose function may come by here.
+    STATE.store(if on { ON } else { OFF }, Relaxed);
+    if let Some(text) = text.filter(|text| text != "0" && !on) {
+        log::warn(&format!("{VARIABLE} is '{text}'; it can be 0 or 1. It counts as 0."));
+    }
+}
+
+/// A stream is about to be given work. `device`: the current one.
+#[inline(always)]
+pub fn note(what: &'static str, stream: usize, device: impl FnOnce() -> i32) {
+    if is_on() {
+        noted(what, stream, device);
+    }
+}
+
+#[cold]
+fn noted(what: &'static str, stream: usize, device: impl FnOnce() -> i32) {
+    /// Streams that are another one on each device.
+    const LAST_DEFAULT: usize = 2;
+    let device = if stream <= LAST_DEFAULT { device() } else { -1 };
+    let (function, annotation) = GIVER.get();
+    WORKS.lock().push(Work { number: 0, function, annotation, what, stream, device });
+}
+
+/// The number of the newest piece, for `done`.
+#[inline]
+pub fn newest() -> u64 {
+    if is_on() { WORKS.lock().last } else { 0 }
+}
+
+/// All of these up to that number is done.
+#[inline]
+pub fn done(until: u64, is_done: impl Fn(&Work) -> bool) {
+    if is_on() {
+        WORKS.lock().done(until, is_done);
+    }
+}
+
+/// What may not be done, the newest last.
+pub fn open() -> Vec<Work> {
+    WORKS.lock().kept.iter().copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept_until_they_are_done() {
+        let mut works = Works { last: 0, kept: VecDeque::new() };
+        let work =
+            |at: usize| Work { number: 0, function: "tcuda_x", annotation: 7, what: "a kernel", stream: [1, 2, 3][at % 3], device: -1 };
+        (0..MOST + 10).for_each(|at| works.push(work(at)));
+        assert_eq!((works.kept.len(), works.kept[0].number, works.last), (MOST, 11, MOST as u64 + 10));
+        works.done(works.last - 3, |work| work.stream == 1);
+        works.done(works.last, |work| work.stream == 2);
+        assert!(works.kept.iter().all(|work| work.stream == 3 || (work.stream == 1 && work.number > works.last - 3)));
+        assert_eq!(works.kept.iter().filter(|work| work.stream == 1).count(), 1);
+        works.done(u64::MAX, |_| true);
+        assert!(works.kept.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_noted_unasked() {
+        note("a kernel", 1, || panic!("nobody wants to know"));
+        assert!(!is_on() && newest() == 0 && open().is_empty());
+    }
+}
