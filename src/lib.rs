@@ -3,7 +3,7 @@
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
 //! graph
-//! comm      jit       nvtx      random    telemetry                    features
+//! comm      jit       libs      nvtx      random    telemetry          features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -22,6 +22,7 @@ pub mod device;
 pub mod event;
 pub mod graph;
 pub mod jit;
+pub mod libs;
 pub mod memory;
 pub mod nvtx;
 pub mod random;

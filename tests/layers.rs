@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["copy"],
     &["tensor"],
-    &["random", "jit", "comm", "telemetry", "nvtx"],
+    &["random", "jit", "comm", "telemetry", "nvtx", "libs"],
     &["graph"],
     &["capi"],
 ];

@@ -19,6 +19,8 @@ pub const VARIABLES: &[Variable] = &[
         default: "",
         meaning: "the driver's library for monitors (libnvidia-ml) to load instead of any other",
     },
+    Variable { name: "TCUDA_CUBLAS_PATH", default: "", meaning: "the cuBLAS library (libcublas) to load instead of any other" },
+    Variable { name: "TCUDA_CUFFT_PATH", default: "", meaning: "the cuFFT library (libcufft) to load instead of any other" },
     Variable {
         name: "TCUDA_CXX",
         default: "",
@@ -68,6 +70,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "NVTX_INJECTION64_PATH",
         default: "",
         meaning: "NVTX's own: the library of a tool that takes marks and ranges; the tool sets it",
+    },
+    Variable {
+        name: "CUBLAS_WORKSPACE_CONFIG",
+        default: "",
+        meaning: "cuBLAS's own: the workspace of each handle, as :KiB:count:KiB:count; else as torch has it",
     },
     Variable { name: "CUDA_VISIBLE_DEVICES", default: "", meaning: "CUDA's own; the simulated device honours it too" },
     Variable { name: "CUDA_LAUNCH_BLOCKING", default: "0", meaning: "CUDA's own; the simulated device honours it too" },

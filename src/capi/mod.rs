@@ -1,6 +1,6 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
-//! Uses:   every room: comm, graph, jit, nvtx, random, telemetry, tensor, copy, memory, event, stream, device, runtime, base.
+//! Uses:   every room: comm, graph, jit, libs, nvtx, random, telemetry, tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -60,5 +60,7 @@ pub mod comm;
 pub mod telemetry;
 
 pub mod nvtx;
+
+pub mod libs;
 
 pub mod sim;

@@ -10,6 +10,7 @@ pub mod compile;
 pub mod cuda;
 pub mod host;
 pub mod kernels;
+pub mod libraries;
 pub mod monitor;
 pub mod nvtx;
 pub mod select;

@@ -49,6 +49,9 @@ pub enum Capability {
     KernelCompiler,
     /// Somebody who tells how a device is doing: NVML, or the simulated machine.
     Telemetry,
+    /// CUDA's libraries that compute.
+    Cublas,
+    Cufft,
 }
 
 impl Capability {
@@ -62,6 +65,8 @@ impl Capability {
             Capability::Compiler => "run-time-compiler",
             Capability::KernelCompiler => "compiler-of-kernels",
             Capability::Telemetry => "telemetry",
+            Capability::Cublas => "cublas",
+            Capability::Cufft => "cufft",
         }
     }
 
@@ -84,6 +89,8 @@ impl Capability {
             Capability::Telemetry => {
                 tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::monitor::Monitor::of(runtime, 0).is_ok())
             }
+            Capability::Cublas => tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::libraries::blas(runtime).is_ok()),
+            Capability::Cufft => tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::libraries::fft(runtime).is_ok()),
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }

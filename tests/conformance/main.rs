@@ -23,6 +23,7 @@ mod init;
 mod jit;
 mod jit_kit;
 mod kit;
+mod libs;
 mod machines;
 mod memory;
 mod nvtx;
@@ -75,6 +76,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("philox", philox::TESTS),
     ("telemetry", telemetry::TESTS),
     ("nvtx", nvtx::TESTS),
+    ("libs", libs::TESTS),
     ("fault", fault::TESTS),
 ];
 

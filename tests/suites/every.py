@@ -48,6 +48,8 @@ NEVER_SUCCEED = {
     "tcuda_graph_capture_begin": "the graph was captured",
     "tcuda_graph_capture_end": "likewise",
     "tcuda_pluggable_allocator_load": "one text is no library and its functions",
+    **dict.fromkeys(["tcuda_current_blas_handle", "tcuda_blas_handle", "tcuda_blas_library", "tcuda_cufft_plan_cache_get",
+                     "tcuda_cufft_plan_cache_put", "tcuda_cufft_library"], "the simulated device runs no library for GPUs"),
     "tcuda_random_permutation": "the tensors have two dimensions",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
     **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",

@@ -13,6 +13,10 @@ pub const RUNTIMES: [(i32, &str); 3] = [(13, "libcudart.so.13"), (12, "libcudart
 /// The run-time compilers, newest first, likewise. That of CUDA 11.2 and later is called 11.2.
 pub const COMPILERS: [(i32, &str); 3] = [(13, "libnvrtc.so.13"), (12, "libnvrtc.so.12"), (11, "libnvrtc.so.11.2")];
 
+/// cuBLAS, and cuFFT, which counts otherwise, by CUDA's major version.
+pub const BLAS_LIBRARIES: [(i32, &str); 3] = [(13, "libcublas.so.13"), (12, "libcublas.so.12"), (11, "libcublas.so.11")];
+pub const FFT_LIBRARIES: [(i32, &str); 3] = [(13, "libcufft.so.12"), (12, "libcufft.so.11"), (11, "libcufft.so.10")];
+
 /// The driver. A symbol of it never changes its meaning: a new signature gets a new name.
 pub const DRIVER: &str = "libcuda.so.1";
 

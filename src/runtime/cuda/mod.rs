@@ -1,11 +1,14 @@
 //! # runtime/cuda
-//! Owns:   the real libraries: which libcudart, libcuda, libnvrtc and libnvidia-ml are used, the table filled from them, what differs between their versions.
+//! Owns:   the real libraries: which libcudart, libcuda, libnvrtc, libnvidia-ml, libcublas and libcufft are used, the table filled from them, what differs between their versions.
 //! Uses:   runtime::table and runtime::api, base.
 //! Never:  closes a library that is in use; falls back to the simulated device.
 //! Locks:  none; runtime::select lets one thread in.
 //! Tests:  tests/fake_cuda.rs, in the files; `cargo check --features signatures` compares the table with CUDA's prototypes.
 
 mod adapt;
+mod component;
+pub mod cublas;
+pub mod cufft;
 pub mod library;
 pub mod nvml;
 pub mod nvrtc;

@@ -1,6 +1,6 @@
 //! Where a library of CUDA is looked for, in order. Nothing is loaded here.
 
-use super::adapt::{COMPILERS, RUNTIMES};
+use super::adapt::{BLAS_LIBRARIES, COMPILERS, FFT_LIBRARIES, RUNTIMES};
 use crate::base::config;
 use std::cmp::Reverse;
 use std::env;
@@ -18,6 +18,9 @@ pub struct Wanted {
 
 pub const RUNTIME: Wanted = Wanted { variable: "TCUDA_CUDART_PATH", names: &RUNTIMES, wheels: ["cu13/lib", "cuda_runtime/lib"] };
 pub const COMPILER: Wanted = Wanted { variable: "TCUDA_NVRTC_PATH", names: &COMPILERS, wheels: ["cu13/lib", "cuda_nvrtc/lib"] };
+
+pub static BLAS: Wanted = Wanted { variable: "TCUDA_CUBLAS_PATH", names: &BLAS_LIBRARIES, wheels: ["cu13/lib", "cublas/lib"] };
+pub static FFT: Wanted = Wanted { variable: "TCUDA_CUFFT_PATH", names: &FFT_LIBRARIES, wheels: ["cu13/lib", "cufft/lib"] };
 
 /// One place, with the libraries to try there.
 pub struct Place {
