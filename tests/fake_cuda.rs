@@ -5,10 +5,11 @@ mod fake;
 
 use fake::*;
 use std::ffi::{CString, c_void};
+use std::os::fd::AsFd;
 use std::path::Path;
 use tcuda::base::{Error, Status};
 use tcuda::runtime::api::{CaptureStatus, MemPoolAttribute, Place};
-use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation, Table};
+use tcuda::runtime::table::{IpcHandle, MemAccess, MemAllocationProp, MemLocation, Table};
 use tcuda::runtime::{self, Runtime, cuda};
 use tcuda::stream::Stream;
 use tcuda::{device, random};
@@ -134,12 +135,19 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!(r.event_elapsed_time(EVENT, OTHER).unwrap(), 1.5);
     r.event_destroy(EVENT).unwrap();
 
+    let (block, event) = (r.ipc_mem_handle(TO).unwrap(), r.ipc_event_handle(EVENT).unwrap());
+    assert_eq!((block, event), (IpcHandle([7; 64]), IpcHandle([8; 64])));
+    assert_eq!((r.ipc_open_mem_handle(block).unwrap(), r.ipc_open_event_handle(event).unwrap()), (OTHER, EVENT));
+    r.ipc_close_mem_handle(OTHER).unwrap();
+
     assert_eq!(r.granularity(&properties()).unwrap(), SIZE);
     assert_eq!(r.address_reserve(SIZE, 0x200000).unwrap(), TO);
     assert_eq!(r.mem_create(SIZE, &properties()).unwrap(), HANDLE);
     r.mem_map(TO, SIZE, HANDLE).unwrap();
     r.mem_set_access(TO, SIZE, &[access(0, 3), access(1, 1)]).unwrap();
     r.mem_unmap(TO, SIZE).unwrap();
+    let file = r.mem_export(HANDLE).unwrap();
+    assert_eq!(r.mem_import(file.as_fd()).unwrap(), HANDLE);
     r.mem_release(HANDLE).unwrap();
     r.address_free(TO, SIZE).unwrap();
     assert_eq!(r.address_range(FROM).unwrap(), (TO, SIZE));
@@ -450,13 +458,16 @@ fn a_driver_without_virtual_memory() {
     case(
         "a_driver_without_virtual_memory",
         |m| {
-            let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=13000"], &["cuMemCreate", "cuModuleLoadData"]);
+            let old =
+                build("cuda.c", "libcuda.so.1", &["-DVERSION=13000"], &["cuMemCreate", "cuModuleLoadData", "cuMemExportToShareableHandle"]);
             m.with("loader/libcuda.so.1", &old).with("loader/libcudart.so.13", &runtime_library(13000))
         },
         || {
             let r = opened();
             assert!(!r.has_virtual_memory() && r.table.cuMemMap.is_some());
-            for error in [r.mem_create(SIZE, &properties()).unwrap_err(), r.module_load(b"ptx\0").unwrap_err()] {
+            for error in
+                [r.mem_create(SIZE, &properties()).unwrap_err(), r.module_load(b"ptx\0").unwrap_err(), r.mem_export(HANDLE).unwrap_err()]
+            {
                 assert_eq!(error.status, Status::TCUDA_ERROR_NOT_SUPPORTED, "{error}");
                 assert_says(&error.message, &["is not available", "libcudart.so.13"]);
             }

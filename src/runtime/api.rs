@@ -661,6 +661,7 @@ impl Runtime {
 }
 
 mod graph;
+mod share;
 pub use graph::CaptureStatus;
 
 /// The status of a native code, and what a person can do about it.

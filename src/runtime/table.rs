@@ -57,6 +57,11 @@ pub struct MemAccess {
     pub flags: i32,
 }
 
+/// cudaIpcMemHandle_t and cudaIpcEventHandle_t: 64 bytes that mean something to the driver of another process.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IpcHandle(pub [u8; 64]);
+
 /// Bytes given to `cudaGetDeviceProperties` and `cudaPointerGetAttributes`; the largest known struct has 1,032.
 pub const OVERSIZED: usize = 4096;
 
@@ -118,6 +123,11 @@ macro_rules! slots {
                 cudaGraphLaunch(exec: RawGraphExec, stream: RawStream);
                 cudaGraphDestroy(graph: RawGraph);
                 cudaGraphExecDestroy(exec: RawGraphExec);
+                cudaIpcGetMemHandle(handle: *mut IpcHandle, address: Address);
+                cudaIpcOpenMemHandle(address: *mut Address, handle: IpcHandle, flags: u32);
+                cudaIpcCloseMemHandle(address: Address);
+                cudaIpcGetEventHandle(handle: *mut IpcHandle, event: RawEvent);
+                cudaIpcOpenEventHandle(event: *mut RawEvent, handle: IpcHandle);
             }
             optional {
                 cudaStreamGetId(stream: RawStream, id: *mut u64);
@@ -147,6 +157,9 @@ macro_rules! slots {
                 cuMemMap(address: Address, size: usize, offset: usize, handle: MemHandle, flags: u64);
                 cuMemUnmap(address: Address, size: usize);
                 cuMemSetAccess(address: Address, size: usize, access: *const MemAccess, count: usize);
+                // Type 1 is a file descriptor: written to an int, given as a pointer's value.
+                cuMemExportToShareableHandle(shareable: *mut c_void, handle: MemHandle, kind: i32, flags: u64);
+                cuMemImportFromShareableHandle(handle: *mut MemHandle, shareable: usize, kind: i32);
                 cuMemGetAddressRange_v2(base: *mut Address, size: *mut usize, address: Address);
                 cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32);
                 cuDevicePrimaryCtxRetain(context: *mut usize, device: i32);
@@ -284,6 +297,7 @@ mod tests {
     fn layouts_are_cudas() {
         assert_eq!(size_of::<MemAllocationProp>(), 32);
         assert_eq!(size_of::<MemAccess>(), 12);
+        assert_eq!((size_of::<IpcHandle>(), align_of::<IpcHandle>()), (64, 1));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 /* A fake libcuda.so.1: -DVERSION=12040. Contexts are real in one respect: a thread has none until fake_bind gives it one. */
 #define FAKE_CALLS fake_driver_calls
 #include "fake.h"
+#include <fcntl.h>
 #include <stdlib.h>
 
 typedef struct {
@@ -56,6 +57,12 @@ int cuMemUnmap(void *address, size_t size) { CHECK(address == TO && size == SIZE
 int cuMemSetAccess(void *address, size_t size, const access_t *access, size_t count) {
     CHECK(address == TO && size == SIZE && count == 2 && access[0].location_type == 1 && access[0].location_id == 0 &&
           access[0].flags == 3 && access[1].location_id == 1 && access[1].flags == 1);
+}
+int cuMemExportToShareableHandle(void *shareable, unsigned long long handle, int type, unsigned long long flags) {
+    GIVE(handle == 0x123456789abcdefULL && type == 1 && flags == 0, *(int *)shareable = open("/dev/null", O_RDWR));
+}
+int cuMemImportFromShareableHandle(unsigned long long *handle, void *shareable, int type) {
+    GIVE(fcntl((int)(intptr_t)shareable, F_GETFD) >= 0 && type == 1, *handle = 0x123456789abcdefULL);
 }
 int cuMemGetAddressRange_v2(void **base, size_t *size, void *address) {
     NEEDS_CONTEXT;

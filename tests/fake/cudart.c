@@ -11,6 +11,16 @@
 
 static __thread int device, last_error;
 
+typedef struct {
+    char bytes[64];
+} ipc_t;
+
+static int is_handle(const ipc_t *handle, int byte) {
+    for (int i = 0; i < 64; i++)
+        if (handle->bytes[i] != byte) return 0;
+    return 1;
+}
+
 static void *driver(const char *name) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     return library ? dlsym(library, name) : 0;
@@ -211,6 +221,11 @@ int cudaMemPoolSetAccess(void *pool, const access_t *access, size_t count) {
           access[1].location_id == 1 && access[1].flags == 1);
 }
 int cudaMemPoolTrimTo(void *pool, size_t keep) { CHECK(pool == OTHER && keep == SIZE); }
+int cudaIpcGetMemHandle(ipc_t *handle, void *address) { GIVE(address == TO, memset(handle, 7, 64)); }
+int cudaIpcOpenMemHandle(void **address, ipc_t handle, unsigned flags) { GIVE(is_handle(&handle, 7) && flags == 1, *address = OTHER); }
+int cudaIpcCloseMemHandle(void *address) { CHECK(address == OTHER); }
+int cudaIpcGetEventHandle(ipc_t *handle, event_t event) { GIVE(event == EVENT, memset(handle, 8, 64)); }
+int cudaIpcOpenEventHandle(event_t *event, ipc_t handle) { GIVE(is_handle(&handle, 8), *event = EVENT); }
 int cudaStreamBeginCapture(stream_t stream, int mode) { CHECK(stream == STREAM && mode == 2); }
 int cudaStreamEndCapture(stream_t stream, void **graph) { GIVE(stream == STREAM, *graph = OTHER); }
 int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) { GIVE(graph == OTHER && !nodes, *count = SIZE); }

@@ -7,7 +7,7 @@
 //! The crate is of CUDA 10.2 and of the runtime alone: the optional slots (stream-ordered memory is of 11.2) are younger, the others the
 //! driver's. Theirs are the prototypes in tests/fake, which `tests/fake_cuda.rs` holds against the table value by value.
 
-use crate::runtime::table::{HostFn, slots};
+use crate::runtime::table::{HostFn, IpcHandle, slots};
 use cuda_runtime_sys as s;
 use std::ffi::{c_char, c_void};
 
@@ -40,6 +40,8 @@ impl PassesFor<s::cudaGraph_t> for RawGraph {}
 impl PassesFor<s::cudaGraphExec_t> for RawGraphExec {}
 impl PassesFor<s::cudaGraphNode_t> for RawGraphNode {}
 impl PassesFor<s::cudaHostFn_t> for HostFn {}
+impl PassesFor<s::cudaIpcMemHandle_t> for IpcHandle {}
+impl PassesFor<s::cudaIpcEventHandle_t> for IpcHandle {}
 impl<A: PassesFor<B>, B> PassesFor<*mut B> for *mut A {}
 // Enums are i32 in the table.
 impl PassesFor<s::cudaDeviceAttr> for i32 {}

@@ -50,12 +50,15 @@ pub struct Capture {
 /// Calls that wait for the device, ask how far it is, or make it wait: CUDA forbids them while captures are under way.
 fn is_unsafe(slot: Slot) -> bool {
     use Slot::*;
-    const UNSAFE: [Slot; 26] = [
+    const UNSAFE: [Slot; 29] = [
         cudaDeviceSynchronize,
         cudaDeviceEnablePeerAccess,
         cudaDeviceDisablePeerAccess,
         cudaMalloc,
         cudaFree,
+        cudaIpcGetMemHandle,
+        cudaIpcOpenMemHandle,
+        cudaIpcCloseMemHandle,
         cudaHostAlloc,
         cudaFreeHost,
         cudaHostRegister,

@@ -12,7 +12,9 @@ use super::{Sim, VERSION, errors, global, thread};
 use std::ffi::{c_char, c_void};
 
 mod graph;
+mod share;
 pub use graph::*;
+pub use share::*;
 
 /// One call of a slot: counted, refused where it must be, with CUDA's last error kept.
 fn call(slot: Slot, body: impl FnOnce(&'static Sim) -> Result<(), Code>) -> Code {

@@ -2,7 +2,9 @@
 
 use super::super::table::{Code, RawEvent, RawStream, code};
 use super::Sim;
+use super::beacon::{self, Beacon};
 use super::stream::{self, Point, State, Work};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub struct Event {
@@ -15,6 +17,25 @@ pub struct Event {
     /// It was recorded last in a capture: its number, and the nodes before.
     captured: Option<(u64, Vec<usize>)>,
     pub at: Option<Instant>,
+    /// Where other processes see it, and which of its records is this process's last.
+    pub beacon: Option<Arc<Beacon>>,
+    count: u64,
+}
+
+/// A record of another process, and its number.
+type Elsewhere = (Arc<Beacon>, u64);
+
+impl Event {
+    pub fn new(device: usize, flags: u32, beacon: Option<Arc<Beacon>>) -> Event {
+        Event { device, flags, version: 0, point: None, captured: None, at: None, beacon, count: 0 }
+    }
+
+    /// The last record, if it is another process's and not reached yet.
+    fn elsewhere(&self) -> Option<Elsewhere> {
+        let beacon = self.beacon.as_ref()?;
+        let count = beacon.count();
+        (count != self.count && !beacon.has_reached(count)).then(|| (beacon.clone(), count))
+    }
 }
 
 const DISABLE_TIMING: u32 = 2;
@@ -29,10 +50,23 @@ impl Sim {
         if flags & !KNOWN != 0 || (flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0) {
             return Err(code::INVALID_VALUE);
         }
+        let beacon = if flags & INTERPROCESS != 0 { Some(Arc::new(Beacon::new().ok_or(code::OUT_OF_MEMORY)?)) } else { None };
+        Ok(self.add_event(Event::new(device, flags, beacon)))
+    }
+
+    pub(super) fn add_event(&'static self, event: Event) -> RawEvent {
         let mut line = self.scheduler.line();
         let id = line.state.next_id();
-        line.state.events.insert(id, Event { device, flags, version: 0, point: None, captured: None, at: None });
-        Ok(stream::event_handle(id))
+        line.state.events.insert(id, event);
+        stream::event_handle(id)
+    }
+
+    /// Where other processes see the event; an error if it is not for them.
+    pub(super) fn beacon_of(&'static self, event: RawEvent) -> Result<Arc<Beacon>, Code> {
+        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
+        let line = self.scheduler.line();
+        let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
+        mark.beacon.clone().ok_or(code::INVALID_VALUE)
     }
 
     /// Work that it stands in goes on.
@@ -56,8 +90,10 @@ impl Sim {
             return Ok(());
         }
         let version = mark.version;
+        let beacon = mark.beacon.clone().map(|beacon| (beacon.record(), beacon));
+        mark.count = beacon.as_ref().map_or(0, |(count, _)| *count);
         let now = Instant::now();
-        let point = line.state.push(stream, Work::Record { event: id, version }, Vec::new(), now).ok_or(code::INVALID_HANDLE)?;
+        let point = line.state.push(stream, Work::Record { event: id, version, beacon }, Vec::new(), now).ok_or(code::INVALID_HANDLE)?;
         if let Some(mark) = line.state.events.get_mut(&id) {
             mark.point = Some(point);
         }
@@ -73,8 +109,14 @@ impl Sim {
         }
         let mut line = self.scheduler.line();
         let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
-        let (device, point, captured) = (mark.device, mark.point, mark.captured.clone());
+        let (device, point, captured, elsewhere) = (mark.device, mark.point, mark.captured.clone(), mark.elsewhere());
         self.devices[device].check()?;
+        if let Some((beacon, count)) = elsewhere {
+            line.state.refuse_isolated(stream)?;
+            line.state.push(stream, Work::Await { beacon, count }, Vec::new(), Instant::now()).ok_or(code::INVALID_HANDLE)?;
+            self.went_on(&mut line);
+            return Ok(());
+        }
         if let Some(captured) = captured {
             return line.state.join(stream, captured);
         }
@@ -89,8 +131,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Its device, and where it is still to come; None: complete.
-    fn pending(&'static self, event: RawEvent) -> Result<(usize, Option<Point>), Code> {
+    /// Its device, and where it is still to come; None: complete, unless another process recorded it last.
+    fn pending(&'static self, event: RawEvent) -> Result<(usize, Option<Point>, Option<Elsewhere>), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
         let mut line = self.scheduler.line();
         let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
@@ -98,20 +140,26 @@ impl Sim {
         if let Some((capture, _)) = mark.captured {
             return Err(line.state.refuse_captured_event(capture));
         }
-        Ok((mark.device, mark.point.filter(|point| !line.state.has_reached(*point))))
+        Ok((mark.device, mark.point.filter(|point| !line.state.has_reached(*point)), mark.elsewhere()))
     }
 
     pub fn query_event(&'static self, event: RawEvent) -> Result<(), Code> {
         match self.pending(event)? {
-            (_, None) => Ok(()),
-            (_, Some(_)) => Err(code::NOT_READY),
+            (_, None, None) => Ok(()),
+            _ => Err(code::NOT_READY),
         }
     }
 
     pub fn synchronize_event(&'static self, event: RawEvent) -> Result<(), Code> {
-        let (device, point) = self.pending(event)?;
-        if let Some(point) = point {
-            self.wait_for(&[point]);
+        let (device, point, elsewhere) = self.pending(event)?;
+        match (elsewhere, point) {
+            (Some((beacon, count)), _) => {
+                while !beacon.has_reached(count) && self.devices[device].check().is_ok() {
+                    std::thread::sleep(beacon::POLL);
+                }
+            }
+            (None, Some(point)) => self.wait_for(&[point]),
+            (None, None) => {}
         }
         self.memory.trim_to_threshold(device);
         self.devices[device].check()

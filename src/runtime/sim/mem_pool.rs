@@ -111,7 +111,7 @@ impl Memory {
                 (taken?, (0, 0))
             }
         };
-        let fresh = || Block { device, size, room, now: 0, pending: 0, freed: false, ordered: true };
+        let fresh = || Block { device, size, room, now: 0, pending: 0, freed: false, ordered: true, imported: false };
         let block = books.blocks.entry(address).or_insert_with(fresh);
         (block.size, block.freed) = (size, false);
         block.pending += 1;

@@ -3,7 +3,7 @@
 use super::super::table::{Address, Code, MemHandle, code};
 use super::host::HostBlock;
 use super::mem_pool::MemPool;
-use super::os::{self, PAGE};
+use super::os::{self, PAGE, Pages};
 use super::peer::Peers;
 use super::small::{self, Small};
 use super::vmm::{Handle, Mapping, Space};
@@ -23,6 +23,8 @@ pub(super) struct Books {
     pub host: BTreeMap<Address, HostBlock>,
     pub mappings: BTreeMap<Address, Mapping>,
     pub handles: HashMap<MemHandle, Handle>,
+    /// Pages of blocks that another process may have opened, by their start.
+    pub shared: HashMap<Address, Pages>,
     pub next_handle: MemHandle,
     pub pools: Vec<Pool>,
     /// Ranges that work touches at this moment, each with the number of its holder.
@@ -59,6 +61,8 @@ pub(super) struct Block {
     pub freed: bool,
     /// It belongs to the device's pool of stream-ordered memory.
     pub ordered: bool,
+    /// It is another process's, opened here.
+    pub imported: bool,
 }
 
 impl Block {
@@ -160,6 +164,7 @@ impl Memory {
             host: BTreeMap::new(),
             mappings: BTreeMap::new(),
             handles: HashMap::new(),
+            shared: HashMap::new(),
             next_handle: 1,
             pools: (0..devices).map(|_| pool()).collect(),
             held: Vec::new(),
@@ -196,13 +201,13 @@ impl Memory {
         let mut books = self.books();
         let room = books.room(device, size)?;
         let address = books.take(device, room, false)?;
-        books.blocks.insert(address, Block { device, size, room, now: size, pending: 0, freed: false, ordered: false });
+        books.blocks.insert(address, Block { device, size, room, now: size, pending: 0, freed: false, ordered: false, imported: false });
         Ok(address)
     }
 
     /// The device of a block that starts there and was not freed.
     pub fn block_device(&self, address: Address) -> Option<usize> {
-        self.books().blocks.get(&address).filter(|block| !block.freed).map(|block| block.device)
+        self.books().blocks.get(&address).filter(|block| !block.freed && !block.imported).map(|block| block.device)
     }
 
     pub fn free(&self, address: Address) -> Result<(), Code> {
@@ -400,6 +405,7 @@ impl Books {
 
     fn give_pages(&mut self, device: usize, address: Address, size: usize) {
         os::decommit(address, size);
+        self.shared.remove(&address);
         let pool = &mut self.pools[device];
         pool.refund(size);
         if let Some(window) = pool.windows.iter_mut().find(|window| (window.start..window.end).contains(&address)) {
@@ -419,6 +425,18 @@ impl Books {
 
     pub fn remove_reservation(&mut self, address: Address) {
         self.regions.remove(&address);
+    }
+
+    /// Memory of another process that was opened here is one block in a window of its own.
+    pub fn add_imported(&mut self, device: usize, address: Address, size: usize) {
+        self.regions.insert(address, Region { end: address + size, kind: RegionKind::Window(device) });
+        let block = Block { device, size, room: size, now: size, pending: 0, freed: false, ordered: false, imported: true };
+        self.blocks.insert(address, block);
+    }
+
+    pub fn remove_imported(&mut self, address: Address) {
+        self.regions.remove(&address);
+        self.blocks.remove(&address);
     }
 
     /// Whether a host range keeps clear of everything that belongs to devices.

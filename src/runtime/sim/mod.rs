@@ -11,14 +11,16 @@
 //! capture  graph                              thread      what each thread has
 //! stream      queues of work
 //! memory vmm host small peer mem_pool         device      what it looks like
+//! share  beacon                               memory and events of several processes
 //! os          pages                           shuffle     the seeded order
 //! monitor     load and temperature            live        what there is
 //! compiler    of run-time sources, by the host's C++ compiler
 //! ```
 //!
 //! Without a seed an idle stream does its work at once on the calling thread, except host functions. Work that has to wait, and all work
-//! under a seed, is done by threads; so are launches of graphs. IPC has its place in `vmm` (physical memory is a file).
+//! under a seed, is done by threads; so are launches of graphs.
 
+mod beacon;
 mod capture;
 pub mod compiler;
 mod copy;
@@ -37,6 +39,7 @@ mod options;
 mod os;
 mod peer;
 mod scheduler;
+mod share;
 mod shuffle;
 mod small;
 mod stream;

@@ -2,6 +2,10 @@
 
 use super::super::table::Address;
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// The granularity of device memory, as on the devices of today.
 pub const PAGE: usize = 2 << 20;
@@ -86,14 +90,38 @@ pub fn is_mapped(address: Address, size: usize) -> bool {
 
 /// Memory that can be mapped at several addresses: a file that lives in memory only, committed where touched.
 pub struct Pages {
-    file: i32,
+    file: File,
     size: usize,
+}
+
+/// A process, its file, and what tells the file from a later one.
+pub type FileName = (i32, i32, u64);
+
+/// A file that a process has open, opened once more.
+fn open(process: i32, file: i32) -> Option<File> {
+    File::options().read(true).write(true).open(format!("/proc/{process}/fd/{file}")).ok()
+}
+
+/// Another process, to learn of its end.
+pub struct Process(File);
+
+impl Process {
+    /// None: it has ended.
+    pub fn new(id: i32) -> Option<Process> {
+        let file = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) } as i32;
+        (file >= 0).then(|| Process(unsafe { File::from_raw_fd(file) }))
+    }
+
+    pub fn has_ended(&self) -> bool {
+        let mut watched = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        unsafe { libc::poll(&mut watched, 1, 0) == 1 }
+    }
 }
 
 impl Pages {
     pub fn new() -> Option<Pages> {
         let file = unsafe { libc::memfd_create(c"tcuda-sim".as_ptr(), libc::MFD_CLOEXEC) };
-        (file >= 0).then_some(Pages { file, size: 0 })
+        (file >= 0).then(|| Pages { file: unsafe { File::from_raw_fd(file) }, size: 0 })
     }
 
     /// Makes the file at least so long.
@@ -101,7 +129,7 @@ impl Pages {
         const STEP: usize = 1 << 30;
         if size > self.size {
             let longer = size.next_multiple_of(STEP);
-            if unsafe { libc::ftruncate(self.file, longer as libc::off_t) } != 0 {
+            if self.file.set_len(longer as u64).is_err() {
                 return false;
             }
             self.size = longer;
@@ -111,19 +139,59 @@ impl Pages {
 
     /// Over reserved addresses, without access.
     pub fn map(&self, address: Address, size: usize, offset: usize) -> bool {
-        map(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, self.file, offset).is_some()
+        map(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, self.file.as_raw_fd(), offset).is_some()
+    }
+
+    /// Over reserved addresses or memory, to read and write.
+    pub fn put_over(&self, address: Address, size: usize) -> bool {
+        map(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, self.file.as_raw_fd(), 0).is_some()
+    }
+
+    /// Writes what is at an address to the file's start. What is zero is left out, and takes no memory.
+    pub fn fill(&mut self, address: Address, size: usize) -> bool {
+        const STEP: usize = 64 << 10;
+        self.reach(size)
+            && (0..size).step_by(STEP).all(|at| {
+                let bytes = unsafe { std::slice::from_raw_parts((address + at) as *const u8, STEP.min(size - at)) };
+                bytes.iter().all(|byte| *byte == 0) || self.file.write_all_at(bytes, at as u64).is_ok()
+            })
+    }
+
+    /// The same memory for another process, and a number with it: the position of the file, which is opened anew.
+    pub fn ticket(&self, number: u64) -> Option<OwnedFd> {
+        let mut file = open(std::process::id() as i32, self.file.as_raw_fd())?;
+        file.seek(SeekFrom::Start(number)).ok()?;
+        Some(file.into())
+    }
+
+    /// What a ticket stands for, and its number. None: it is none.
+    pub fn from_ticket(ticket: BorrowedFd<'_>) -> Option<(Pages, u64)> {
+        let mut file = File::from(ticket.try_clone_to_owned().ok()?);
+        let number = file.stream_position().ok()?;
+        let size = file.metadata().ok()?.len() as usize;
+        Some((Pages { file, size }, number))
+    }
+
+    /// For `of_process`.
+    pub fn name(&self) -> Option<FileName> {
+        Some((std::process::id() as i32, self.file.as_raw_fd(), self.file.metadata().ok()?.ino()))
+    }
+
+    /// None: the process has ended, or gave the memory back.
+    pub fn of_process((process, file, inode): FileName) -> Option<Pages> {
+        let file = open(process, file)?;
+        let found = file.metadata().ok()?;
+        (found.ino() == inode).then_some(Pages { file, size: found.len() as usize })
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// Gives the memory back; it reads as zero from now on.
     pub fn discard(&self, offset: usize, size: usize) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        unsafe { libc::fallocate(self.file, mode, offset as libc::off_t, size as libc::off_t) };
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        unsafe { libc::close(self.file) };
+        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset as libc::off_t, size as libc::off_t) };
     }
 }
 

@@ -194,7 +194,7 @@ impl Sim {
             _ if job.void => {}
             Work::Task(task) => self.attempt(job.device, || task(self)),
             Work::Host { function, data } => thread::in_host_function(|| unsafe { function(data as *mut _) }),
-            Work::Nothing | Work::Record { .. } | Work::Delay(_) => {}
+            Work::Nothing | Work::Record { .. } | Work::Await { .. } | Work::Delay(_) => {}
         }
     }
 

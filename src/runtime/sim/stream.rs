@@ -2,6 +2,7 @@
 
 use super::super::table::{Code, HostFn, RawEvent, RawStream};
 use super::Sim;
+use super::beacon::{self, Beacon};
 use super::capture::{Capture, Node};
 use super::event::Event;
 use super::graph::Exec;
@@ -20,6 +21,12 @@ pub enum Work {
     Record {
         event: u64,
         version: u64,
+        beacon: Option<(u64, Arc<Beacon>)>,
+    },
+    /// Until another process's stream has come to a record.
+    Await {
+        beacon: Arc<Beacon>,
+        count: u64,
     },
     Delay(Duration),
     Host {
@@ -312,11 +319,26 @@ impl State {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         match stream.queue.front().map(|item| &item.work) {
             Some(Work::Nothing) => true,
-            Some(Work::Record { event, version }) => {
+            Some(Work::Record { event, version, beacon }) => {
+                if let Some((count, beacon)) = beacon {
+                    beacon.reach(*count);
+                }
                 if let Some(event) = self.events.get_mut(event).filter(|event| event.version == *version) {
                     event.at = Some(now);
                 }
                 true
+            }
+            Some(Work::Await { beacon, count }) => {
+                let over = beacon.has_reached(*count) || self.lost[stream.device];
+                if over {
+                    stream.until = None;
+                } else if stream.until.is_none_or(|until| until <= now) {
+                    // Looked at again by whoever looks after delays.
+                    let again = now + beacon::POLL;
+                    stream.until = Some(again);
+                    self.delays.push(Reverse((again, id)));
+                }
+                over
             }
             Some(Work::Delay(duration)) => {
                 let until = *stream.until.get_or_insert_with(|| {

@@ -8,21 +8,39 @@ use super::memory::{Books, Found, Memory, Place, Span};
 use super::os::{self, PAGE, Pages, Protection};
 use std::collections::BTreeMap;
 
+/// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+pub const FILE: i32 = 1;
+
 /// A device's physical memory for handles.
 #[derive(Default)]
 pub struct Space {
-    pages: Option<Pages>,
+    pub pages: Option<Pages>,
     end: usize,
     holes: BTreeMap<usize, usize>,
 }
 
 pub struct Handle {
-    device: usize,
-    size: usize,
-    offset: usize,
+    pub device: usize,
+    pub size: usize,
+    pub offset: usize,
     mappings: usize,
     /// The memory goes with the last mapping.
     released: bool,
+    /// It may be given to another process.
+    pub exportable: bool,
+    /// Where it lies, if it came from another process.
+    pub foreign: Option<Pages>,
+}
+
+impl Handle {
+    pub fn is_released(&self) -> bool {
+        self.released
+    }
+
+    /// Of another process, which is charged for it.
+    pub fn imported(device: usize, size: usize, offset: usize, pages: Pages) -> Handle {
+        Handle { device, size, offset, mappings: 0, released: false, exportable: true, foreign: Some(pages) }
+    }
 }
 
 pub struct Mapping {
@@ -88,7 +106,6 @@ impl Memory {
     fn device_of(&self, properties: &MemAllocationProp, devices: usize) -> Result<usize, Code> {
         const PINNED: i32 = 1;
         const ON_DEVICE: i32 = 1;
-        const FILE: i32 = 1;
         if properties.kind != PINNED || properties.location.kind != ON_DEVICE {
             return Err(code::INVALID_VALUE);
         }
@@ -145,7 +162,8 @@ impl Memory {
         };
         let handle = books.next_handle;
         books.next_handle += 1;
-        books.handles.insert(handle, Handle { device, size, offset, mappings: 0, released: false });
+        let exportable = properties.handle_types & FILE != 0;
+        books.handles.insert(handle, Handle { device, size, offset, mappings: 0, released: false, exportable, foreign: None });
         Ok(handle)
     }
 
@@ -171,7 +189,8 @@ impl Memory {
             return Err(code::INVALID_VALUE);
         }
         let (device, place) = (known.device, known.offset);
-        let mapped = books.pools[device].space.pages.as_ref().is_some_and(|pages| pages.map(address, size, place));
+        let pages = known.foreign.as_ref().or(books.pools[device].space.pages.as_ref());
+        let mapped = pages.is_some_and(|pages| pages.map(address, size, place));
         if !mapped {
             return Err(code::OUT_OF_MEMORY);
         }
@@ -277,6 +296,7 @@ impl Books {
     fn end_if_unused(&mut self, handle: MemHandle) {
         if self.handles.get(&handle).is_some_and(|known| known.released && known.mappings == 0)
             && let Some(known) = self.handles.remove(&handle)
+            && known.foreign.is_none()
         {
             let pool = &mut self.pools[known.device];
             pool.refund(known.size);
