@@ -28,7 +28,9 @@ mod summary;
 mod sync;
 mod totals;
 
+pub use cache::access_list;
 pub use cache::front::{free as free_at_hand, malloc as allocate_at_hand};
+pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
 
 use crate::base::{Error, Result, Status, config, process};
 use crate::device;
@@ -299,20 +301,20 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
 #[cold]
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     let Some(_freeing) = poison::begin_free(address) else { return Err(not_a_block(address)) };
-    let (size, device, number, owner, users, paused) = with_block(address, |core, id| {
+    let (size, device, number, owner, users, paused, held) = with_block(address, |core, id| {
         let owner = core.slot_of_block(id);
         let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
         let slot = &core.slots[owner as usize];
         let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);
-        Ok((block::at(id).size(), core.device, core.number, key, users, core.paused))
+        Ok((block::at(id).size(), core.device, core.number, key, users, core.paused, core.is_held(id)))
     })?;
     let owner = stream.or(owner.map(|key| Stream { device, raw: key.raw }));
     let filled = owner.filter(|owner| {
         let users = if stream.is_some() { &[] } else { &users[..] };
         // The other streams that use the block come first.
         let ordered = numbered(number).and_then(|cache| cache.order_after(*owner, users).ok());
-        // A pool that is paused has nothing to fill, and what a graph has free its replays write.
-        let fixed = numbered(number).is_some_and(Cache::is_fixed);
+        // A pool that is paused has nothing to fill, and what a graph has free its replays write, as other processes do what they use.
+        let fixed = held || numbered(number).is_some_and(Cache::is_fixed);
         !paused && !fixed && owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
     });
     if let Some(owner) = filled {
@@ -325,10 +327,15 @@ fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
 fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
     // The key first: a thread's first use of its default stream calls the driver.
     let stream = stream.map(|stream| (stream, StreamKey::of(stream)));
-    with_block(address, |core, id| {
+    let held = with_block(address, |core, id| {
         let owner = stream.map(|(stream, key)| slot_on(core, stream, key, address)).transpose()?;
-        if core.free(id, owner) { Ok(()) } else { Err(freed_before(address)) }
-    })
+        let held = core.is_held(id);
+        if core.free(id, owner) { Ok(held) } else { Err(freed_before(address)) }
+    })?;
+    if held {
+        cache::held::tell_freed(address);
+    }
+    Ok(())
 }
 
 /// Does something with the handed-out block that starts at an address, under its device's lock.

@@ -148,6 +148,8 @@ pub struct Core {
     shard: &'static Shard,
     /// Of blocks not `CLEAN`: the other streams that used them.
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
+    /// Blocks that other processes may use, none of them `CLEAN`, and how often each is held.
+    pub held: HashMap<BlockId, usize>,
     pub pending: VecDeque<Pending>,
     pub stats: &'static Totals,
     pub history: &'static History,
@@ -244,6 +246,7 @@ impl Core {
             stopped: true,
             shard: stats.take_shard(false),
             uses: HashMap::new(),
+            held: HashMap::new(),
             pending: VecDeque::new(),
             stats,
             history,
@@ -679,7 +682,7 @@ impl Core {
         }
         let home = self.slots[owner as usize].home;
         record.set_ticket(home.note_free());
-        if uses.is_empty() {
+        if uses.is_empty() && !(used && self.held.contains_key(&id)) {
             self.tell(Action::FreeCompleted, record.address(), requested, stream);
             self.shard().freed(small, size, requested);
             if let Some(whole) = &self.whole {
@@ -700,7 +703,8 @@ impl Core {
     pub fn finish_pending(&mut self) {
         let mut waiting = std::mem::take(&mut self.pending);
         for pending in waiting.drain(..) {
-            if pending.uses.iter().all(|(slot, epoch)| self.slots[*slot as usize].past >= *epoch) {
+            let past = pending.uses.iter().all(|(slot, epoch)| self.slots[*slot as usize].past >= *epoch);
+            if past && !self.held.contains_key(&pending.block) {
                 let record = block::at(pending.block);
                 self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
                 self.stats.done(record.small(), record.size(), pending.requested);
@@ -831,6 +835,7 @@ impl Core {
         self.moved.clear();
         self.policy = Policy::default();
         self.uses.clear();
+        self.held.clear();
         self.pending.clear();
         self.slots.iter_mut().skip(1).for_each(|slot| {
             slot.gone = true;

@@ -11,6 +11,7 @@
 //! - `segment`   memory from the driver and back
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
+//! - `held`      blocks that other processes may use
 //! - `ladder`    what happens when nothing fits: from a second look to the out-of-memory error
 //! - `message`   what that error says
 
@@ -18,6 +19,7 @@ pub mod block;
 pub mod core;
 mod freelist;
 pub mod front;
+pub mod held;
 mod home;
 mod ladder;
 pub(in crate::memory) mod message;
@@ -38,6 +40,7 @@ mod tls;
 pub use block::BlockId;
 pub(in crate::memory) use block::NIL;
 pub use core::{Core, Lock};
+pub use segment::access_list;
 
 use crate::base::Result;
 use crate::device;

@@ -79,6 +79,7 @@ impl Cache {
 
     fn take_away(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
         let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
+        self.refuse_held()?;
         device::synchronize(self.device)?;
         self.settle_all();
         let before = self.core.lock().reserved();
@@ -212,6 +213,20 @@ impl Cache {
         core.drop_away();
         *paused = None;
         Ok(())
+    }
+
+    /// Other processes would keep the memory that they have.
+    fn refuse_held(&self) -> Result<()> {
+        let core = self.core.quiet();
+        if core.held.is_empty() {
+            return Ok(());
+        }
+        let text = format!(
+            "The memory pool {} cannot be paused: {} of its blocks are exported to other processes (tcuda_ipc_export).",
+            core.pool,
+            core.held.len()
+        );
+        Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text))
     }
 
     fn cannot_pause(&self) -> Error {

@@ -79,7 +79,7 @@ fn device_location(device: i32) -> MemLocation {
 }
 
 /// Read and write for the device itself and all that reach its memory.
-pub(super) fn access_list(device: i32) -> Vec<MemAccess> {
+pub fn access_list(device: i32) -> Vec<MemAccess> {
     const READ_WRITE: i32 = 3;
     let peers = device::peer::with_access_to(device);
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()

@@ -1,0 +1,120 @@
+//! Blocks that other processes may use. A held block that is freed waits, as one that other streams use, until nobody holds it any more.
+
+use super::block::{self, BlockId, CLEAN, State};
+use super::physical::Backing;
+use super::{Cache, Core};
+use crate::base::{Error, Result, Status, process};
+use crate::runtime::{Address, MemHandle};
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Core {
+    /// False: another thread has just freed it.
+    fn hold(&mut self, id: BlockId) -> bool {
+        let record = block::at(id);
+        let head = record.head.load(Relaxed);
+        if record.state() != State::Allocated || record.head.compare_exchange(head, head & !CLEAN, Relaxed, Relaxed).is_err() {
+            return false;
+        }
+        *self.held.entry(id).or_default() += 1;
+        true
+    }
+
+    pub fn is_held(&self, id: BlockId) -> bool {
+        !self.held.is_empty() && self.held.contains_key(&id)
+    }
+
+    fn let_go(&mut self, id: BlockId) {
+        if let Some(count) = self.held.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&id);
+                self.finish_pending();
+            }
+        }
+    }
+}
+
+/// A block's memory stays what it is while this lives, freed or not.
+pub struct Hold {
+    cache: &'static Cache,
+    block: BlockId,
+    run: u32,
+    pub device: i32,
+    pub address: Address,
+    /// Bytes as asked for.
+    pub size: usize,
+}
+
+/// A piece of memory that the driver knows by a handle, as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub address: Address,
+    pub size: usize,
+    pub handle: MemHandle,
+}
+
+/// Where the memory behind a range of addresses came from.
+pub enum Backed {
+    /// A segment: its start and size.
+    Plain(Address, usize),
+    /// By address, without a gap.
+    Virtual(Vec<Part>),
+}
+
+impl Hold {
+    /// For a range inside the block.
+    pub fn backing(&self, from: Address, to: Address) -> Result<Backed> {
+        let core = self.cache.core.quiet();
+        let mut parts = Vec::new();
+        for mapping in core.physical.overlapping(from, to) {
+            match &core.physical[mapping.handle].backing {
+                Backing::Virtual(handle) => parts.push(Part { address: mapping.start, size: mapping.size, handle: *handle }),
+                Backing::Plain | Backing::Provided(..) => return Ok(Backed::Plain(mapping.start, mapping.size)),
+                Backing::Ordered => {
+                    let text = "Memory of cudaMallocAsync cannot be shared with other processes. Allocate it with backend:native.";
+                    return Err(Error::not_supported(text).on_device(self.device));
+                }
+                Backing::Away => {
+                    let text =
+                        format!("The memory pool {} is paused: there is no memory to share before tcuda_mem_pool_resume.", core.pool);
+                    return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).on_device(self.device));
+                }
+            }
+        }
+        Ok(Backed::Virtual(parts))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // With a shutdown the blocks went.
+        if process::run() == self.run && process::is_running() {
+            self.cache.core.lock().let_go(self.block);
+        }
+    }
+}
+
+/// Holds the block in use that an address lies in. None: there is no such block.
+pub fn hold(address: Address) -> Option<Hold> {
+    crate::memory::all(None).into_iter().find_map(|cache| {
+        let mut core = cache.core.quiet();
+        let id = core.block_around(address)?;
+        let record = block::at(id);
+        let (start, size) = (record.address(), record.requested());
+        core.hold(id).then(|| Hold { cache, block: id, run: process::run(), device: cache.device, address: start, size })
+    })
+}
+
+static FREED: OnceLock<fn(Address)> = OnceLock::new();
+
+/// Who is told, with no lock held, that a held block was freed, by its start. It may be inside a host function.
+pub fn on_held_freed(hook: fn(Address)) {
+    let _ = FREED.set(hook);
+}
+
+pub fn tell_freed(address: Address) {
+    if let Some(hook) = FREED.get() {
+        hook(address);
+    }
+}
