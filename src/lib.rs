@@ -3,7 +3,7 @@
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
 //! graph
-//! comm      jit       libs      nvtx      random    telemetry          features
+//! comm      ipc       jit       libs      nvtx      random    telemetry    features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -21,6 +21,7 @@ pub mod copy;
 pub mod device;
 pub mod event;
 pub mod graph;
+pub mod ipc;
 pub mod jit;
 pub mod libs;
 pub mod memory;

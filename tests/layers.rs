@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["copy"],
     &["tensor"],
-    &["random", "jit", "comm", "telemetry", "nvtx", "libs"],
+    &["random", "jit", "comm", "ipc", "telemetry", "nvtx", "libs"],
     &["graph"],
     &["capi"],
 ];
@@ -25,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "base/dlpack.rs",          // the type of a deleter
     "base/entropy.rs",         // getrandom
     "nvtx/stream.rs",          // host functions
+    "ipc/socket.rs",           // sockets, and files that travel along
     "memory/history/clock.rs", // the processor's counter
     "memory/lookup.rs",        // tables read without a lock
     "memory/totals.rs",        // counters that one thread writes

@@ -10,7 +10,7 @@ use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process};
-use crate::{device, event, graph, libs, memory, random, runtime, stream};
+use crate::{device, event, graph, ipc, libs, memory, random, runtime, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
 
@@ -129,6 +129,7 @@ pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
         if in_use {
             device::synchronize_all();
             libs::shutdown();
+            ipc::shutdown();
             memory::shutdown();
             event::shutdown();
             stream::shutdown();

@@ -10,6 +10,7 @@ pub mod pool;
 
 use crate::base::{Error, Result, Status};
 use crate::device;
+use crate::runtime::table::IpcHandle;
 use crate::runtime::{self, Code, RawEvent, Runtime, code};
 use crate::stream::Stream;
 use known::Known;
@@ -34,6 +35,33 @@ pub fn create(flags: u32) -> Result<RawEvent> {
     let device = device::resolve(device::CURRENT)?;
     let event = runtime::runtime()?.event_create(flags)?;
     known::insert(event, device, flags);
+    Ok(event)
+}
+
+/// A name for an interprocess event that other processes open.
+pub fn ipc_handle(event: RawEvent) -> Result<IpcHandle> {
+    if let Some(known) = check(event)?
+        && known.flags & INTERPROCESS == 0
+    {
+        return Err(Error::invalid_argument(
+            "The event is not for other processes. Make it with TCUDA_EVENT_INTERPROCESS and TCUDA_EVENT_DISABLE_TIMING.",
+        ));
+    }
+    let (runtime, _guard) = enter(event)?;
+    runtime.outside_capture(|| runtime.ipc_event_handle(event)).map_err(|error| explain(event, error))
+}
+
+/// An event here for one of another process.
+pub fn from_ipc_handle(device: i32, handle: IpcHandle) -> Result<RawEvent> {
+    let guard = device::Guard::new(device)?;
+    let runtime = runtime::runtime()?;
+    let event = runtime.outside_capture(|| runtime.ipc_open_event_handle(handle)).map_err(|error| {
+        error.context(
+            "The handle opens no event: its process has ended or destroyed the event, it is this very process, or the bytes are no handle of \
+             tcuda_event_ipc_handle",
+        )
+    })?;
+    known::insert(event, guard.device, DISABLE_TIMING | INTERPROCESS);
     Ok(event)
 }
 

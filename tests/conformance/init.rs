@@ -72,6 +72,11 @@ pub fn in_child(scene: &str, environment: &[(&str, &str)]) {
 pub fn child(scene: &str) {
     match scene {
         "before_init" => scene_before_init(),
+        "ipc_other" => crate::ipc_other::scene(),
+        "ipc_faults_producer" => crate::ipc_faults::scene_producer(),
+        "ipc_faults_consumer" => crate::ipc_faults::scene_consumer(),
+        "ipc_poison" => crate::ipc::scene_poison(),
+        "ipc_end" => crate::ipc::scene_end(),
         "capturing" => crate::graph_ends::scene_capturing(),
         "threads" => scene_threads(),
         "no_device" => scene_no_device(),

@@ -20,6 +20,9 @@ mod graph;
 mod graph_ends;
 mod graph_random;
 mod init;
+mod ipc;
+mod ipc_faults;
+mod ipc_other;
 mod jit;
 mod jit_kit;
 mod kit;
@@ -74,6 +77,8 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("machines", machines::TESTS),
     ("random", random::TESTS),
     ("philox", philox::TESTS),
+    ("ipc", ipc::TESTS),
+    ("ipc_faults", ipc_faults::TESTS),
     ("telemetry", telemetry::TESTS),
     ("nvtx", nvtx::TESTS),
     ("libs", libs::TESTS),

@@ -1,0 +1,426 @@
+//! What this process has imported: from whom, and where it is mapped.
+
+use super::blob::{Blob, Secret};
+use super::producer;
+use super::socket::{self, MOST_FILES, Peer, Received, Socket};
+use super::wire::{Answer, LONGEST, Opened, Request, Taken};
+use super::{Stats, event, refuse_capture};
+use crate::base::{Error, Result, Status};
+use crate::device;
+use crate::memory;
+use crate::runtime::table::{IpcHandle, MemAccess};
+use crate::runtime::{self, Address, Runtime};
+use crate::stream::Stream;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+/// A process that memory was imported from.
+struct Producer {
+    name: Secret,
+    socket: Socket,
+    peer: Peer,
+    /// One talks, maps and unmaps at a time. The segments that are open, which are opened once.
+    turn: Mutex<Vec<Segment>>,
+}
+
+struct Segment {
+    handle: IpcHandle,
+    base: Address,
+    uses: usize,
+}
+
+/// How memory got here.
+#[derive(Clone, Copy)]
+enum Mapped {
+    /// It is this process's own.
+    Own,
+    /// By cudaIpcOpenMemHandle: the segment's start.
+    Plain(Address),
+    /// Start and size of addresses that pages of another process are mapped to.
+    Virtual(Address, usize),
+}
+
+struct Import {
+    /// None: this process.
+    producer: Option<Arc<Producer>>,
+    export: Secret,
+    size: usize,
+    device: i32,
+    mapped: Mapped,
+    uses: usize,
+}
+
+struct Imports {
+    /// Several exports may lie at one address.
+    by_address: BTreeMap<Address, Vec<Import>>,
+    producers: Vec<Weak<Producer>>,
+}
+
+static IMPORTS: Mutex<Imports> = Mutex::new(Imports { by_address: BTreeMap::new(), producers: Vec::new() });
+
+/// Another process's memory: address, size and device here. What comes next on the stream waits for what came before the export.
+pub fn import(blob: &Blob, stream: Stream) -> Result<(Address, usize, i32)> {
+    super::begin();
+    refuse_capture(stream, "tcuda_ipc_import")?;
+    if let Some((address, size, device)) = producer::take_own(&blob.export) {
+        let import = Import { producer: None, export: blob.export, size, device, mapped: Mapped::Own, uses: 1 };
+        IMPORTS.lock().insert(address, import);
+        return Ok((address, size, device));
+    }
+    let producer = producer_of(blob)?;
+    let mut segments = producer.turn.lock();
+    let taken = match producer.ask(Request::Take(blob.export))?.0 {
+        Answer::Taken(taken) => taken,
+        _ => return Err(stale(blob)),
+    };
+    let made = take(&producer, &mut segments, blob, &taken, stream);
+    if made.is_err() {
+        producer.socket.send(&Request::Give(blob.export).write(), &[]);
+    }
+    made
+}
+
+/// What the producer gave is mapped, unless it is already.
+fn take(
+    producer: &Arc<Producer>,
+    segments: &mut Vec<Segment>,
+    blob: &Blob,
+    taken: &Taken,
+    stream: Stream,
+) -> Result<(Address, usize, i32)> {
+    let device = device_of(taken.uuid)?;
+    if let Some(handle) = taken.event {
+        event::wait(device, handle, stream)?;
+    }
+    let offset = taken.offset as usize;
+    if let Some(address) = IMPORTS.lock().again(producer, &blob.export) {
+        return Ok((address, taken.size as usize, device));
+    }
+    let (base, mapped) = match taken.memory {
+        Opened::Plain(handle) => {
+            let base = open(segments, handle, device)?;
+            (base, Mapped::Plain(base))
+        }
+        Opened::Virtual(count) => {
+            let base = map(producer, blob.export, count, taken.span, device)?;
+            (base, Mapped::Virtual(base, taken.span as usize))
+        }
+    };
+    let import = Import { producer: Some(producer.clone()), export: blob.export, size: taken.size as usize, device, mapped, uses: 1 };
+    IMPORTS.lock().insert(base + offset, import);
+    // A peer that came meanwhile.
+    if let Mapped::Virtual(base, size) = mapped {
+        let runtime = runtime::runtime()?;
+        let access = memory::access_list(device);
+        let _ = runtime.outside_capture(|| runtime.mem_set_access(base, size, &access));
+    }
+    Ok((base + offset, taken.size as usize, device))
+}
+
+/// A segment of another process's cudaMalloc, opened once.
+fn open(segments: &mut Vec<Segment>, handle: IpcHandle, device: i32) -> Result<Address> {
+    if let Some(segment) = segments.iter_mut().find(|segment| segment.handle == handle) {
+        segment.uses += 1;
+        return Ok(segment.base);
+    }
+    let _guard = device::Guard::new(device)?;
+    let runtime = runtime::runtime()?;
+    let base = runtime.outside_capture(|| runtime.ipc_open_mem_handle(handle)).map_err(device::blame(device))?;
+    segments.push(Segment { handle, base, uses: 1 });
+    Ok(base)
+}
+
+/// Pages of another process in a row at new addresses. All or nothing.
+fn map(producer: &Producer, export: Secret, count: u32, span: u64, device: i32) -> Result<Address> {
+    let runtime = runtime::runtime()?;
+    if !runtime.has_virtual_memory() {
+        return Err(Error::not_supported("The memory that was exported is virtual memory, which this process's driver does not have."));
+    }
+    let span = usize::try_from(span).ok().filter(|span| *span > 0 && count > 0).ok_or_else(|| producer.nonsense())?;
+    let _guard = device::Guard::new(device)?;
+    runtime.outside_capture(|| {
+        let base = runtime.address_reserve(span, 0)?;
+        let mut mapped = 0;
+        let done = map_pages(runtime, producer, export, count, base, span, &mut mapped)
+            .and_then(|()| runtime.mem_set_access(base, span, &memory::access_list(device)));
+        match done {
+            Ok(()) => Ok(base),
+            Err(error) => {
+                unmap(runtime, base, mapped);
+                free_addresses(runtime, base, span);
+                Err(error.on_device(device))
+            }
+        }
+    })
+}
+
+fn map_pages(
+    runtime: &Runtime,
+    producer: &Producer,
+    export: Secret,
+    count: u32,
+    base: Address,
+    span: usize,
+    mapped: &mut usize,
+) -> Result<()> {
+    let mut next = 0;
+    while next < count {
+        let (sizes, files) = match producer.ask(Request::Parts(export, next))? {
+            (Answer::Parts(sizes), files) if sizes.len() == files.len() => (sizes, files),
+            (Answer::Failed(text), _) => {
+                return Err(Error::new(Status::TCUDA_ERROR_CUDA, format!("The producer of the memory failed: {text}")));
+            }
+            _ => return Err(producer.nonsense()),
+        };
+        next += sizes.len() as u32;
+        for (size, file) in sizes.into_iter().zip(files) {
+            let size = usize::try_from(size).ok().filter(|size| *size <= span - *mapped).ok_or_else(|| producer.nonsense())?;
+            let handle = runtime.mem_import(file.as_fd())?;
+            let done = runtime.mem_map(base + *mapped, size, handle);
+            // The mapping keeps the memory.
+            let released = runtime.mem_release(handle).or_else(|_| runtime.mem_release(handle));
+            done?;
+            *mapped += size;
+            released?;
+        }
+    }
+    if *mapped == span { Ok(()) } else { Err(producer.nonsense()) }
+}
+
+/// What undoes something is tried once more before it is given up.
+fn unmap(runtime: &Runtime, base: Address, size: usize) -> bool {
+    size == 0 || runtime.mem_unmap(base, size).or_else(|_| runtime.mem_unmap(base, size)).is_ok()
+}
+
+fn free_addresses(runtime: &Runtime, base: Address, size: usize) {
+    let _ = runtime.address_free(base, size).or_else(|_| runtime.address_free(base, size));
+}
+
+/// Ends one use of imported memory, when the work of the stream so far is done. The last gives it back.
+pub fn close(address: Address, stream: Stream) -> Result<()> {
+    refuse_capture(stream, "tcuda_ipc_close")?;
+    let producer = IMPORTS.lock().last(address).map(|import| import.producer.clone()).ok_or_else(|| not_imported(address))?;
+    let runtime = runtime::runtime()?;
+    runtime.outside_capture(|| stream.synchronize())?;
+    let Some(producer) = producer else {
+        let import = IMPORTS.lock().take(address).ok_or_else(|| not_imported(address))?;
+        producer::give_own(&import.export);
+        return Ok(());
+    };
+    let mut segments = producer.turn.lock();
+    let mut imports = IMPORTS.lock();
+    let import = imports.last(address).ok_or_else(|| not_imported(address))?;
+    let export = import.export;
+    if import.uses > 1 {
+        import.uses -= 1;
+    } else {
+        let import = imports.take(address).ok_or_else(|| not_imported(address))?;
+        drop(imports);
+        if let Err(error) = give(runtime, &mut segments, &import) {
+            IMPORTS.lock().insert(address, import);
+            return Err(error);
+        }
+    }
+    producer.socket.send(&Request::Give(export).write(), &[]);
+    Ok(())
+}
+
+/// Nothing changes on failure.
+fn give(runtime: &Runtime, segments: &mut Vec<Segment>, import: &Import) -> Result<()> {
+    match import.mapped {
+        Mapped::Own => Ok(()),
+        Mapped::Plain(base) => {
+            let Some(at) = segments.iter().position(|segment| segment.base == base) else { return Ok(()) };
+            if segments[at].uses == 1 {
+                let _guard = device::Guard::new(import.device)?;
+                runtime.outside_capture(|| runtime.ipc_close_mem_handle(base))?;
+                segments.swap_remove(at);
+            } else {
+                segments[at].uses -= 1;
+            }
+            Ok(())
+        }
+        Mapped::Virtual(base, size) => runtime.outside_capture(|| {
+            runtime.mem_unmap(base, size)?;
+            free_addresses(runtime, base, size);
+            Ok(())
+        }),
+    }
+}
+
+/// False: the process that the memory is of has ended, or ended its use of tcuda; what is in the memory may go.
+pub fn producer_lives(address: Address) -> Result<bool> {
+    let producer = IMPORTS.lock().last(address).map(|import| import.producer.clone()).ok_or_else(|| not_imported(address))?;
+    Ok(producer.is_none_or(|producer| producer.lives()))
+}
+
+pub fn is_imported(address: Address) -> bool {
+    let mut imports = IMPORTS.lock();
+    let below = imports.by_address.range(..=address).next_back().map(|(start, _)| *start);
+    below.is_some_and(|start| imports.last(start).is_some_and(|import| address < start + import.size))
+}
+
+pub fn count(stats: &mut Stats) {
+    for import in IMPORTS.lock().by_address.values().flatten() {
+        stats.imported += 1;
+        stats.imported_bytes += import.size as u64;
+    }
+}
+
+/// A hook of peers: pages are opened one by one.
+pub fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
+    let mapped: Vec<(Address, usize)> = {
+        let imports = IMPORTS.lock();
+        let of_peer = imports.by_address.values().flatten().filter(|import| import.device == peer);
+        of_peer.filter_map(|import| if let Mapped::Virtual(base, size) = import.mapped { Some((base, size)) } else { None }).collect()
+    };
+    let access: Vec<MemAccess> = memory::access_list(peer);
+    let runtime = runtime::runtime()?;
+    runtime.outside_capture(|| mapped.into_iter().try_for_each(|(base, size)| runtime.mem_set_access(base, size, &access)))
+}
+
+pub fn shutdown() {
+    let Ok(runtime) = runtime::runtime() else { return };
+    let all = std::mem::take(&mut IMPORTS.lock().by_address);
+    for import in all.into_values().flatten() {
+        let Some(producer) = &import.producer else { continue };
+        let mut segments = producer.turn.lock();
+        // What ails the device does not matter any more.
+        let _ = give(runtime, &mut segments, &import).or_else(|_| give(runtime, &mut segments, &import));
+        for _ in 0..import.uses {
+            producer.socket.send(&Request::Give(import.export).write(), &[]);
+        }
+    }
+    IMPORTS.lock().producers.clear();
+}
+
+impl Imports {
+    fn insert(&mut self, address: Address, import: Import) {
+        self.by_address.entry(address).or_default().push(import);
+    }
+
+    fn last(&mut self, address: Address) -> Option<&mut Import> {
+        self.by_address.get_mut(&address)?.last_mut()
+    }
+
+    fn take(&mut self, address: Address) -> Option<Import> {
+        let here = self.by_address.get_mut(&address)?;
+        let import = here.pop();
+        if here.is_empty() {
+            self.by_address.remove(&address);
+        }
+        import
+    }
+
+    /// One use more of what is here already: its address.
+    fn again(&mut self, producer: &Arc<Producer>, export: &Secret) -> Option<Address> {
+        let is_it =
+            |import: &&mut Import| import.export == *export && import.producer.as_ref().is_some_and(|known| Arc::ptr_eq(known, producer));
+        self.by_address.iter_mut().find_map(|(address, here)| {
+            here.iter_mut().find(is_it).map(|import| {
+                import.uses += 1;
+                *address
+            })
+        })
+    }
+}
+
+/// The connection to the process that exported a blob, made at the first need.
+fn producer_of(blob: &Blob) -> Result<Arc<Producer>> {
+    let known = {
+        let mut imports = IMPORTS.lock();
+        imports.producers.retain(|known| known.strong_count() > 0);
+        imports.producers.iter().filter_map(Weak::upgrade).find(|known| known.name == blob.producer)
+    };
+    if let Some(known) = known.filter(|known| known.lives()) {
+        return Ok(known);
+    }
+    let socket = Socket::connect(&blob.producer).map_err(|error| match error.native {
+        libc::ECONNREFUSED => stale(blob),
+        _ => error,
+    })?;
+    let peer = socket.peer().ok_or_else(|| {
+        let text =
+            format!("The memory is of a process of another user ({}): it is shared between processes of one user only.", blob.process);
+        Error::new(Status::TCUDA_ERROR_NOT_SUPPORTED, text)
+    })?;
+    let producer = Arc::new(Producer { name: blob.producer, socket, peer, turn: Mutex::default() });
+    if !producer.lives() {
+        return Err(stale(blob));
+    }
+    IMPORTS.lock().producers.push(Arc::downgrade(&producer));
+    Ok(producer)
+}
+
+impl Producer {
+    fn lives(&self) -> bool {
+        self.socket.is_open() && !self.peer.has_ended()
+    }
+
+    /// Waits for the answer for as long as the producer lives.
+    fn ask(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>)> {
+        if !self.socket.send(&request.write(), &[]) {
+            return Err(self.ended());
+        }
+        let (mut bytes, mut files) = ([0; LONGEST], Vec::with_capacity(MOST_FILES));
+        loop {
+            // Asked first: what it said before it ended is there.
+            let ended = self.peer.has_ended();
+            match self.socket.receive(&mut bytes, &mut files) {
+                Received::Bytes(size) => {
+                    return Answer::read(&bytes[..size]).map(|answer| (answer, files)).ok_or_else(|| self.nonsense());
+                }
+                Received::Nothing if !ended => {
+                    let watched: Vec<_> = [self.socket.as_fd()].into_iter().chain(self.peer.watch()).collect();
+                    socket::wait(&watched);
+                }
+                Received::Cut => {
+                    let text = "The files that stand for the memory could not come over: this process has no room for more open files \
+                                (ulimit -n).";
+                    return Err(Error::new(Status::TCUDA_ERROR_SYSTEM, text).with_native(libc::EMFILE));
+                }
+                Received::Nothing | Received::End => return Err(self.ended()),
+            }
+        }
+    }
+
+    fn ended(&self) -> Error {
+        let text = format!("The process {} that exported the memory has ended, or ended its use of tcuda.", self.peer.process);
+        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    }
+
+    fn nonsense(&self) -> Error {
+        let text = format!("The process {} answers what makes no sense: is its tcuda of another version?", self.peer.process);
+        Error::new(Status::TCUDA_ERROR_VERSION_MISMATCH, text)
+    }
+}
+
+fn stale(blob: &Blob) -> Error {
+    let text = format!(
+        "Nothing is exported by this handle (any more): the process {} that made it has ended, freed the memory, withdrew it, or all the \
+         imports that it kept it for were taken. It may also run on another machine, or in a container with a network of its own.",
+        blob.process
+    );
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+}
+
+fn not_imported(address: Address) -> Error {
+    let text = format!("0x{address:x} was not imported by tcuda_ipc_import, or was closed as often as it was imported.");
+    Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
+}
+
+fn device_of(uuid: [u8; 16]) -> Result<i32> {
+    for device in 0..device::count() {
+        if device::properties(device)?.uuid == uuid {
+            return Ok(device);
+        }
+    }
+    let uuid: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = format!(
+        "The memory is on the device with the UUID {uuid}, which this process does not see. CUDA_VISIBLE_DEVICES has to leave it visible here \
+         too."
+    );
+    Err(Error::new(Status::TCUDA_ERROR_INVALID_DEVICE, text))
+}

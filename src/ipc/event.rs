@@ -1,0 +1,66 @@
+//! Events that several processes know.
+
+use crate::base::{Result, Status};
+use crate::device;
+use crate::event::{self, BLOCKING, DISABLE_TIMING, INTERPROCESS};
+use crate::runtime::table::IpcHandle;
+use crate::runtime::{self, RawEvent};
+use crate::stream::Stream;
+
+/// The point that a stream's work had come to, for other processes.
+pub struct Mark {
+    device: i32,
+    event: RawEvent,
+    pub handle: IpcHandle,
+}
+
+impl Mark {
+    /// None: nothing has to be waited for (any more). Where there are no such events (any more), the stream is waited for here.
+    pub fn on(stream: Stream) -> Result<Option<Mark>> {
+        let runtime = runtime::runtime()?;
+        if runtime.outside_capture(|| stream.query())? {
+            return Ok(None);
+        }
+        let made = runtime.outside_capture(|| Mark::make(stream));
+        match made {
+            Ok(mark) => Ok(Some(mark)),
+            Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST => Err(error),
+            Err(_) => runtime.outside_capture(|| stream.synchronize()).map(|()| None),
+        }
+    }
+
+    fn make(stream: Stream) -> Result<Mark> {
+        let _guard = device::Guard::new(stream.device)?;
+        let runtime = runtime::runtime()?;
+        let event = runtime.event_create(BLOCKING | DISABLE_TIMING | INTERPROCESS)?;
+        let mark = Mark { device: stream.device, event, handle: IpcHandle([0; 64]) };
+        let recorded = event::record(event, stream).and_then(|()| runtime.ipc_event_handle(event));
+        match recorded {
+            Ok(handle) => Ok(Mark { handle, ..mark }),
+            Err(error) => {
+                mark.end();
+                Err(error)
+            }
+        }
+    }
+
+    /// Not for host functions.
+    pub fn end(self) {
+        let end = || device::Guard::new(self.device).and_then(|_guard| runtime::runtime()?.event_destroy(self.event));
+        // What cannot be destroyed is lost with its device.
+        let _ = end().or_else(|_| end());
+    }
+}
+
+/// What comes next on the stream waits for another process's mark.
+pub fn wait(device: i32, handle: IpcHandle, stream: Stream) -> Result<()> {
+    let _guard = device::Guard::new(device)?;
+    let runtime = runtime::runtime()?;
+    runtime.outside_capture(|| {
+        let event = runtime.ipc_open_event_handle(handle).map_err(|error| error.context("The producer's event"))?;
+        let waits = event::wait(event, stream);
+        // The wait stays.
+        let _ = runtime.event_destroy(event).or_else(|_| runtime.event_destroy(event));
+        waits
+    })
+}

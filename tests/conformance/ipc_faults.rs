@@ -1,0 +1,175 @@
+//! Each call of the backend fails once, in turn, in a producer and in a consumer: a clean status, nothing is lost, and the next try works.
+
+use crate::init::in_child;
+use crate::ipc_other::{Other, hex, stats};
+use crate::kit::*;
+use crate::{get, ok, tests};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use tcuda::base::Status;
+use tcuda::capi::copy::*;
+use tcuda::capi::ipc::*;
+use tcuda::capi::sim::*;
+use tcuda::capi::structs::tcuda_stream_t;
+
+tests![
+    calls_of_a_producer: [Faults],
+    calls_of_a_producer_with_plain_segments: [Faults],
+    calls_of_a_consumer: [Faults],
+    calls_of_a_consumer_with_plain_segments: [Faults],
+];
+
+const MIB: usize = 1 << 20;
+const SIZE: usize = 3 * MIB;
+const PLAIN: (&str, &str) = ("TCUDA_ALLOC_CONF", "expandable_segments:False");
+/// CUDA's invalid value, out of memory, not supported.
+const CODES: [i32; 3] = [1, 2, 801];
+
+fn calls_of_a_producer() {
+    in_child("ipc_faults_producer", &[]);
+}
+
+fn calls_of_a_producer_with_plain_segments() {
+    in_child("ipc_faults_producer", &[PLAIN]);
+}
+
+fn calls_of_a_consumer() {
+    in_child("ipc_faults_consumer", &[]);
+}
+
+fn calls_of_a_consumer_with_plain_segments() {
+    in_child("ipc_faults_consumer", &[PLAIN]);
+}
+
+fn calls() -> u64 {
+    get!(0, out => tcuda_sim_call_count(out, null()))
+}
+
+/// With the n-th call failing: the status, and whether there were so many calls.
+fn with_fault(nth: u64, code: i32, work: impl FnOnce() -> Status) -> (Status, bool) {
+    ok!(tcuda_sim_fail_at(null(), nth, code));
+    let before = calls();
+    let status = work();
+    let struck = calls() - before >= nth;
+    ok!(tcuda_sim_clear_faults());
+    (status, struck)
+}
+
+/// All that lives, but for streams.
+fn living() -> [u64; 6] {
+    let mut live: tcuda_sim_live_t = unsafe { std::mem::zeroed() };
+    live.struct_size = size_of::<tcuda_sim_live_t>();
+    ok!(tcuda_sim_live(&mut live, -3));
+    [live.blocks, live.handles, live.mappings, live.reservations, live.events, live.pinned_blocks]
+}
+
+fn busy(stream: tcuda_stream_t) {
+    ok!(tcuda_sim_delay(stream, 3_000_000));
+}
+
+pub fn scene_producer() {
+    let stream = Own::on(0);
+    let mut other = Other::new();
+    let mut failed = 0;
+    for code in CODES {
+        // Events that are kept for later are there from now on.
+        let (mut before, mut nth) = (None, 1);
+        loop {
+            let block = allocate(SIZE, stream.0);
+            ok!(tcuda_memset_async(block, 7, SIZE, stream.0));
+            busy(stream.0);
+            let mut handle = tcuda_ipc_handle_t { bytes: [5; 64] };
+            let (status, struck) = with_fault(nth, code, || unsafe { tcuda_ipc_export(&mut handle, block, SIZE, 0, stream.0) });
+            if status != Status::TCUDA_SUCCESS {
+                assert!(message().len() > 10 && handle.bytes == [5; 64]);
+                assert_eq!(stats().exported, 0);
+                failed += 1;
+                ok!(tcuda_ipc_export(&mut handle, block, SIZE, 0, stream.0));
+            }
+            let there = other.import(&handle);
+            assert_eq!(other.did(&format!("value {there} {SIZE}")), "7");
+            free(block);
+            other.did(&format!("close {there}"));
+            // What cannot be destroyed at once is tried again.
+            with_fault(1, code, || tcuda_ipc_collect());
+            ok!(tcuda_ipc_collect());
+            assert_eq!((stats().exported, stats().taken), (0, 0));
+            assert_eq!(stat(0, "active_bytes.all.current"), 0);
+            let now = living();
+            assert_eq!(*before.get_or_insert(now), now, "call {nth} failed with {code}");
+            if !struck {
+                break;
+            }
+            nth += 1;
+        }
+        assert!(nth > 4, "{nth}");
+    }
+    assert!(failed >= 6, "{failed}");
+    // The thread that answers: its failure is told to who asks.
+    let block = allocate(SIZE, stream.0);
+    let handle = get!(tcuda_ipc_handle_t { bytes: [0; 64] }, out => tcuda_ipc_export(out, block, SIZE, 0, stream.0));
+    ok!(tcuda_sim_fail_at(c"cuMemExportToShareableHandle".as_ptr(), 1, 2));
+    let said = other.ask(&format!("import {}", hex(&handle.bytes)));
+    let plain = std::env::var_os("TCUDA_ALLOC_CONF").is_some();
+    assert_eq!(said.starts_with("ok"), plain, "{said}");
+    assert!(plain || said.contains("cuMemExportToShareableHandle"), "{said}");
+    ok!(tcuda_sim_clear_faults());
+    ok!(tcuda_ipc_collect());
+    assert_eq!(stats().taken, u64::from(plain));
+    other.import(&handle);
+    free(block);
+    other.kill();
+    ok!(tcuda_ipc_collect());
+    assert_eq!(stats().exported, 0);
+    empty_caches();
+}
+
+pub fn scene_consumer() {
+    let stream = Own::on(0);
+    let mut other = Other::new();
+    // The bytes come here.
+    let host = &mut [0u8; 4][..];
+    let mut first = |from: *mut c_void| {
+        ok!(tcuda_copy(host.as_mut_ptr().cast(), from, 4, false));
+        host[0]
+    };
+    let (mut imports, mut closes) = (0, 0);
+    for code in CODES {
+        let mut nth = 1;
+        loop {
+            other.did("gate");
+            let handle = other.export(SIZE, 7, 0);
+            let before = living();
+            let mut here = null_mut();
+            let take = |here: &mut *mut c_void| unsafe { tcuda_ipc_import(here, null_mut(), null_mut(), &handle, stream.0) };
+            let (status, struck) = with_fault(nth, code, || take(&mut here));
+            if status != Status::TCUDA_SUCCESS {
+                imports += 1;
+                assert!(message().len() > 10 && here.is_null());
+                assert_eq!(stats().imported, 0);
+                assert_eq!(living(), before, "call {nth} failed with {code}");
+                ok!(take(&mut here));
+            }
+            other.did("open");
+            assert!(get!(false, out => tcuda_ipc_producer_is_alive(out, here)));
+            ok!(tcuda::capi::stream::tcuda_stream_synchronize(stream.0));
+            assert_eq!(first(here), 7);
+            let (status, struck_too) = with_fault(nth, code, || unsafe { tcuda_ipc_close(here, stream.0) });
+            if status != Status::TCUDA_SUCCESS {
+                closes += 1;
+                assert_eq!(first(here), 7, "call {nth} failed with {code}");
+                ok!(tcuda_ipc_close(here, stream.0));
+            }
+            assert_eq!((living(), stats().imported), (before, 0), "call {nth} failed with {code}");
+            other.did("free");
+            assert_eq!(other.did("collect"), "0");
+            if !struck && !struck_too {
+                break;
+            }
+            nth += 1;
+        }
+        assert!(nth > 6, "{nth}");
+    }
+    assert!(imports >= 12 && closes >= 3, "{imports} {closes}");
+    other.end();
+}
