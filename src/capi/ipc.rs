@@ -29,7 +29,7 @@ pub struct tcuda_ipc_event_handle_t {
     pub bytes: [u8; 64],
 }
 
-/// What is shared now. Set `struct_size` before the call.
+/// What is shared now. Set `struct_size` before the call (TCUDA_IPC_STATS_INIT).
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types)]

@@ -200,10 +200,12 @@ fn free_addresses(runtime: &Runtime, base: Address, size: usize) {
 
 /// Ends one use of imported memory, when the work of the stream so far is done. The last gives it back.
 pub fn close(address: Address, stream: Stream) -> Result<()> {
-    refuse_capture(stream, "tcuda_ipc_close")?;
+    // A device that is lost does no work, and its memory goes with the process.
+    let unless_lost = |error: Error| if error.status == Status::TCUDA_ERROR_DEVICE_LOST { Ok(()) } else { Err(error) };
+    refuse_capture(stream, "tcuda_ipc_close").or_else(unless_lost)?;
     let producer = IMPORTS.lock().last(address).map(|import| import.producer.clone()).ok_or_else(|| not_imported(address))?;
     let runtime = runtime::runtime()?;
-    runtime.outside_capture(|| stream.synchronize())?;
+    runtime.outside_capture(|| stream.synchronize()).or_else(unless_lost)?;
     let Some(producer) = producer else {
         let import = IMPORTS.lock().take(address).ok_or_else(|| not_imported(address))?;
         producer::give_own(&import.export);
@@ -218,7 +220,7 @@ pub fn close(address: Address, stream: Stream) -> Result<()> {
     } else {
         let import = imports.take(address).ok_or_else(|| not_imported(address))?;
         drop(imports);
-        if let Err(error) = give(runtime, &mut segments, &import) {
+        if let Err(error) = give(runtime, &mut segments, &import).or_else(unless_lost) {
             IMPORTS.lock().insert(address, import);
             return Err(error);
         }

@@ -2,7 +2,7 @@
 //! Owns:   memory that several processes share: what this one exports, for whom it is kept, and what it has of others.
 //! Uses:   memory, event, stream, device, runtime, base.
 //! Never:  writes memory; keeps a thread or a socket once nothing is exported; waits for another process with a lock held that a free wants.
-//! Locks:  producer::STATE, then producer::ENDING or the caches'; a free tries it only, and leaves a note in producer::FREED if somebody has it.
+//! Locks:  producer::STATE, then producer::ENDING or the caches'; a free tries it only, and leaves its note (producer::FREED) to whoever has it.
 //!         A consumer's `turn` for each producer, then consumer::IMPORTS, which is held for a moment only.
 //! Tests:  in the files, tests/conformance/ipc.rs, tests/fault_sweep.rs.
 //!

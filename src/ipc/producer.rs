@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 struct Export {
@@ -62,6 +63,8 @@ struct State {
     last_client: u64,
     /// Of exports that are over: ended where the driver may be called.
     marks: Vec<Mark>,
+    /// Some export may be over since somebody looked.
+    changed: bool,
     /// Somebody waits to be accepted, and the process has no room for another file.
     refused: bool,
 }
@@ -69,12 +72,19 @@ struct State {
 /// The number of a client for imports of the process itself.
 const SELF: u64 = 0;
 
-static STATE: Mutex<State> =
-    Mutex::new(State { server: None, exports: BTreeMap::new(), clients: Vec::new(), last_client: SELF, marks: Vec::new(), refused: false });
+static STATE: Mutex<State> = Mutex::new(State {
+    server: None,
+    exports: BTreeMap::new(),
+    clients: Vec::new(),
+    last_client: SELF,
+    marks: Vec::new(),
+    changed: false,
+    refused: false,
+});
 /// Taken with the state, and held on without it.
 static ENDING: Mutex<()> = Mutex::new(());
-/// Held blocks that were freed while somebody had the state.
-static FREED: Mutex<Vec<Address>> = Mutex::new(Vec::new());
+/// Some exported block was freed since somebody looked.
+static FREED: AtomicBool = AtomicBool::new(false);
 
 /// Makes part of a block known to other processes. What comes before on the stream comes before what they do with it.
 pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Result<Blob> {
@@ -121,8 +131,9 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
             (first.address, span, Opened::Virtual(parts.len() as u32), parts)
         }
     };
+    let name = secret()?;
     let mark = Mark::on(stream)?;
-    let export = Export {
+    let mut export = Export {
         taken: Taken {
             uuid,
             span: span as u64,
@@ -140,7 +151,6 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
         uses: 0,
         open: true,
     };
-    let name = secret()?;
     let mut state = Locked::new();
     let producer = match state.serve() {
         Ok(producer) => producer,
@@ -149,7 +159,10 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
             return Err(error);
         }
     };
+    // Another thread may have been quick.
+    export.open = !export.hold.is_freed();
     state.exports.insert(name, export);
+    state.changed = true;
     drop(state);
     Ok(Blob { producer, export: name, process: std::process::id() as i32 })
 }
@@ -166,6 +179,7 @@ pub fn withdraw(blob: &Blob) -> Result<()> {
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text));
     };
     (export.open, export.owed) = (false, 0);
+    state.changed = true;
     Ok(())
 }
 
@@ -179,8 +193,8 @@ pub fn collect() -> bool {
 }
 
 /// The hook of held blocks. In a host function too, so nothing of the driver.
-pub fn block_freed(address: Address) {
-    FREED.lock().push(address);
+pub fn block_freed() {
+    FREED.store(true, SeqCst);
     if let Some(mut state) = STATE.try_lock() {
         state.tidy();
         if let Some(server) = state.server.as_ref().filter(|_| !state.marks.is_empty()) {
@@ -222,7 +236,7 @@ impl Drop for Locked {
             marks.into_iter().for_each(Mark::end);
             drop(ending);
             // Freed while it was locked?
-            if !FREED.lock().is_empty() {
+            if FREED.load(SeqCst) {
                 self.0 = STATE.try_lock();
             }
         }
@@ -255,9 +269,9 @@ pub fn count(stats: &mut Stats) {
 }
 
 pub fn shutdown() {
-    FREED.lock().clear();
     let mut state = Locked::new();
     let exports = std::mem::take(&mut state.exports);
+    state.changed = true;
     // Where there are none, there is no server.
     state.marks.extend(exports.into_values().filter_map(|export| export.mark));
 }
@@ -298,13 +312,18 @@ impl State {
         }
         if let Some(export) = self.exports.get_mut(name) {
             export.uses = export.uses.saturating_sub(1);
+            self.changed = true;
         }
     }
 
     /// Drops what is over, and with the last export the server. True: something was.
     fn tidy(&mut self) -> bool {
-        for address in std::mem::take(&mut *FREED.lock()) {
-            self.exports.values_mut().filter(|export| export.hold.address == address).for_each(|export| export.open = false);
+        if FREED.swap(false, SeqCst) {
+            self.exports.values_mut().filter(|export| export.hold.is_freed()).for_each(|export| export.open = false);
+            self.changed = true;
+        }
+        if !std::mem::take(&mut self.changed) {
+            return false;
         }
         let over: Vec<Secret> = self.exports.iter().filter(|(_, export)| export.is_over()).map(|(name, _)| *name).collect();
         for name in &over {
@@ -353,6 +372,7 @@ impl State {
         for (name, uses) in over {
             if let Some(export) = self.exports.get_mut(&name) {
                 export.uses = export.uses.saturating_sub(uses);
+                self.changed = true;
             }
         }
     }

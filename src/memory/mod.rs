@@ -333,7 +333,7 @@ fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
         if core.free(id, owner) { Ok(held) } else { Err(freed_before(address)) }
     })?;
     if held {
-        cache::held::tell_freed(address);
+        cache::held::tell_freed();
     }
     Ok(())
 }

@@ -75,6 +75,7 @@ pub fn child(scene: &str) {
         "ipc_other" => crate::ipc_other::scene(),
         "ipc_faults_producer" => crate::ipc_faults::scene_producer(),
         "ipc_faults_consumer" => crate::ipc_faults::scene_consumer(),
+        "ipc_lost" => crate::ipc_faults::scene_lost(),
         "ipc_poison" => crate::ipc::scene_poison(),
         "ipc_end" => crate::ipc::scene_end(),
         "capturing" => crate::graph_ends::scene_capturing(),

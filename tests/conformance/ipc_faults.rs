@@ -3,7 +3,7 @@
 use crate::init::in_child;
 use crate::ipc_other::{Other, hex, stats};
 use crate::kit::*;
-use crate::{get, ok, tests};
+use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
@@ -17,6 +17,7 @@ tests![
     calls_of_a_producer_with_plain_segments: [Faults],
     calls_of_a_consumer: [Faults],
     calls_of_a_consumer_with_plain_segments: [Faults],
+    a_device_that_is_lost: [Faults, TwoDevices],
 ];
 
 const MIB: usize = 1 << 20;
@@ -39,6 +40,39 @@ fn calls_of_a_consumer() {
 
 fn calls_of_a_consumer_with_plain_segments() {
     in_child("ipc_faults_consumer", &[PLAIN]);
+}
+
+fn a_device_that_is_lost() {
+    in_child("ipc_lost", &[]);
+    in_child("ipc_lost", &[PLAIN]);
+}
+
+/// A lost device keeps neither side from giving back, and the producer's own goes on.
+pub fn scene_lost() {
+    let (stream, far) = (Own::on(0), Own::on(1));
+    let mut other = Other::new();
+    let block = allocate(SIZE, stream.0);
+    let handle = get!(tcuda_ipc_handle_t { bytes: [0; 64] }, out => tcuda_ipc_export(out, block, SIZE, 0, stream.0));
+    let there = other.import(&handle);
+    let theirs = other.export(SIZE, 3, 0);
+    let here = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &theirs, stream.0));
+    ok!(tcuda_sim_lose_device(0, 700));
+    ok!(tcuda_ipc_close(here, stream.0));
+    fails!(INVALID_POINTER, tcuda_ipc_close(here, stream.0));
+    fails!(DEVICE_LOST, tcuda_ipc_export(&mut handle.clone(), block, SIZE, 0, stream.0));
+    fails!(DEVICE_LOST, tcuda_ipc_import(&mut null_mut(), null_mut(), null_mut(), &theirs, stream.0));
+    other.did("free");
+    assert_eq!(other.did("collect"), "0");
+    free(block);
+    other.did(&format!("close {there}"));
+    other.end();
+    ok!(tcuda_ipc_collect());
+    assert_eq!((stats().exported, stats().taken, stats().imported), (0, 0, 0));
+    // The other device is as good as before.
+    let block = allocate(SIZE, far.0);
+    let handle = get!(handle, out => tcuda_ipc_export(out, block, SIZE, 0, far.0));
+    ok!(tcuda_ipc_withdraw(&handle));
+    free(block);
 }
 
 fn calls() -> u64 {

@@ -63,6 +63,11 @@ pub enum Backed {
 }
 
 impl Hold {
+    /// Whether the program gave the block back.
+    pub fn is_freed(&self) -> bool {
+        block::at(self.block).state() != State::Allocated
+    }
+
     /// For a range inside the block.
     pub fn backing(&self, from: Address, to: Address) -> Result<Backed> {
         let core = self.cache.core.quiet();
@@ -106,15 +111,15 @@ pub fn hold(address: Address) -> Option<Hold> {
     })
 }
 
-static FREED: OnceLock<fn(Address)> = OnceLock::new();
+static FREED: OnceLock<fn()> = OnceLock::new();
 
-/// Who is told, with no lock held, that a held block was freed, by its start. It may be inside a host function.
-pub fn on_held_freed(hook: fn(Address)) {
+/// Who is told, with no lock held, that a held block was freed. It may be inside a host function.
+pub fn on_held_freed(hook: fn()) {
     let _ = FREED.set(hook);
 }
 
-pub fn tell_freed(address: Address) {
+pub fn tell_freed() {
     if let Some(hook) = FREED.get() {
-        hook(address);
+        hook();
     }
 }
