@@ -53,7 +53,7 @@ NEVER_SUCCEED = {
     "tcuda_random_permutation": "the tensors have two dimensions",
     "tcuda_ipc_import": "zeros are no handle",
     **dict.fromkeys(["tcuda_ipc_withdraw", "tcuda_event_from_ipc_handle"], "likewise"),
-    **dict.fromkeys(["tcuda_ipc_close", "tcuda_ipc_producer_is_alive"], "a block of this process's own was not imported"),
+    "tcuda_ipc_producer_is_alive": "a block of this process's own was not imported",
     "tcuda_event_ipc_handle": "the event is not for other processes",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
     **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",

@@ -102,19 +102,25 @@ fn open(process: i32, file: i32) -> Option<File> {
     File::options().read(true).write(true).open(format!("/proc/{process}/fd/{file}")).ok()
 }
 
-/// Another process, to learn of its end.
-pub struct Process(File);
+/// Another process, to learn of its end, where the kernel tells.
+pub struct Process(Option<File>);
 
 impl Process {
     /// None: it has ended.
     pub fn new(id: i32) -> Option<Process> {
         let file = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) } as i32;
-        (file >= 0).then(|| Process(unsafe { File::from_raw_fd(file) }))
+        match file {
+            0.. => Some(Process(Some(unsafe { File::from_raw_fd(file) }))),
+            _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) => None,
+            _ => Some(Process(None)),
+        }
     }
 
     pub fn has_ended(&self) -> bool {
-        let mut watched = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        unsafe { libc::poll(&mut watched, 1, 0) == 1 }
+        self.0.as_ref().is_some_and(|file| {
+            let mut watched = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            unsafe { libc::poll(&mut watched, 1, 0) == 1 }
+        })
     }
 }
 
