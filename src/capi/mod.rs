@@ -51,6 +51,8 @@ pub mod distributions;
 
 pub mod graph;
 
+pub mod graphed;
+
 pub mod jit;
 
 pub mod kernel;

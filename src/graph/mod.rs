@@ -1,11 +1,12 @@
 //! # graph
 //! Owns:   graphs: capture, what can be replayed, the private pools that their memory lies in, and what has to stay until the last replay.
-//! Uses:   random, memory, event, stream, device, runtime, base.
+//! Uses:   random, tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  looks at what a graph does; gives memory away that a replay may still use; leaves a stream capturing whose capture failed.
-//! Locks:  a ready graph's, then a capturing one's, then capture::OPEN, pool::USED or retire::RETIRED; memory's under any of these but the
-//!         last two.
-//! Tests:  tests/conformance/graph.rs, tests/fault_sweep.rs, tests_c/test_graph.c.
+//! Locks:  those of callables, then a ready graph's, then a capturing one's, then capture::OPEN, pool::USED or retire::RETIRED; memory's under
+//!         any of these but the last two.
+//! Tests:  tests/conformance/{graph,graphed}.rs, tests/fault_sweep.rs, tests_c/test_graph.c.
 
+pub mod callable;
 mod capture;
 mod draws;
 mod handles;
@@ -20,6 +21,7 @@ pub use pool::{PoolId, handle as pool_handle, stats as pool_stats};
 
 /// Ends captures and destroys all graphs. Nothing may use one any more.
 pub fn shutdown() {
+    callable::clear();
     handles::clear();
     retire::forget();
     pool::forget();

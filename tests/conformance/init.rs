@@ -72,6 +72,8 @@ pub fn in_child(scene: &str, environment: &[(&str, &str)]) {
 pub fn child(scene: &str) {
     match scene {
         "before_init" => scene_before_init(),
+        "graphed_faults" => crate::graphed::scene_faults(),
+        "graphed_end" => crate::graphed::scene_end(),
         "ipc_other" => crate::ipc_other::scene(),
         "ipc_faults_producer" => crate::ipc_faults::scene_producer(),
         "ipc_faults_consumer" => crate::ipc_faults::scene_consumer(),

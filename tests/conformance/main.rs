@@ -19,6 +19,7 @@ mod generators;
 mod graph;
 mod graph_ends;
 mod graph_random;
+mod graphed;
 mod init;
 mod ipc;
 mod ipc_faults;
@@ -71,6 +72,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("graph", graph::TESTS),
     ("graph_ends", graph_ends::TESTS),
     ("graph_random", graph_random::TESTS),
+    ("graphed", graphed::TESTS),
     ("jit", jit::TESTS),
     ("complex", complex::TESTS),
     ("comm", comm::TESTS),

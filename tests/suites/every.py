@@ -23,6 +23,8 @@ PREPARE = {"tcuda_event_t": "tcuda_event_record(handle, NULL);",
 # Handles that are not made by tcuda_NOUN_create, and how.
 MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n    every_block(0);\n    every_block(0);\n"
                               "    tcuda_memory_snapshot(&handle, 0);",
+          "tcuda_graphed_callable_t": "tcuda_callable_t nothing = {every_callable, NULL, NULL, 0, NULL, 0};\n    tcuda_pool_id_t own = {0, 0};\n"
+                                      "    tcuda_graphed_callable_create(&handle, &nothing, 1, 0, own, NULL);",
           # The simulated device makes none.
           "tcuda_kernel_module_t": "handle = (tcuda_kernel_module_t)(uintptr_t)77;",
           "tcuda_kernel_t": "handle = (tcuda_kernel_t)(uintptr_t)77;"}
@@ -34,6 +36,7 @@ TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num
          "tcuda_jit_create_multi_output": "template <typename T> void f(T x, T &y) { y = x; }"}
 # Numbers that mean something to a function, where any other is an error.
 NUMBERS = {"tcuda_generator_set_state": {"size": "16"}, "tcuda_set_rng_state": {"size": "16"}, "tcuda_set_rng_state_all": {"size": "16"},
+           "tcuda_graphed_callable_call": {"index": "0", "input_count": "0"},
            "tcuda_generator_set_offset": {"offset": "4"}, "tcuda_generator_set_geometry": {"threads": "2048"}}
 # Functions whose text may be NULL, and why.
 NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_stat_key": "likewise"}
@@ -51,6 +54,7 @@ NEVER_SUCCEED = {
     **dict.fromkeys(["tcuda_current_blas_handle", "tcuda_blas_handle", "tcuda_blas_library", "tcuda_cufft_plan_cache_get",
                      "tcuda_cufft_plan_cache_put", "tcuda_cufft_library"], "the simulated device runs no library for GPUs"),
     "tcuda_random_permutation": "the tensors have two dimensions",
+    "tcuda_graphed_callable_create": "zeros are no function",
     "tcuda_ipc_import": "zeros are no handle",
     **dict.fromkeys(["tcuda_ipc_withdraw", "tcuda_event_from_ipc_handle"], "likewise"),
     "tcuda_ipc_producer_is_alive": "a block of this process's own was not imported",
@@ -293,6 +297,11 @@ class Generator:
             parts.append("/* Room for a list: pointers to tensors, which may also be read as pointers to anything. */\n"
                          "static void *every_pointers(void)\n{\n    static void *pointers[64];\n    int i;\n    for (i = 0; i < 64; i++)\n"
                          "        pointers[i] = every_tensor();\n    return pointers;\n}")
+        if "tcuda_callable_t" in self.header.structs:
+            parts.append("static int32_t every_callable(const tcuda_tensor_t *inputs, size_t input_count, const tcuda_tensor_t *outputs,\n"
+                         "                              size_t output_count, tcuda_stream_t stream, void *user_data)\n{\n"
+                         "    (void)inputs; (void)input_count; (void)outputs; (void)output_count; (void)stream; (void)user_data;\n"
+                         "    return 0;\n}")
         if "tcuda_tensor_empty" in self.by_name:
             parts.append("static tcuda_managed_tensor_t *every_managed(void)\n{\n    tcuda_managed_tensor_t *tensor = NULL;\n"
                          "    tcuda_dtype_t dtype = {2, 32, 1};\n    int64_t shape[1] = {8};\n    if (every_mode != FIRST)\n"

@@ -1,0 +1,203 @@
+//! Graphed callables (torch.cuda.make_graphed_callables): functions of the program that are captured once, each in a graph of its own, over one
+//! pool, and then called by a replay. What they read lies where it lay at the capture; what a call gives elsewhere is copied there.
+
+use super::handles;
+use super::pool::PoolId;
+use crate::base::{Error, Result, Status};
+use crate::copy::Place;
+use crate::event;
+use crate::event::pool::Pooled;
+use crate::stream::{self, Stream};
+use crate::tensor::{self, View};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// torch's num_warmup_iters.
+const WARMUPS: u32 = 3;
+const THREAD_LOCAL: i32 = 1;
+
+pub struct Callable<'a> {
+    /// Gives its work to the stream of this handle.
+    pub run: &'a dyn Fn(usize) -> Result<()>,
+    /// What it reads and a call may give.
+    pub inputs: Vec<View>,
+}
+
+struct Graphed {
+    parts: Vec<Part>,
+    order: Mutex<Order>,
+    /// Ends after the graphs that were captured on it.
+    side: Side,
+}
+
+struct Part {
+    graph: Captured,
+    inputs: Vec<View>,
+}
+
+struct Order {
+    /// Which is due.
+    next: usize,
+    /// Recorded behind each call.
+    done: Pooled,
+}
+
+/// The number of a graph, which ends with this.
+struct Captured(usize);
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        // After a shutdown there is none.
+        let _ = handles::destroy(self.0);
+    }
+}
+
+struct Side(Stream);
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        let _ = stream::destroy(self.0.raw);
+    }
+}
+
+static GRAPHED: RwLock<BTreeMap<usize, Arc<Graphed>>> = RwLock::new(BTreeMap::new());
+
+/// Runs all of them `warmups` times on a stream of its own, then captures them in their order. None: as often as torch.
+pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream: Stream) -> Result<usize> {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let count = callables.len();
+    if count == 0 {
+        return Err(Error::invalid_argument("There is no callable to capture: 'count' is 0."));
+    }
+    for (at, input) in callables.iter().enumerate().flat_map(|(at, callable)| callable.inputs.iter().map(move |input| (at, input))) {
+        if input.place != Place::Device(stream.device) && input.place != Place::Pinned {
+            return Err(Error::invalid_argument(format!(
+                "An input of callable {at} is in {}; a graph on device {} reads memory of its device, or pinned memory.",
+                input.place, stream.device
+            )));
+        }
+    }
+    refuse_capture(stream, "made")?;
+    let side = Side(stream::create(stream.device, 0)?);
+    let on_side = stream::handle_of(side.0);
+    event::wait_stream(side.0, stream)?;
+    let named = |at: usize, what: &str| format!("The callable {at} of {count} (counted from 0), {what}");
+    for round in 1..=warmups.unwrap_or(WARMUPS) {
+        for (at, callable) in callables.iter().enumerate() {
+            (callable.run)(on_side).map_err(|error| error.context(named(at, &format!("in warm-up {round}"))))?;
+        }
+    }
+    side.0.synchronize()?;
+    let mut parts: Vec<Part> = Vec::new();
+    for (at, callable) in callables.iter().enumerate() {
+        let captured = Captured(handles::create(0)?);
+        let graph = handles::named(captured.0)?;
+        let pool = parts.first().map_or(Ok(pool), |first| handles::named(first.graph.0)?.pool())?;
+        graph.begin(side.0, pool, THREAD_LOCAL)?;
+        let ran = (callable.run)(on_side);
+        // What made the capture invalid is more to the point than what the function made of it.
+        graph.end().and(ran).map_err(|error| error.context(named(at, "while it was captured")))?;
+        parts.push(Part { graph: captured, inputs: callable.inputs.clone() });
+    }
+    event::wait_stream(stream, side.0)?;
+    let order = Mutex::new(Order { next: 0, done: Pooled::take(stream.device)? });
+    // Even, as the numbers of graphs.
+    let handle = LAST.fetch_add(2, Ordering::Relaxed) + 2;
+    GRAPHED.write().insert(handle, Arc::new(Graphed { parts, order, side }));
+    Ok(handle)
+}
+
+fn refuse_capture(stream: Stream, what: &str) -> Result<()> {
+    if stream.is_capturing()? {
+        let text = format!("A graphed callable cannot be {what} on a stream that is being captured.");
+        return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
+    }
+    Ok(())
+}
+
+/// What a callable does, with these inputs; None: those of the capture.
+pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream) -> Result<()> {
+    let graphed = GRAPHED.read().get(&handle).cloned().ok_or_else(|| unknown(handle))?;
+    let count = graphed.parts.len();
+    let part = graphed
+        .parts
+        .get(index)
+        .ok_or_else(|| Error::invalid_argument(format!("There is no callable {index}: {count} were captured, counted from 0.")))?;
+    if stream.device != graphed.side.0.device {
+        return Err(Error::invalid_argument(format!(
+            "The callables were captured on device {}, the stream belongs to device {}.",
+            graphed.side.0.device, stream.device
+        )));
+    }
+    let to_copy = differing(&part.inputs, inputs.unwrap_or(&part.inputs))?;
+    refuse_capture(stream, "called")?;
+    let mut order = graphed.order.lock();
+    if index != order.next && index != 0 {
+        let due = if order.next < count {
+            format!("callable {} is due, or 0 for a new round", order.next)
+        } else {
+            "a new round begins with 0".into()
+        };
+        let text =
+            format!("Callable {index} is called out of turn: they share memory and run in the order in which they were captured; {due}.");
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    // The call before may have been on another stream, which may be gone.
+    event::wait(order.done.raw(), stream)?;
+    let on = stream::handle_of(stream);
+    let called = to_copy
+        .into_iter()
+        .try_for_each(|(to, from)| tensor::copy(to, from, true, on))
+        .and_then(|()| handles::named(part.graph.0)?.replay(stream));
+    // Copies may be under way in any case.
+    if event::record(order.done.raw(), stream).is_err() {
+        stream.synchronize()?;
+    }
+    called?;
+    order.next = index + 1;
+    Ok(())
+}
+
+/// The inputs that lie elsewhere than at the capture, each behind its place.
+fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<(&'a View, &'a View)>> {
+    if fixed.len() != given.len() {
+        let text = format!("{} inputs were given; the callable was captured with {}.", given.len(), fixed.len());
+        return Err(Error::invalid_argument(text));
+    }
+    let mut differing = Vec::new();
+    for (at, (to, from)) in fixed.iter().zip(given).enumerate() {
+        if to.shape != from.shape || to.dtype != from.dtype {
+            return Err(Error::invalid_argument(format!(
+                "Input {at} has the shape {:?} and elements of {} bits (DLPack code {}); it was captured with {:?}, {} bits, code {}. A graph \
+                 has one shape: capture another one.",
+                from.shape, from.dtype.bits, from.dtype.code, to.shape, to.dtype.bits, to.dtype.code
+            )));
+        }
+        if to.address != from.address {
+            differing.push((to, from));
+        } else if !tensor::agree(to, from) {
+            return Err(Error::invalid_argument(format!(
+                "Input {at} is at the address that was captured, with other strides ({:?}, not {:?}): give a copy of it.",
+                from.strides, to.strides
+            )));
+        }
+    }
+    Ok(differing)
+}
+
+/// Calls that are under way go on.
+pub fn destroy(handle: usize) -> Result<()> {
+    GRAPHED.write().remove(&handle).map(drop).ok_or_else(|| unknown(handle))
+}
+
+pub fn clear() {
+    std::mem::take(&mut *GRAPHED.write()).into_values().for_each(drop);
+}
+
+#[cold]
+fn unknown(handle: usize) -> Error {
+    let text = format!("{handle:#x} is no graphed callable, or it was destroyed before. tcuda_graphed_callable_create makes one.");
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+}
