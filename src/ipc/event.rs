@@ -46,7 +46,11 @@ impl Mark {
 
     /// Not for host functions.
     pub fn end(self) {
-        let end = || device::Guard::new(self.device).and_then(|_guard| runtime::runtime()?.event_destroy(self.event));
+        let end = || {
+            let _guard = device::Guard::new(self.device)?;
+            let runtime = runtime::runtime()?;
+            runtime.outside_capture(|| runtime.event_destroy(self.event))
+        };
         // What cannot be destroyed is lost with its device.
         let _ = end().or_else(|_| end());
     }
