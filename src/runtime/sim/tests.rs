@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 mod graph;
 mod ordered;
+mod share;
 
 /// A machine with the table's functions that tests need, as values.
 #[derive(Clone, Copy)]
