@@ -3,7 +3,7 @@
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
 //! graph
-//! comm      ipc       jit       libs      nvtx      random    telemetry    features
+//! comm      communicator        ipc       jit       libs      nvtx      random    telemetry    features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -17,6 +17,7 @@
 pub mod base;
 pub mod capi;
 pub mod comm;
+pub mod communicator;
 pub mod copy;
 pub mod device;
 pub mod event;

@@ -21,6 +21,7 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "TCUDA_CUBLAS_PATH", default: "", meaning: "the cuBLAS library (libcublas) to load instead of any other" },
     Variable { name: "TCUDA_CUFFT_PATH", default: "", meaning: "the cuFFT library (libcufft) to load instead of any other" },
+    Variable { name: "TCUDA_NCCL_PATH", default: "", meaning: "the library of communicators (libnccl) to load instead of any other" },
     Variable {
         name: "TCUDA_CXX",
         default: "",
@@ -37,6 +38,11 @@ pub const VARIABLES: &[Variable] = &[
         name: "TCUDA_COMM_WAY",
         default: "",
         meaning: "for measurements: kernel, copies, ring or split where a collective of one process has that way",
+    },
+    Variable {
+        name: "TCUDA_COMMUNICATOR_PORT",
+        default: "",
+        meaning: "the port of rank 0 for tcuda_communicator_init_from_env, where MASTER_PORT is taken",
     },
     Variable {
         name: "TCUDA_MEMORY_POISON",

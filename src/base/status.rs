@@ -43,10 +43,16 @@ pub enum tcuda_status_t {
     TCUDA_ERROR_INVALID_STATE = 17,
     /// The compiler refused a source; the message has its log.
     TCUDA_ERROR_COMPILATION = 18,
+    /// The other ranks of a communicator did not come within its time; it was aborted.
+    TCUDA_ERROR_TIMEOUT = 19,
+    /// Another rank of a communicator ended, failed, or asked for something else; it was aborted.
+    TCUDA_ERROR_REMOTE = 20,
     /// Any other error of the CUDA runtime or driver; `tcuda_last_error_native` has its code.
     TCUDA_ERROR_CUDA = 30,
     /// Any other error of the operating system.
     TCUDA_ERROR_SYSTEM = 31,
+    /// Any other error of NCCL; `tcuda_last_error_native` has its code.
+    TCUDA_ERROR_NCCL = 32,
     /// A defect of tcuda. Nothing is lost, but please report it.
     TCUDA_ERROR_INTERNAL = 999,
 }
@@ -74,8 +80,11 @@ const LIST: &[(Status, &str, &str)] = &[
     (TCUDA_ERROR_VERSION_MISMATCH, "TCUDA_ERROR_VERSION_MISMATCH", "struct version not known"),
     (TCUDA_ERROR_INVALID_STATE, "TCUDA_ERROR_INVALID_STATE", "not possible in this state"),
     (TCUDA_ERROR_COMPILATION, "TCUDA_ERROR_COMPILATION", "source does not compile"),
+    (TCUDA_ERROR_TIMEOUT, "TCUDA_ERROR_TIMEOUT", "other ranks did not come in time"),
+    (TCUDA_ERROR_REMOTE, "TCUDA_ERROR_REMOTE", "another rank failed"),
     (TCUDA_ERROR_CUDA, "TCUDA_ERROR_CUDA", "CUDA error"),
     (TCUDA_ERROR_SYSTEM, "TCUDA_ERROR_SYSTEM", "system error"),
+    (TCUDA_ERROR_NCCL, "TCUDA_ERROR_NCCL", "NCCL error"),
     (TCUDA_ERROR_INTERNAL, "TCUDA_ERROR_INTERNAL", "internal error"),
 ];
 

@@ -10,7 +10,7 @@ use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process};
-use crate::{device, event, graph, ipc, libs, memory, random, runtime, stream};
+use crate::{communicator, device, event, graph, ipc, libs, memory, random, runtime, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
 
@@ -124,6 +124,8 @@ pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
         if in_use {
             // Captures end before they are waited for.
             graph::shutdown();
+            // Their work may wait for ranks that never come.
+            communicator::shutdown();
         }
         process::set_shut_down(true);
         if in_use {

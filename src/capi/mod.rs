@@ -1,6 +1,7 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
-//! Uses:   every room: comm, graph, ipc, jit, libs, nvtx, random, telemetry, tensor, copy, memory, event, stream, device, runtime, base.
+//! Uses:   every room: comm, communicator, graph, ipc, jit, libs, nvtx, random, telemetry, tensor, copy, memory, event, stream, device,
+//!         runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -58,6 +59,8 @@ pub mod jit;
 pub mod kernel;
 
 pub mod comm;
+
+pub mod communicator;
 
 pub mod ipc;
 

@@ -6,6 +6,7 @@
 //! Tests:  in the files, tests/fake_cuda.rs, tests/conformance.
 
 pub mod api;
+pub mod collective;
 pub mod compile;
 pub mod cuda;
 pub mod host;

@@ -52,6 +52,8 @@ pub enum Capability {
     /// CUDA's libraries that compute.
     Cublas,
     Cufft,
+    /// NCCL, or sockets between simulated devices.
+    Communicators,
 }
 
 impl Capability {
@@ -67,6 +69,7 @@ impl Capability {
             Capability::Telemetry => "telemetry",
             Capability::Cublas => "cublas",
             Capability::Cufft => "cufft",
+            Capability::Communicators => "communicators",
         }
     }
 
@@ -91,6 +94,7 @@ impl Capability {
             }
             Capability::Cublas => tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::libraries::blas(runtime).is_ok()),
             Capability::Cufft => tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::libraries::fft(runtime).is_ok()),
+            Capability::Communicators => tcuda::communicator::version().is_ok(),
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }

@@ -7,6 +7,8 @@ tests![
     numbers_of_devices: [Faults],
     without_access_to_peers: [Faults],
     shuffled_streams: [Faults],
+    numbers_of_ranks: [Faults],
+    shuffled_streams_of_ranks: [Faults],
 ];
 
 fn passes(filter: &str, variables: &[(&str, &str)]) {
@@ -34,6 +36,20 @@ fn shuffled_streams() {
         let seed = seed.to_string();
         for filter in ["comm.work_before", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many"] {
             passes(filter, &[("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_SEED", &seed)]);
+        }
+    }
+}
+
+fn numbers_of_ranks() {
+    for devices in ["1", "3", "8"] {
+        passes("communicator.", &[("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "none")]);
+    }
+}
+
+fn shuffled_streams_of_ranks() {
+    for seed in ["1", "2", "3"] {
+        for filter in ["communicator.every", "communicator.calls", "communicator.sends", "communicator.memory"] {
+            passes(filter, &[("TCUDA_SIM_DEVICES", "3"), ("TCUDA_SIM_SEED", seed)]);
         }
     }
 }

@@ -10,6 +10,7 @@
 mod backend;
 mod comm;
 mod complex;
+mod communicator;
 mod copy;
 mod device;
 mod error;
@@ -76,6 +77,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("jit", jit::TESTS),
     ("complex", complex::TESTS),
     ("comm", comm::TESTS),
+    ("communicator", communicator::TESTS),
     ("machines", machines::TESTS),
     ("random", random::TESTS),
     ("philox", philox::TESTS),

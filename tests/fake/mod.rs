@@ -42,7 +42,7 @@ pub fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnc
     std::fs::create_dir_all(root.join("loader")).unwrap();
     let machine = build(Machine { root: root.clone(), variables: Vec::new() });
     // What the case does not bring must not come from the machine that the test runs on.
-    for library in ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter().chain(RUNTIMES.map(|(_, soname)| soname)) {
+    for library in ["libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2"].into_iter().chain(RUNTIMES.map(|(_, soname)| soname)) {
         let file = root.join("loader").join(library);
         if !file.exists() {
             std::fs::write(file, "no library").unwrap();
@@ -61,6 +61,8 @@ pub fn case(name: &str, build: impl FnOnce(Machine) -> Machine, body: impl FnOnc
         "CUBLAS_WORKSPACE_CONFIG",
         "TCUDA_NVTX",
         "NVTX_INJECTION64_PATH",
+        "TCUDA_NCCL_PATH",
+        "NCCL_NVLS_ENABLE",
         "TCUDA_JIT_CACHE",
         "TCUDA_JIT_CACHE_PATH",
         "XDG_CACHE_HOME",
@@ -114,7 +116,7 @@ pub fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> Pa
     let local = if lacks.is_empty() { String::new() } else { format!("local: {hidden}") };
     std::fs::write(
         &script,
-        format!("{} {{ global: cuda*; cu*; nvrtc*; nvml*; Initialize*; fake_*; {local} }};\n", soname.replace('-', "_")),
+        format!("{} {{ global: cuda*; cu*; nvrtc*; nvml*; nccl*; Initialize*; fake_*; {local} }};\n", soname.replace('-', "_")),
     )
     .unwrap();
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);

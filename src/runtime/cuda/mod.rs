@@ -1,5 +1,6 @@
 //! # runtime/cuda
-//! Owns:   the real libraries: which libcudart, libcuda, libnvrtc, libnvidia-ml, libcublas and libcufft are used, the table filled from them, what differs between their versions.
+//! Owns:   the real libraries: which libcudart, libcuda, libnvrtc, libnvidia-ml, libnccl, libcublas and libcufft are used, the table filled
+//!         from them, what differs between their versions.
 //! Uses:   runtime::table and runtime::api, base.
 //! Never:  closes a library that is in use; falls back to the simulated device.
 //! Locks:  none; runtime::select lets one thread in.
@@ -10,6 +11,7 @@ mod component;
 pub mod cublas;
 pub mod cufft;
 pub mod library;
+pub mod nccl;
 pub mod nvml;
 pub mod nvrtc;
 mod report;

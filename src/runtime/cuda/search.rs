@@ -1,6 +1,6 @@
 //! Where a library of CUDA is looked for, in order. Nothing is loaded here.
 
-use super::adapt::{BLAS_LIBRARIES, COMPILERS, FFT_LIBRARIES, RUNTIMES};
+use super::adapt::{BLAS_LIBRARIES, COLLECTIVES, COMPILERS, FFT_LIBRARIES, RUNTIMES};
 use crate::base::config;
 use std::cmp::Reverse;
 use std::env;
@@ -10,17 +10,18 @@ use std::path::{Path, PathBuf};
 pub struct Wanted {
     /// The variable that names a file.
     variable: &'static str,
-    /// CUDA's major version and the name, newest first.
+    /// CUDA's major version (or another one, of what is not a part of CUDA) and the name, newest first.
     names: &'static [(i32, &'static str)],
     /// Below `nvidia` in the packages of Python.
-    wheels: [&'static str; 2],
+    wheels: &'static [&'static str],
 }
 
-pub const RUNTIME: Wanted = Wanted { variable: "TCUDA_CUDART_PATH", names: &RUNTIMES, wheels: ["cu13/lib", "cuda_runtime/lib"] };
-pub const COMPILER: Wanted = Wanted { variable: "TCUDA_NVRTC_PATH", names: &COMPILERS, wheels: ["cu13/lib", "cuda_nvrtc/lib"] };
+pub const RUNTIME: Wanted = Wanted { variable: "TCUDA_CUDART_PATH", names: &RUNTIMES, wheels: &["cu13/lib", "cuda_runtime/lib"] };
+pub const COMPILER: Wanted = Wanted { variable: "TCUDA_NVRTC_PATH", names: &COMPILERS, wheels: &["cu13/lib", "cuda_nvrtc/lib"] };
+pub const COLLECTIVE: Wanted = Wanted { variable: "TCUDA_NCCL_PATH", names: &COLLECTIVES, wheels: &["nccl/lib"] };
 
-pub static BLAS: Wanted = Wanted { variable: "TCUDA_CUBLAS_PATH", names: &BLAS_LIBRARIES, wheels: ["cu13/lib", "cublas/lib"] };
-pub static FFT: Wanted = Wanted { variable: "TCUDA_CUFFT_PATH", names: &FFT_LIBRARIES, wheels: ["cu13/lib", "cufft/lib"] };
+pub static BLAS: Wanted = Wanted { variable: "TCUDA_CUBLAS_PATH", names: &BLAS_LIBRARIES, wheels: &["cu13/lib", "cublas/lib"] };
+pub static FFT: Wanted = Wanted { variable: "TCUDA_CUFFT_PATH", names: &FFT_LIBRARIES, wheels: &["cu13/lib", "cufft/lib"] };
 
 /// One place, with the libraries to try there.
 pub struct Place {
@@ -155,7 +156,7 @@ fn wheels(wanted: &Wanted, prefix: &Path) -> Vec<PathBuf> {
         for version in entries(&library).iter().filter(|name| name.starts_with("python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 let nvidia = library.join(version).join(packages).join("nvidia");
-                found.extend(wanted.wheels.map(|folder| nvidia.join(folder)));
+                found.extend(wanted.wheels.iter().map(|folder| nvidia.join(folder)));
             }
         }
     }

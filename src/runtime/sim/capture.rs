@@ -17,8 +17,13 @@ pub type Repeat = Arc<dyn Fn(&'static Sim) -> Result<(), Code> + Send + Sync>;
 #[derive(Clone)]
 pub enum Action {
     Delay(Duration),
-    Host { function: HostFn, data: usize },
+    Host {
+        function: HostFn,
+        data: usize,
+    },
     Task(Repeat),
+    /// Waits for the work of others.
+    Patient(Repeat),
 }
 
 #[derive(Clone)]

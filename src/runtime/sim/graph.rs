@@ -132,6 +132,7 @@ impl State {
                 Action::Delay(duration) => Work::Delay(duration),
                 Action::Host { function, data } => Work::Host { function, data },
                 Action::Task(task) => Work::Task(Box::new(move |sim| task(sim))),
+                Action::Patient(task) => Work::Patient(Box::new(move |sim| task(sim))),
             };
             points.push(self.push(lane, work, after, now)?);
         }

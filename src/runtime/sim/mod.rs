@@ -2,7 +2,7 @@
 //! Owns:   the simulated device: a machine of H100s on the CPU that keeps CUDA's rules, and catches what a real one leaves undefined.
 //! Uses:   base, the table.
 //! Never:  runs a CUDA binary; knows anything of tcuda above the table, except the kernels' twins that `launch` is given.
-//! Locks:  scheduler::Line and memory::Books, never one inside the other; fault's list alone.
+//! Locks:  scheduler::Line and memory::Books, never one inside the other; fault's list alone; a rank's `last`, then the Line; its `mesh`, then the Books.
 //! Tests:  in the files, tests.rs.
 //!
 //! ```text
@@ -15,6 +15,7 @@
 //! os          pages                           shuffle     the seeded order
 //! monitor     load and temperature            live        what there is
 //! compiler    of run-time sources, by the host's C++ compiler
+//! rank        of a communicator               mesh, fold  its sockets, its sums
 //! ```
 //!
 //! Without a seed an idle stream does its work at once on the calling thread, except host functions. Work that has to wait, and all work
@@ -29,15 +30,18 @@ mod entry;
 mod errors;
 mod event;
 mod fault;
+mod fold;
 mod graph;
 mod host;
 mod live;
 mod mem_pool;
 mod memory;
+mod mesh;
 mod monitor;
 mod options;
 mod os;
 mod peer;
+pub mod rank;
 mod scheduler;
 mod share;
 mod shuffle;

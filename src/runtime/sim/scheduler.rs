@@ -27,7 +27,7 @@ pub struct Scheduler {
 pub(super) struct Line {
     pub state: State,
     workers: usize,
-    /// Workers at a task. Host functions are not counted: they may wait for anything.
+    /// Workers at a task. Host functions and patient work are not counted: they may wait for anything.
     at_work: usize,
     waiting_hosts: usize,
     /// When the shuffled order goes on.
@@ -192,7 +192,7 @@ impl Sim {
     fn run(&'static self, job: Job) {
         match job.work {
             _ if job.void => {}
-            Work::Task(task) => self.attempt(job.device, || task(self)),
+            Work::Task(task) | Work::Patient(task) => self.attempt(job.device, || task(self)),
             Work::Host { function, data } => thread::in_host_function(|| unsafe { function(data as *mut _) }),
             Work::Nothing | Work::Record { .. } | Work::Await { .. } | Work::Delay(_) => {}
         }

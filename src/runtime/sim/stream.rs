@@ -34,6 +34,8 @@ pub enum Work {
         data: usize,
     },
     Task(Task),
+    /// Waits for the work of others, so it does not count among the tasks at a time.
+    Patient(Task),
 }
 
 /// A point in a stream: reached when so much of its work is done.
@@ -352,7 +354,7 @@ impl State {
                 }
                 over
             }
-            Some(Work::Host { .. } | Work::Task(_)) => {
+            Some(Work::Host { .. } | Work::Task(_) | Work::Patient(_)) => {
                 stream.ready = true;
                 let turn = self.shuffle.as_mut().map_or(i64::from(stream.priority), Shuffle::turn);
                 self.arrivals += 1;

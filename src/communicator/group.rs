@@ -1,0 +1,125 @@
+//! Groups: calls of a thread that go to their devices together, at the end of the group, and until then not at all.
+
+use super::one::{Calls, Communicator};
+use super::patience::Deadline;
+use crate::base::{Error, Result, Status};
+use crate::runtime::collective::{Group, Work};
+use crate::stream::Stream;
+use crate::{device, memory, runtime};
+use parking_lot::MutexGuard;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// A call that was checked.
+pub struct Entry {
+    pub communicator: Arc<Communicator>,
+    pub work: Work,
+    pub stream: Stream,
+}
+
+/// Groups begun and not ended, and what was called in them.
+struct Open {
+    depth: usize,
+    entries: Vec<Entry>,
+}
+
+thread_local! {
+    static OPEN: RefCell<Open> = const { RefCell::new(Open { depth: 0, entries: Vec::new() }) };
+}
+
+/// Groups may lie within each other; the outermost one counts.
+pub fn start() -> Result<()> {
+    OPEN.with_borrow_mut(|open| open.depth += 1);
+    Ok(())
+}
+
+pub fn end() -> Result<()> {
+    let entries = OPEN.with_borrow_mut(|open| {
+        if open.depth == 0 {
+            let text = "No group was begun on this thread. tcuda_communicator_group_start begins one.";
+            return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+        }
+        open.depth -= 1;
+        Ok(if open.depth == 0 { std::mem::take(&mut open.entries) } else { Vec::new() })
+    })?;
+    submit(entries)
+}
+
+pub fn add(entry: Entry) -> Result<()> {
+    let now = OPEN.with_borrow_mut(|open| match open.depth {
+        0 => Some(entry),
+        _ => {
+            open.entries.push(entry);
+            None
+        }
+    });
+    now.map_or(Ok(()), |entry| submit(vec![entry]))
+}
+
+pub fn refuse_inside(what: &str) -> Result<()> {
+    if OPEN.with_borrow(|open| open.depth) == 0 {
+        return Ok(());
+    }
+    Err(Error::new(
+        Status::TCUDA_ERROR_INVALID_STATE,
+        format!(
+            "Within a group no communicator can be {what}: end the group first. One thread makes those of several ranks by \
+             tcuda_communicator_init_all, or with the option non_blocking."
+        ),
+    ))
+}
+
+/// What a communicator is to do, and the right to tell it.
+struct Share<'a> {
+    communicator: &'a Arc<Communicator>,
+    works: Vec<Work>,
+    calls: MutexGuard<'a, Calls>,
+}
+
+fn submit(entries: Vec<Entry>) -> Result<()> {
+    let Some(first) = entries.first() else { return Ok(()) };
+    let deadline = Deadline::after(first.communicator.timeout);
+    let mut order: Vec<&Arc<Communicator>> = entries.iter().map(|entry| &entry.communicator).collect();
+    // Every thread takes the locks in one order.
+    order.sort_by_key(|communicator| Arc::as_ptr(communicator));
+    order.dedup_by_key(|communicator| Arc::as_ptr(communicator));
+    let mut shares = Vec::new();
+    for communicator in order {
+        let works = entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, communicator)).map(|entry| entry.work).collect();
+        shares.push(Share { communicator, works, calls: communicator.usable()? });
+    }
+    for share in &mut shares {
+        share.communicator.settle(&mut share.calls, deadline, "before the call")?;
+    }
+    let mut guard = device::Guard::new(device::CURRENT)?;
+    // From here on the other ranks may count on all of it: what fails now ends what it was for.
+    if let Err(error) = post(&mut guard, &shares) {
+        shares.iter_mut().for_each(|share| drop(share.communicator.fail(&mut share.calls, error.clone())));
+        return Err(error);
+    }
+    let mut settled = Ok(());
+    for share in &mut shares {
+        settled = settled.and(share.communicator.settle(&mut share.calls, deadline, "at the call"));
+    }
+    for entry in &entries {
+        memory::record_stream_of(entry.work.input, entry.stream)?;
+        memory::record_stream_of(entry.work.output, entry.stream)?;
+    }
+    for share in &mut shares {
+        for entry in entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, share.communicator)) {
+            if !share.calls.streams.contains(&entry.stream) {
+                share.calls.streams.push(entry.stream);
+            }
+        }
+    }
+    settled
+}
+
+fn post(guard: &mut device::Guard, shares: &[Share]) -> Result<()> {
+    let group = Group::begin(runtime::runtime()?)?;
+    for share in shares {
+        guard.go(share.communicator.device)?;
+        share.communicator.post(&share.works)?;
+    }
+    group.end()
+}

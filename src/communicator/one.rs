@@ -1,0 +1,320 @@
+//! A communicator: from the search for the other ranks to its end.
+
+use super::patience::{Deadline, Waited, wait};
+use crate::base::{Error, Result, Status};
+use crate::runtime::collective::{self, Id, Link, Work};
+use crate::stream::Stream;
+use crate::{device, runtime};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long any call waits for other ranks.
+    pub timeout: Duration,
+    /// A new communicator is given out while it still looks for the others.
+    pub non_blocking: bool,
+}
+
+pub struct Communicator {
+    link: Link,
+    pub device: i32,
+    pub timeout: Duration,
+    /// (rank, size), once it is known.
+    place: OnceLock<(i32, i32)>,
+    /// All ranks have found each other.
+    complete: AtomicBool,
+    /// Held by who calls the link.
+    pub(super) calls: Mutex<Calls>,
+    /// Who waits is to end it.
+    stopping: AtomicBool,
+}
+
+/// What changes in the life of a communicator.
+#[derive(Default)]
+pub(super) struct Calls {
+    /// Why it can no longer be used.
+    pub ended: Option<Error>,
+    /// Where its work was given to.
+    pub streams: Vec<Stream>,
+}
+
+pub fn unique_id() -> Result<Id> {
+    collective::unique_id(runtime::runtime()?)
+}
+
+pub fn version() -> Result<i32> {
+    collective::version(runtime::runtime()?)
+}
+
+/// One rank of `size`, on a device (-1: the current one). The other ranks are made by other threads, processes or machines.
+pub fn init_rank(size: i32, id: &Id, rank: i32, device: i32, options: Options) -> Result<Arc<Communicator>> {
+    super::group::refuse_inside("made")?;
+    let begun = Communicator::begin(size, id, rank, device, options)?;
+    if !options.non_blocking {
+        begun.wait_until_ready()?;
+    }
+    Ok(begun)
+}
+
+/// All ranks of a communicator, on different devices of this process.
+pub fn init_all(devices: &[i32], options: Options) -> Result<Vec<Arc<Communicator>>> {
+    super::group::refuse_inside("made")?;
+    let mut resolved = Vec::new();
+    for index in devices {
+        let index = if *index < 0 { Err(no_device(*index)) } else { device::resolve(*index) }?;
+        if resolved.contains(&index) {
+            return Err(
+                Error::invalid_argument(format!("Device {index} is there twice; every rank has a device of its own.")).on_device(index)
+            );
+        }
+        resolved.push(index);
+    }
+    if resolved.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (id, size) = (unique_id()?, resolved.len() as i32);
+    let mut all = Vec::new();
+    let begun = resolved.iter().enumerate().try_for_each(|(rank, device)| {
+        all.push(Communicator::begin(size, &id, rank as i32, *device, options)?);
+        Ok(())
+    });
+    let made = begun.and_then(|()| if options.non_blocking { Ok(()) } else { wait_for_all(&all) });
+    if made.is_err() {
+        all.iter().for_each(|one| drop(one.abort()));
+    }
+    made.map(|()| all)
+}
+
+fn no_device(index: i32) -> Error {
+    Error::invalid_argument(format!("Expected non-negative device index, but got {index}")).on_device(index)
+}
+
+/// Those of one process find each other only if all of them go on.
+fn wait_for_all(all: &[Arc<Communicator>]) -> Result<()> {
+    let Some(first) = all.first() else { return Ok(()) };
+    let deadline = Deadline::after(first.timeout);
+    let ask = || all.iter().try_fold(true, |ready, one| Ok(one.link.is_ready()? && ready));
+    match wait(deadline, || false, ask)? {
+        Waited::Done => all.iter().try_for_each(|one| one.learn_place()),
+        _ => Err(late(deadline, "while the communicator was being made")),
+    }
+}
+
+fn late(deadline: Deadline, when: &str) -> Error {
+    Error::new(
+        Status::TCUDA_ERROR_TIMEOUT,
+        format!(
+            "The other ranks did not come within {}, {when}. Each rank has to make the same calls in the same order; one that ended makes none. \
+             The communicator was aborted.",
+            deadline.limit()
+        ),
+    )
+}
+
+impl Communicator {
+    fn begin(size: i32, id: &Id, rank: i32, device: i32, options: Options) -> Result<Arc<Communicator>> {
+        /// More than any machine room has.
+        const MOST: i32 = 1 << 20;
+        if !(1..=MOST).contains(&size) || !(0..size).contains(&rank) {
+            return Err(Error::invalid_argument(format!(
+                "Rank {rank} of {size}: there is at least one rank, and they are numbered from 0."
+            )));
+        }
+        let guard = device::Guard::new(device)?;
+        let link = Link::begin(runtime::runtime()?, id, size, rank, guard.device)?;
+        let place = OnceLock::from((rank, size));
+        Ok(Communicator::over(link, guard.device, options.timeout, place))
+    }
+
+    fn over(link: Link, device: i32, timeout: Duration, place: OnceLock<(i32, i32)>) -> Arc<Communicator> {
+        Arc::new(Communicator {
+            link,
+            device,
+            timeout,
+            place,
+            complete: AtomicBool::new(false),
+            calls: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// (rank, size).
+    pub fn place(&self) -> Result<(i32, i32)> {
+        self.place.get().copied().ok_or_else(|| {
+            let text = "The communicator still looks for its other ranks, and does not know its own yet. tcuda_communicator_query tells when it does.";
+            Error::new(Status::TCUDA_ERROR_NOT_READY, text)
+        })
+    }
+
+    /// The link is ready.
+    fn learn_place(&self) -> Result<()> {
+        self.complete.store(true, Ordering::Relaxed);
+        if self.place.get().is_none() {
+            let place = self.link.place()?;
+            self.place.get_or_init(|| place);
+        }
+        Ok(())
+    }
+
+    fn wait_until_ready(&self) -> Result<()> {
+        let mut calls = self.usable()?;
+        self.settle(&mut calls, Deadline::after(self.timeout), "while the communicator was being made")
+    }
+
+    /// For a call of the link. An error if it has ended.
+    pub(super) fn usable(&self) -> Result<MutexGuard<'_, Calls>> {
+        let calls = self.calls.lock();
+        match &calls.ended {
+            Some(error) => Err(error.clone()),
+            None => Ok(calls),
+        }
+    }
+
+    /// Waits until the link has done what it was told. What goes wrong ends the communicator.
+    pub(super) fn settle(&self, calls: &mut Calls, deadline: Deadline, when: &str) -> Result<()> {
+        let waited = wait(deadline, || self.stopping.load(Ordering::Relaxed), || self.link.is_ready());
+        let error = match waited {
+            Ok(Waited::Done) => match self.learn_place() {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            },
+            Ok(Waited::TimedOut) => late(deadline, when),
+            Ok(Waited::Stopped) => aborted(),
+            Err(error) => error,
+        };
+        Err(self.fail(calls, error))
+    }
+
+    /// Ends it with a reason, which every later call hears; the reason.
+    pub(super) fn fail(&self, calls: &mut Calls, error: Error) -> Error {
+        if let Some(first) = &calls.ended {
+            return first.clone();
+        }
+        let error = error.on_device(self.device);
+        calls.ended = Some(error.clone());
+        // It ends in any case; what NCCL has to say of it is less than the reason.
+        let _ = self.link.abort();
+        error
+    }
+
+    /// Within a group of the link's, with the device current.
+    pub(super) fn post(&self, works: &[Work]) -> Result<()> {
+        self.link.post(works)
+    }
+
+    /// Whether it is at nothing: false while it looks for the others, or another thread waits in a call of it. Err: what went wrong.
+    pub fn query(&self) -> Result<bool> {
+        let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
+        if let Some(error) = &calls.ended {
+            return Err(error.clone());
+        }
+        match self.link.is_ready() {
+            Ok(true) => self.learn_place().map(|()| true),
+            Ok(false) => Ok(false),
+            Err(error) => Err(self.fail(&mut calls, error)),
+        }
+    }
+
+    /// Waits for a stream; what keeps it from going on ends the communicator, and lets it go on.
+    pub fn synchronize(&self, stream: Stream, timeout: Option<Duration>) -> Result<()> {
+        let deadline = Deadline::after(timeout.unwrap_or(self.timeout));
+        // The state is asked last too: work that failed may have let the stream go on.
+        let ask = || {
+            let done = stream.query()?;
+            // Another thread waits for the other ranks.
+            let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
+            if let Some(error) = &calls.ended {
+                return Err(error.clone());
+            }
+            match self.link.is_ready() {
+                Ok(ready) => Ok(done && ready),
+                Err(error) => Err(self.fail(&mut calls, error)),
+            }
+        };
+        match wait(deadline, || false, ask)? {
+            Waited::Done => Ok(()),
+            _ => Err(self.fail(&mut self.calls.lock(), late(deadline, "while the stream was waited for"))),
+        }
+    }
+
+    /// Ends it and whatever it is at, also what another thread waits for.
+    pub fn abort(&self) -> Result<()> {
+        self.stopping.store(true, Ordering::Relaxed);
+        let mut calls = self.calls.lock();
+        if calls.ended.is_some() {
+            return Ok(());
+        }
+        calls.ended = Some(aborted().on_device(self.device));
+        self.link.abort()
+    }
+
+    /// Waits for its work, then ends it.
+    pub(super) fn destroy(&self) -> Result<()> {
+        let mut calls = self.calls.lock();
+        if calls.ended.is_some() {
+            return Ok(());
+        }
+        if !self.complete.load(Ordering::Relaxed) {
+            calls.ended = Some(destroyed());
+            return self.link.abort();
+        }
+        let deadline = Deadline::after(self.timeout);
+        self.settle(&mut calls, deadline, "for what it still had to do")?;
+        for stream in std::mem::take(&mut calls.streams) {
+            // A stream that was destroyed, is captured or lost is not waited for.
+            let ask = || Ok(self.link.is_ready()? && (stream.is_capturing().unwrap_or(true) || stream.query().unwrap_or(true)));
+            let waited = wait(deadline, || self.stopping.load(Ordering::Relaxed), ask);
+            let error = match waited {
+                Ok(Waited::Done) => continue,
+                Ok(Waited::TimedOut) => late(deadline, "for what it still had to do"),
+                Ok(Waited::Stopped) => aborted(),
+                Err(error) => error,
+            };
+            return Err(self.fail(&mut calls, error));
+        }
+        calls.ended = Some(destroyed());
+        self.link.end()
+    }
+
+    /// A communicator of the ranks with the same color, in the order of their keys. None: no color, and the rank is in none of them.
+    pub fn split(&self, color: Option<i32>, key: i32, non_blocking: bool) -> Result<Option<Arc<Communicator>>> {
+        super::group::refuse_inside("split")?;
+        if color.is_none() && non_blocking {
+            return Err(Error::invalid_argument(
+                "A rank without a color gets no communicator that could be asked whether the split is over, so it cannot go on before. Give it a \
+                 color of its own.",
+            ));
+        }
+        let mut calls = self.usable()?;
+        let deadline = Deadline::after(self.timeout);
+        self.settle(&mut calls, deadline, "before the split")?;
+        let guard = device::Guard::new(self.device)?;
+        let split = match self.link.split(color, key) {
+            Ok(split) => split,
+            Err(error) if error.status == Status::TCUDA_ERROR_NOT_SUPPORTED => return Err(error),
+            Err(error) => return Err(self.fail(&mut calls, error)),
+        };
+        drop(guard);
+        let Some(link) = split else {
+            self.settle(&mut calls, deadline, "during the split")?;
+            return Ok(None);
+        };
+        drop(calls);
+        let part = Communicator::over(link, self.device, self.timeout, OnceLock::new());
+        if !non_blocking {
+            part.wait_until_ready()?;
+        }
+        Ok(color.map(|_| part))
+    }
+}
+
+fn destroyed() -> Error {
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, "The communicator was destroyed.")
+}
+
+fn aborted() -> Error {
+    Error::new(Status::TCUDA_ERROR_INVALID_STATE, "The communicator was aborted; only tcuda_communicator_destroy takes it now.")
+}
