@@ -3,7 +3,7 @@
 use super::one::{Calls, Communicator};
 use super::patience::Deadline;
 use crate::base::{Error, Result, Status};
-use crate::runtime::collective::{Group, Work};
+use crate::runtime::collective::{Call, Group, Work};
 use crate::stream::Stream;
 use crate::{device, memory, runtime};
 use parking_lot::MutexGuard;
@@ -85,7 +85,9 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
     order.dedup_by_key(|communicator| Arc::as_ptr(communicator));
     let mut shares = Vec::new();
     for communicator in order {
-        let works = entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, communicator)).map(|entry| entry.work).collect();
+        let own = entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, communicator));
+        let works: Vec<Work> = own.map(|entry| entry.work).collect();
+        check_own(communicator.place()?.0, &works)?;
         shares.push(Share { communicator, works, calls: communicator.usable()? });
     }
     for share in &mut shares {
@@ -113,6 +115,20 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
         }
     }
     settled
+}
+
+/// What a rank sends to itself it receives in the same group: nothing else could.
+fn check_own(rank: i32, works: &[Work]) -> Result<()> {
+    let sizes =
+        |own: Call| -> Vec<usize> { works.iter().filter(|work| work.call == own).map(|work| work.count * work.wire.size()).collect() };
+    let (sent, received) = (sizes(Call::Send { peer: rank }), sizes(Call::Recv { peer: rank }));
+    if sent == received {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "Rank {rank} sends {sent:?} bytes to itself and receives {received:?}. Both stand in one group, as many and of the same sizes; nothing \
+         was enqueued."
+    )))
 }
 
 fn post(guard: &mut device::Guard, shares: &[Share]) -> Result<()> {

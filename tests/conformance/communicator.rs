@@ -551,6 +551,7 @@ fn what_is_wrong_is_refused() {
     let other = Tensor::new(0, F32, 12 * size + 1);
     let bytes = Tensor::new(0, U8, 12 * size);
     let narrow = Tensor::new(0, F8, 12);
+    let small = Tensor::new(0, U8, 5);
     let host = Managed::empty(-2, F32, &[12 * size as i64]);
     let reduce = |output, input, op| unsafe { tcuda_communicator_all_reduce(comm, output, input, op, NULL) };
     let sum = TCUDA_REDUCE_SUM;
@@ -577,6 +578,11 @@ fn what_is_wrong_is_refused() {
         refused(unsafe { tcuda_communicator_recv(comm, one.get(), root, NULL) }, INVALID, "'peer' is");
     }
     refused(unsafe { tcuda_communicator_send(comm, null(), 0, NULL) }, INVALID, "'tensor' is NULL");
+    refused(unsafe { tcuda_communicator_send(comm, one.get(), 0, NULL) }, INVALID, "to itself");
+    ok!(tcuda_communicator_group_start());
+    ok!(tcuda_communicator_send(comm, bytes.get(), 0, NULL));
+    ok!(tcuda_communicator_recv(comm, small.get(), 0, NULL));
+    refused(tcuda_communicator_group_end(), INVALID, "receives [5]");
     refused(unsafe { tcuda_communicator_all_reduce(comm, one.get(), one.get(), sum, handle(0x10)) }, TCUDA_ERROR_INVALID_HANDLE, "0x10");
     if size > 1 {
         let away = Tensor::new(1, F32, 12 * size);

@@ -25,6 +25,8 @@ MAKERS = {"tcuda_snapshot_t": "tcuda_memory_record_history(2, 100, false, 0);\n 
                               "    tcuda_memory_snapshot(&handle, 0);",
           "tcuda_graphed_callable_t": "tcuda_callable_t nothing = {every_callable, NULL, NULL, 0, NULL, 0};\n    tcuda_pool_id_t own = {0, 0};\n"
                                       "    tcuda_graphed_callable_create(&handle, &nothing, 1, 0, own, NULL);",
+          "tcuda_communicator_t": "{ tcuda_communicator_id_t id; tcuda_communicator_unique_id(&id);"
+                                  " tcuda_communicator_init_rank(&handle, 1, &id, 0, 0, NULL); }",
           # The simulated device makes none.
           "tcuda_kernel_module_t": "handle = (tcuda_kernel_module_t)(uintptr_t)77;",
           "tcuda_kernel_t": "handle = (tcuda_kernel_t)(uintptr_t)77;"}
@@ -37,6 +39,7 @@ TEXTS = {"tcuda_memory_stat_get": "num_ooms", "tcuda_host_memory_stat_get": "num
 # Numbers that mean something to a function, where any other is an error.
 NUMBERS = {"tcuda_generator_set_state": {"size": "16"}, "tcuda_set_rng_state": {"size": "16"}, "tcuda_set_rng_state_all": {"size": "16"},
            "tcuda_graphed_callable_call": {"index": "0", "input_count": "0"},
+           "tcuda_communicator_broadcast": {"root": "0"}, "tcuda_communicator_reduce": {"root": "0"},
            "tcuda_generator_set_offset": {"offset": "4"}, "tcuda_generator_set_geometry": {"threads": "2048"}}
 # Functions whose text may be NULL, and why.
 NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_stat_key": "likewise"}
@@ -59,6 +62,11 @@ NEVER_SUCCEED = {
     **dict.fromkeys(["tcuda_ipc_withdraw", "tcuda_event_from_ipc_handle"], "likewise"),
     "tcuda_ipc_producer_is_alive": "a block of this process's own was not imported",
     "tcuda_event_ipc_handle": "the event is not for other processes",
+    "tcuda_communicator_init_rank": "the bytes are no id",
+    "tcuda_communicator_init_from_env": "no launcher has set a rank",
+    "tcuda_communicator_group_end": "no group was begun",
+    "tcuda_communicator_send": "the only rank would have to receive in the same group",
+    "tcuda_communicator_recv": "likewise",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
     **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",
                      "tcuda_kernel_best_block", "tcuda_kernel_attributes"],

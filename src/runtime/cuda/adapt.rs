@@ -16,6 +16,7 @@ pub const COMPILERS: [(i32, &str); 3] = [(13, "libnvrtc.so.13"), (12, "libnvrtc.
 /// cuBLAS, and cuFFT, which counts otherwise, by CUDA's major version.
 pub const BLAS_LIBRARIES: [(i32, &str); 3] = [(13, "libcublas.so.13"), (12, "libcublas.so.12"), (11, "libcublas.so.11")];
 pub const FFT_LIBRARIES: [(i32, &str); 3] = [(13, "libcufft.so.12"), (12, "libcufft.so.11"), (11, "libcufft.so.10")];
+
 /// NCCL, whose major version is 2 since 2017.
 pub const COLLECTIVES: [(i32, &str); 1] = [(2, "libnccl.so.2")];
 

@@ -35,6 +35,7 @@ pub fn unique_id() -> Result<Id> {
 pub struct Rank {
     sim: &'static Sim,
     device: usize,
+    /// Its own and that of its color: what is split from it has this and a number.
     name: String,
     /// Held by the one work that is at it.
     mesh: Mutex<Mesh>,
@@ -69,8 +70,8 @@ impl Rank {
         Ok(Arc::new(Rank {
             sim: machine()?,
             device,
-            mesh: Mutex::new(Mesh::new(name.clone(), own)?),
-            name,
+            name: format!("{name}:{}", own.color),
+            mesh: Mutex::new(Mesh::new(name, own)?),
             place: OnceLock::new(),
             splits: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
