@@ -77,7 +77,13 @@ fn id() -> tcuda_communicator_id_t {
 }
 
 fn options(timeout_ms: u32, non_blocking: i32) -> tcuda_communicator_options_t {
-    tcuda_communicator_options_t { struct_size: size_of::<tcuda_communicator_options_t>(), timeout_ms, non_blocking }
+    tcuda_communicator_options_t {
+        struct_size: size_of::<tcuda_communicator_options_t>(),
+        timeout_ms,
+        non_blocking,
+        nccl_blocking: 0,
+        reserved: 0,
+    }
 }
 
 /// Rank 0 of two, on device 1.
@@ -97,7 +103,10 @@ fn init() -> tcuda_communicator_t {
 }
 
 /// On device 1, by the addresses that the fake runtime knows.
-struct Tensor(Box<[i64; 1]>, tcuda_tensor_t);
+struct Tensor {
+    _shape: Box<[i64; 1]>,
+    view: tcuda_tensor_t,
+}
 
 impl Tensor {
     fn of(address: usize, dtype: tcuda_dtype_t, count: i64) -> Tensor {
@@ -112,7 +121,7 @@ impl Tensor {
             strides: null_mut(),
             byte_offset: 0,
         };
-        Tensor(shape, view)
+        Tensor { _shape: shape, view }
     }
 }
 
@@ -192,13 +201,13 @@ fn what_nccl_is_given() {
         };
         let (small, large) = (Tensor::of(TO, F32, 6), Tensor::of(OTHER, F32, 12));
         let same = Tensor::of(OTHER, F32, 6);
-        let (a, b, s) = (&small.1, &large.1, stream());
-        given(tcuda_communicator_all_reduce(comm, &same.1, a, 0, s), "all_reduce TO OTHER 6 type 7 op 0 rank 0 stream STREAM");
+        let (a, b, s) = (&small.view, &large.view, stream());
+        given(tcuda_communicator_all_reduce(comm, &same.view, a, 0, s), "all_reduce TO OTHER 6 type 7 op 0 rank 0 stream STREAM");
         given(tcuda_communicator_all_reduce(comm, a, a, 4, s), "all_reduce TO TO 6 type 7 op 4 rank 0 stream STREAM");
         given(tcuda_communicator_all_gather(comm, b, a, s), "all_gather TO OTHER 24 type 1 rank 0 stream STREAM");
         given(tcuda_communicator_reduce_scatter(comm, a, b, 3, s), "reduce_scatter OTHER TO 6 type 7 op 3 rank 0 stream STREAM");
         given(tcuda_communicator_broadcast(comm, a, null(), 1, s), "broadcast NONE TO 24 type 1 root 1 rank 0 stream STREAM");
-        given(tcuda_communicator_broadcast(comm, a, &same.1, 0, s), "broadcast OTHER TO 24 type 1 root 0 rank 0 stream STREAM");
+        given(tcuda_communicator_broadcast(comm, a, &same.view, 0, s), "broadcast OTHER TO 24 type 1 root 0 rank 0 stream STREAM");
         given(tcuda_communicator_reduce(comm, null(), a, 1, 1, s), "reduce TO NONE 6 type 7 op 1 root 1 rank 0 stream STREAM");
         given(tcuda_communicator_send(comm, a, 1, s), "send TO 24 type 1 peer 1 rank 0 stream STREAM");
         given(tcuda_communicator_recv(comm, a, 1, s), "recv TO 24 type 1 peer 1 rank 0 stream STREAM");
@@ -208,7 +217,7 @@ fn what_nccl_is_given() {
             TO + 12,
             OTHER + 12
         );
-        given(tcuda_communicator_all_to_all(comm, &same.1, a, s), &halves);
+        given(tcuda_communicator_all_to_all(comm, &same.view, a, s), &halves);
         // The type: DLPack's code and bits, how it is reduced.
         for (code, bits, wire, numbers, op, as_op) in [
             (0, 8, 0, 6, 2, 2),
@@ -227,18 +236,18 @@ fn what_nccl_is_given() {
         ] {
             let tensor = Tensor::of(TO, tcuda_dtype_t { code, bits, lanes: 1 }, 6);
             let expected = format!("all_reduce TO TO {numbers} type {wire} op {as_op} rank 0 stream STREAM");
-            given(tcuda_communicator_all_reduce(comm, &tensor.1, &tensor.1, op, s), &expected);
+            given(tcuda_communicator_all_reduce(comm, &tensor.view, &tensor.view, op, s), &expected);
         }
         // The current stream is the default one.
         given(tcuda_communicator_all_reduce(comm, a, a, 0, null_mut()), "all_reduce TO TO 6 type 7 op 0 rank 0 stream NONE");
         // Nothing to move is no call.
         let none = Tensor::of(TO, F32, 0);
-        ok(tcuda_communicator_all_reduce(comm, &none.1, &none.1, 0, s));
+        ok(tcuda_communicator_all_reduce(comm, &none.view, &none.view, 0, s));
         assert_eq!(said(), "");
         // A group is one of NCCL's.
         ok(tcuda_communicator_group_start());
         ok(tcuda_communicator_send(comm, a, 1, s));
-        ok(tcuda_communicator_recv(comm, &same.1, 1, s));
+        ok(tcuda_communicator_recv(comm, &same.view, 1, s));
         assert_eq!(said(), "");
         given(
             tcuda_communicator_group_end(),
@@ -271,7 +280,13 @@ fn all_ranks_of_a_process() {
         let mut all = [null_mut(); 2];
         ok(tcuda_communicator_init_all(all.as_mut_ptr(), [1, 0].as_ptr(), 2, null()));
         assert_eq!(said(), "init 0 of 2 on 1, nvls 0\ninit 1 of 2 on 0, nvls 0\n");
-        // The second one cannot be made: the first does not stay.
+        let blocking = tcuda_communicator_options_t { nccl_blocking: 1, ..options(0, 0) };
+        ok(tcuda_communicator_init_all(all.as_mut_ptr(), [1, 0].as_ptr(), 2, &blocking));
+        assert_eq!(said(), "group\ninit 0 of 2 on 1, nvls 0, blocking\ninit 1 of 2 on 0, nvls 0, blocking\nend\n");
+        let mut part = null_mut();
+        ok(tcuda_communicator_split(all[0], &mut part, 0, 0, null()));
+        assert_eq!(said(), "split 0: color 0, key 0, blocking\n");
+        // What cannot be made does not stay.
         set("FAKE_NCCL", "ncclCommInitRankConfig:2");
         let mut none = [null_mut(); 2];
         let status = tcuda_communicator_init_all(none.as_mut_ptr(), [1, 0].as_ptr(), 2, null());
@@ -290,7 +305,7 @@ fn what_is_in_progress_is_waited_for() {
         assert!(asked() >= 300);
         let before = asked();
         let tensor = Tensor::of(TO, F32, 6);
-        ok(tcuda_communicator_all_reduce(comm, &tensor.1, &tensor.1, 0, stream()));
+        ok(tcuda_communicator_all_reduce(comm, &tensor.view, &tensor.view, 0, stream()));
         assert!(asked() - before >= 300);
         // A part is written by NCCL when the split is over.
         said();
@@ -344,9 +359,9 @@ fn ranks_that_do_not_come() {
         set("FAKE_NCCL_BUSY", "1000000000");
         said();
         let tensor = Tensor::of(TO, F32, 6);
-        refused(tcuda_communicator_all_reduce(comm, &tensor.1, &tensor.1, 0, stream()), TCUDA_ERROR_TIMEOUT, &["50 ms"]);
+        refused(tcuda_communicator_all_reduce(comm, &tensor.view, &tensor.view, 0, stream()), TCUDA_ERROR_TIMEOUT, &["50 ms"]);
         assert!(said().ends_with("end\nabort 0\n"));
-        refused(tcuda_communicator_all_reduce(comm, &tensor.1, &tensor.1, 0, stream()), TCUDA_ERROR_TIMEOUT, &["50 ms"]);
+        refused(tcuda_communicator_all_reduce(comm, &tensor.view, &tensor.view, 0, stream()), TCUDA_ERROR_TIMEOUT, &["50 ms"]);
         ok(tcuda_communicator_destroy(comm));
         assert_eq!(said(), "");
         // On a stream: the fake's default stream never comes to its end.
@@ -362,7 +377,7 @@ fn ranks_that_do_not_come() {
 fn ranks_that_fail() {
     case("ranks_that_fail", plain, || unsafe {
         let tensor = Tensor::of(TO, F32, 6);
-        let call = |comm| tcuda_communicator_all_reduce(comm, &tensor.1, &tensor.1, 0, stream());
+        let call = |comm| tcuda_communicator_all_reduce(comm, &tensor.view, &tensor.view, 0, stream());
         // Another rank: seen by whoever asks or waits.
         for ask in [|comm| tcuda_communicator_query(comm, &mut false), |comm| tcuda_communicator_synchronize(comm, null_mut(), 0)] {
             set("FAKE_NCCL", "");

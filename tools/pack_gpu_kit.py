@@ -4,7 +4,8 @@
 The shared library as it ships, the conformance suite, the C and C++ tests (those named test_sim_* need the simulated device and stay
 here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table. The sources of `make bench`
 too, which are compiled there, against what that machine has. With --rmm (`make gpu-kit RMM=1`) RMM's headers and library from PyPI, for a
-machine without network. `speed/jit` is what times compiled functions beside a copy.
+machine without network. `speed/jit` is what times compiled functions beside a copy,
+`speed/communicators` ranks of several processes over NCCL.
 """
 
 import json
@@ -70,7 +71,8 @@ def main():
             compile_into("tests", source, standard)
     compile_into("tests", kit.ROOT / "tests_c/plugin_load.c", "gnu11")
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "tests_c/plugin_arena.c", "-s", "-o", KIT / "lib/libarena.so"])
-    compile_into("speed", kit.ROOT / "benches/jit.c", "gnu11")
+    for source in ("jit", "communicators"):
+        compile_into("speed", kit.ROOT / f"benches/{source}.c", "gnu11")
     rust_test("conformance")
     code, output = kit.planted_order(KIT / "planted")
     if code != 0:

@@ -9,6 +9,7 @@
 #   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh comm [--quick]         collectives beside torch and NCCL on two GPUs and more: every way, every bit (benches/torch_comm.py)
 #   sh run.sh clients [--rounds N] [--quick]   PyTorch over its own allocator and tcuda's, in turn (benches/clients)
+#   sh run.sh communicators [--quick] [N]    ranks of N processes over NCCL: start, memory, speed, and what the others hear of one that is killed
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2
@@ -38,6 +39,11 @@ fi
 if [ "$1" = clients ]; then
     shift
     exec python3 benches/clients/run.py "$(ls "$PWD"/lib/libtcuda.so.*)" "$@"
+fi
+
+if [ "$1" = communicators ]; then
+    shift
+    exec speed/communicators "$@"
 fi
 
 if [ "$1" = overlap ]; then

@@ -56,9 +56,14 @@ pub struct tcuda_communicator_options_t {
     /// 1: the communicator is given out while it still looks for its other ranks, so that one thread can make several.
     /// tcuda_communicator_query tells when it has them; its first call waits for them.
     pub non_blocking: i32,
+    /// 1: calls wait within NCCL, as is NCCL's default: they cost less, and no timeout holds in them, but for tcuda_communicator_synchronize and
+    /// tcuda_communicator_destroy. Not together with non_blocking.
+    pub nccl_blocking: i32,
+    /// 0.
+    pub reserved: i32,
 }
 unsafe impl Growing for tcuda_communicator_options_t {}
-const _: () = assert!(size_of::<tcuda_communicator_options_t>() == 16);
+const _: () = assert!(size_of::<tcuda_communicator_options_t>() == 24);
 
 // The header has them by hand.
 pub const TCUDA_REDUCE_SUM: i32 = 0;
@@ -79,14 +84,15 @@ fn reduction(op: i32) -> Result<Reduction> {
 unsafe fn options(options: *const tcuda_communicator_options_t) -> Result<Options> {
     const DEFAULT_MS: u32 = 600_000;
     let given = unsafe { structs::read(options, "options") }?;
-    let given = given.unwrap_or(tcuda_communicator_options_t { struct_size: 0, timeout_ms: 0, non_blocking: 0 });
-    let milliseconds = if given.timeout_ms == 0 { DEFAULT_MS } else { given.timeout_ms };
-    let non_blocking = match given.non_blocking {
-        0 => false,
-        1 => true,
-        other => return Err(Error::invalid_argument(format!("'options.non_blocking' is {other}; it is 0 or 1."))),
-    };
-    Ok(Options { timeout: Duration::from_millis(milliseconds.into()), non_blocking })
+    let (timeout_ms, flags) = given.map_or((0, [0, 0]), |given| (given.timeout_ms, [given.non_blocking, given.nccl_blocking]));
+    if flags.iter().any(|flag| !(0..=1).contains(flag)) || flags == [1, 1] {
+        return Err(Error::invalid_argument(format!(
+            "'options.non_blocking' is {} and 'options.nccl_blocking' {}; each is 0 or 1, and not both are 1.",
+            flags[0], flags[1]
+        )));
+    }
+    let timeout = Duration::from_millis(if timeout_ms == 0 { DEFAULT_MS } else { timeout_ms }.into());
+    Ok(Options { timeout, non_blocking: flags[0] == 1, nccl_blocking: flags[1] == 1 })
 }
 
 fn named(comm: tcuda_communicator_t) -> Result<Arc<Communicator>> {

@@ -83,6 +83,9 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
     // Every thread takes the locks in one order.
     order.sort_by_key(|communicator| Arc::as_ptr(communicator));
     order.dedup_by_key(|communicator| Arc::as_ptr(communicator));
+    if order.iter().any(|communicator| communicator.nccl_blocking != order[0].nccl_blocking) {
+        return Err(Error::invalid_argument("The communicators of a group have to agree in nccl_blocking. Nothing was enqueued."));
+    }
     let mut shares = Vec::new();
     for communicator in order {
         let own = entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, communicator));

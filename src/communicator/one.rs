@@ -2,7 +2,7 @@
 
 use super::patience::{Deadline, Waited, wait};
 use crate::base::{Error, Result, Status};
-use crate::runtime::collective::{self, Id, Link, Work};
+use crate::runtime::collective::{self, Group, Id, Link, Work};
 use crate::stream::Stream;
 use crate::{device, runtime};
 use parking_lot::{Mutex, MutexGuard};
@@ -16,12 +16,15 @@ pub struct Options {
     pub timeout: Duration,
     /// A new communicator is given out while it still looks for the others.
     pub non_blocking: bool,
+    /// Calls wait within NCCL, which knows no limit of time and is faster so.
+    pub nccl_blocking: bool,
 }
 
 pub struct Communicator {
     link: Link,
     pub device: i32,
     pub timeout: Duration,
+    pub nccl_blocking: bool,
     /// (rank, size), once it is known.
     place: OnceLock<(i32, i32)>,
     /// All ranks have found each other.
@@ -77,10 +80,13 @@ pub fn init_all(devices: &[i32], options: Options) -> Result<Vec<Arc<Communicato
     }
     let (id, size) = (unique_id()?, resolved.len() as i32);
     let mut all = Vec::new();
+    // NCCL's blocking communicators of one thread are made in a group.
+    let group = if options.nccl_blocking { Some(Group::begin(runtime::runtime()?)?) } else { None };
     let begun = resolved.iter().enumerate().try_for_each(|(rank, device)| {
         all.push(Communicator::begin(size, &id, rank as i32, *device, options)?);
         Ok(())
     });
+    let begun = begun.and_then(|()| group.map_or(Ok(()), Group::end));
     let made = begun.and_then(|()| if options.non_blocking { Ok(()) } else { wait_for_all(&all) });
     if made.is_err() {
         all.iter().for_each(|one| drop(one.abort()));
@@ -124,16 +130,18 @@ impl Communicator {
             )));
         }
         let guard = device::Guard::new(device)?;
-        let link = Link::begin(runtime::runtime()?, id, size, rank, guard.device)?;
+        let link = Link::begin(runtime::runtime()?, id, (size, rank), guard.device, options.nccl_blocking)?;
         let place = OnceLock::from((rank, size));
-        Ok(Communicator::over(link, guard.device, options.timeout, place))
+        Ok(Communicator::over(link, guard.device, options, place))
     }
 
-    fn over(link: Link, device: i32, timeout: Duration, place: OnceLock<(i32, i32)>) -> Arc<Communicator> {
+    fn over(link: Link, device: i32, options: Options, place: OnceLock<(i32, i32)>) -> Arc<Communicator> {
+        let Options { timeout, nccl_blocking, .. } = options;
         Arc::new(Communicator {
             link,
             device,
             timeout,
+            nccl_blocking,
             place,
             complete: AtomicBool::new(false),
             calls: Mutex::default(),
@@ -303,7 +311,8 @@ impl Communicator {
             return Ok(None);
         };
         drop(calls);
-        let part = Communicator::over(link, self.device, self.timeout, OnceLock::new());
+        let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
+        let part = Communicator::over(link, self.device, options, OnceLock::new());
         if !non_blocking {
             part.wait_until_ready()?;
         }

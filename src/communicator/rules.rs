@@ -5,7 +5,7 @@ use super::one::Communicator;
 use crate::base::{Error, Result};
 use crate::runtime::collective::{Call, Reduction, Wire, Work};
 use crate::runtime::kernels::element::Element;
-use crate::stream::{self, HANDLE_CURRENT, Stream};
+use crate::stream::{self, HANDLE_CURRENT, PER_THREAD, Stream};
 use crate::tensor::View;
 use std::sync::Arc;
 
@@ -22,6 +22,10 @@ pub fn call(communicator: &Arc<Communicator>, call: Call, ends: Ends, stream: us
     check_ranks(call, size)?;
     let handle = if stream == 0 { HANDLE_CURRENT } else { stream };
     let stream = stream::resolve_on(handle, communicator.device).map_err(|error| error.context(call.name()))?;
+    if stream.raw == PER_THREAD {
+        let text = "The stream is the per-thread default one, which is another one to the threads of NCCL. Give a stream that was made, or the default one.";
+        return Err(Error::invalid_argument(format!("{}: {text}", call.name())));
+    }
     let entry = entry(communicator, call, ends, stream, (rank, size)).map_err(|error| error.context(call.name()))?;
     match entry {
         Some(entry) => group::add(entry),

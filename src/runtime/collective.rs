@@ -1,5 +1,5 @@
 //! Who carries data between the ranks of a communicator: NCCL between real devices, sockets between simulated ones, of one process or of
-//! several. Nothing here waits for another rank: what takes time is begun, and `Link::is_ready` asked until it is over.
+//! several. Nothing here waits for another rank, unless NCCL is told to: what takes time is begun, and `Link::is_ready` asked until it is over.
 
 use super::api::Runtime;
 use super::cuda::nccl::{self, Nccl};
@@ -126,12 +126,13 @@ pub enum Link {
 }
 
 impl Link {
-    /// Begins to find the other ranks. The rank's device is current.
-    pub fn begin(runtime: &Runtime, id: &Id, size: i32, rank: i32, device: i32) -> Result<Link> {
+    /// Begins to find the other ranks. The rank's device is current. `blocking`: NCCL may wait for other ranks in any call, without a limit; one
+    /// thread begins several only within a `Group` then.
+    pub fn begin(runtime: &Runtime, id: &Id, (size, rank): (i32, i32), device: i32, blocking: bool) -> Result<Link> {
         if runtime.name == "sim" {
             return Rank::begin(id, size as usize, rank as usize, device as usize).map(Link::Sim);
         }
-        nccl::open(runtime.driver_version)?.begin(id, size, rank).map(Link::Nccl)
+        nccl::open(runtime.driver_version)?.begin(id, size, rank, blocking).map(Link::Nccl)
     }
 
     /// Begins to make a communicator of the ranks with the same color, in the order of their keys; of equal keys in that of this one. What comes

@@ -26,6 +26,7 @@ tests![
     calls_on_several_streams_keep_their_order: [Communicators],
     memory_is_not_used_again_before_a_call_is_done: [Communicators],
     ranks_of_threads_find_each_other: [Communicators],
+    calls_that_wait_within_nccl: [Communicators],
     parts_of_a_communicator: [Communicators],
     calls_are_captured_and_replayed: [Communicators],
     what_is_wrong_is_refused: [Communicators],
@@ -43,7 +44,13 @@ const OPS: [i32; 5] = [TCUDA_REDUCE_SUM, TCUDA_REDUCE_PRODUCT, TCUDA_REDUCE_MAX,
 type Comm = tcuda_communicator_t;
 
 fn options(timeout_ms: u32, non_blocking: i32) -> tcuda_communicator_options_t {
-    tcuda_communicator_options_t { struct_size: size_of::<tcuda_communicator_options_t>(), timeout_ms, non_blocking }
+    tcuda_communicator_options_t {
+        struct_size: size_of::<tcuda_communicator_options_t>(),
+        timeout_ms,
+        non_blocking,
+        nccl_blocking: 0,
+        reserved: 0,
+    }
 }
 
 /// All ranks of a communicator, in this thread's hands.
@@ -314,9 +321,9 @@ fn sends_and_receives() {
         }
     }
     ok!(tcuda_communicator_group_end());
-    for step in 0..2 {
-        for rank in 0..size {
-            assert!(got[step][rank].read() == bytes((rank + size - 1) % size, step), "{rank} {step}");
+    for (step, got) in got.iter().enumerate() {
+        for (rank, got) in got.iter().enumerate() {
+            assert!(got.read() == bytes((rank + size - 1) % size, step), "{rank} {step}");
         }
     }
     // A collective and a send in one group.
@@ -459,6 +466,30 @@ fn ranks_of_threads_find_each_other() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
+fn calls_that_wait_within_nccl() {
+    let world = World::with(&tcuda_communicator_options_t { nccl_blocking: 1, ..options(60_000, 0) });
+    let tensors: Vec<Tensor> = (0..world.size()).map(|rank| Tensor::of(rank as i32, U8, &[1; 100])).collect();
+    for _ in 0..3 {
+        world.all(|rank, comm| unsafe {
+            tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_MAX, NULL)
+        });
+    }
+    for (rank, comm) in world.0.iter().enumerate() {
+        ok!(tcuda_communicator_synchronize(*comm, default_of(rank as i32), 0));
+        assert_eq!(tensors[rank].read(), [1; 100]);
+    }
+    if world.size() > 1 {
+        // One kind in a group.
+        let other = World::new();
+        ok!(tcuda_communicator_group_start());
+        for comm in [world.0[0], other.0[0]] {
+            ok!(tcuda_communicator_all_reduce(comm, tensors[0].get(), tensors[0].get(), TCUDA_REDUCE_SUM, NULL));
+        }
+        refused(tcuda_communicator_group_end(), INVALID, "nccl_blocking");
+        assert!(is_ready(world.0[0]) && is_ready(other.0[0]));
+    }
+}
+
 fn parts_of_a_communicator() {
     let world = World::new();
     let size = world.size();
@@ -472,7 +503,7 @@ fn parts_of_a_communicator() {
     let colors: Vec<Vec<usize>> = (0..2).map(|color| (0..size).rev().filter(|rank| rank % 2 == color).collect()).collect();
     for (rank, part) in parts.iter().enumerate() {
         // Those of one thread find each other only if all are asked.
-        while !parts.iter().fold(true, |all, part| is_ready(*part) && all) {}
+        while parts.iter().filter(|part| !is_ready(**part)).count() > 0 {}
         let color = &colors[rank % 2];
         assert_eq!(get!(-1, out => tcuda_communicator_size(*part, out)), color.len() as i32);
         assert_eq!(get!(-1, out => tcuda_communicator_rank(*part, out)), color.iter().position(|one| *one == rank).unwrap() as i32);
@@ -583,6 +614,7 @@ fn what_is_wrong_is_refused() {
     ok!(tcuda_communicator_send(comm, bytes.get(), 0, NULL));
     ok!(tcuda_communicator_recv(comm, small.get(), 0, NULL));
     refused(tcuda_communicator_group_end(), INVALID, "receives [5]");
+    refused(unsafe { tcuda_communicator_all_reduce(comm, one.get(), one.get(), sum, handle(2)) }, INVALID, "per-thread");
     refused(unsafe { tcuda_communicator_all_reduce(comm, one.get(), one.get(), sum, handle(0x10)) }, TCUDA_ERROR_INVALID_HANDLE, "0x10");
     if size > 1 {
         let away = Tensor::new(1, F32, 12 * size);
@@ -608,6 +640,8 @@ fn what_is_wrong_is_refused() {
         refused(init(1, 0, device, null()), TCUDA_ERROR_INVALID_DEVICE, &device.to_string());
     }
     refused(init(1, 0, 0, &options(0, 2)), INVALID, "non_blocking");
+    let both = tcuda_communicator_options_t { nccl_blocking: 1, ..options(0, 1) };
+    refused(init(1, 0, 0, &both), INVALID, "not both");
     refused(unsafe { tcuda_communicator_init_rank(&mut out, 1, null(), 0, 0, null()) }, INVALID, "'id' is NULL");
     let all =
         |devices: &[i32]| unsafe { tcuda_communicator_init_all([null_mut(); 4].as_mut_ptr(), devices.as_ptr(), devices.len(), null()) };

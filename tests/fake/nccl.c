@@ -70,11 +70,11 @@ int ncclGetUniqueId(struct id *id) {
 }
 int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, struct config *config) {
     int code = wanted(__func__);
-    if (config->size != 24 || config->magic != 0xcafebeef || config->version != 21400 || config->blocking != 0) return 4;
+    if (config->size != 24 || config->magic != 0xcafebeef || config->version != 21400) return 4;
     for (int i = 0; i < 128; i++)
         if (id.bytes[i] != (char)(i * 3)) return 4;
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
-    SAY("init %d of %d on %d, nvls %s\n", rank, size, current(), nvls ? nvls : "unset");
+    SAY("init %d of %d on %d, nvls %s%s\n", rank, size, current(), nvls ? nvls : "unset", config->blocking ? ", blocking" : "");
     struct comm *comm = calloc(1, sizeof *comm);
     *comm = (struct comm){rank, size, busy(), current(), 0, 0, 0};
     *out = comm;
@@ -82,8 +82,8 @@ int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, 
 }
 int ncclCommSplit(struct comm *comm, int color, int key, struct comm **out, struct config *config) {
     int code = wanted(__func__);
-    if (config->blocking != 0 || config->magic != 0xcafebeef) return 4;
-    SAY("split %d: color %d, key %d\n", comm->rank, color, key);
+    if (config->magic != 0xcafebeef) return 4;
+    SAY("split %d: color %d, key %d%s\n", comm->rank, color, key, config->blocking ? ", blocking" : "");
     if (code) return code;
     comm->busy = busy();
     if (color >= 0) {

@@ -3,6 +3,8 @@ fails where it should, the estimate has the numbers that it promises, and the RE
 
 import json
 import re
+import socket
+import subprocess
 import sys
 
 import kit
@@ -61,6 +63,29 @@ def monitor(suite):
     suite.check("tcuda_top says how it is used", code == 2 and "usage" in output, output)
 
 
+def ranks(suite):
+    """average_ranks as a launcher starts it: as many processes as ranks, that find each other by the environment."""
+    program = kit.BUILD / "tests/examples/average_ranks.c99"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+
+    def start(rank, **more):
+        env = kit.environment(TCUDA_SIM_DEVICES=3, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=3, MASTER_ADDR="localhost", MASTER_PORT=port)
+        return subprocess.Popen([program], env={**env, **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    started = [start(rank) for rank in (2, 0, 1)]
+    for rank, process in zip((2, 0, 1), started):
+        output = process.communicate(timeout=120)[0]
+        right = process.returncode == 0 and output == f"rank {rank} of 3: 300 tensors (0.8 MB) averaged, 0 elements wrong\n"
+        suite.check(f"average_ranks, rank {rank} of three processes", right, output)
+    wrong = start(3)
+    output = wrong.communicate(timeout=120)[0]
+    suite.check("average_ranks says which variable is wrong", wrong.returncode == 1 and "RANK is 3 and WORLD_SIZE 3" in output, output)
+    output = suite.runs("average_ranks starts its own ranks", [program, "2"]) or ""
+    suite.check("average_ranks started two", output.count(" of 2: ") == 2, output)
+
+
 def run(suite):
     folder = kit.ROOT / "examples_c"
     jobs = [(source, standard) for source in sorted(folder.glob("*.c")) for standard in ("c99", "c++17")]
@@ -69,4 +94,5 @@ def run(suite):
     demo(suite)
     monte_carlo(suite)
     monitor(suite)
+    ranks(suite)
     readme(suite)

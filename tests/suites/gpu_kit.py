@@ -35,6 +35,10 @@ def run(suite):
     answer = subprocess.run(["sh", copy / "run.sh", "jit", "--quick"], env=kit.environment(), cwd="/", text=True, capture_output=True, timeout=120)
     right = answer.returncode == 0 and re.search(r"^jit: \d+\.\d+ of the copy at least$", answer.stdout, re.M) and answer.stdout.count("GB/s") == 8
     suite.check("run.sh times compiled functions", right, answer.stdout + answer.stderr)
+    answer = subprocess.run(["sh", copy / "run.sh", "communicators", "--quick", "3"], env=kit.environment(TCUDA_SIM_DEVICES=3), cwd="/", text=True,
+                            capture_output=True, timeout=120)
+    right = answer.returncode == 0 and answer.stdout.count("made in") == 2 and answer.stdout.count("killed: TCUDA_ERROR_REMOTE in") == 2
+    suite.check("run.sh measures communicators of processes", right, answer.stdout + answer.stderr)
     (copy / "tests/test_smoke").write_text("#!/bin/sh\necho broken on purpose\nexit 3\n")
     answer = subprocess.run(["sh", copy / "run.sh", "test_smoke"], env=kit.environment(OUT=copy), text=True, capture_output=True, timeout=60)
     right = answer.returncode != 0 and "FAILED (3)" in answer.stdout and "broken on purpose" in answer.stdout

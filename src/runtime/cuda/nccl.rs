@@ -1,5 +1,5 @@
-//! NCCL, which carries data between GPUs. It is looked up when the first communicator is made, in the places of the CUDA runtime. Every
-//! communicator is a non-blocking one: no call waits for another rank.
+//! NCCL, which carries data between GPUs. It is looked up when the first communicator is made, in the places of the CUDA runtime. Communicators
+//! are non-blocking ones unless they are told to be otherwise: no call waits for another rank.
 
 use super::library::{Library, file_of, text_at};
 use super::search::{self, Candidate, How};
@@ -31,8 +31,8 @@ struct Config {
 }
 
 impl Config {
-    fn non_blocking() -> Config {
-        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 2_14_00, blocking: 0, reserved: 0 }
+    fn new(blocking: bool) -> Config {
+        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 2_14_00, blocking: blocking.into(), reserved: 0 }
     }
 }
 
@@ -178,12 +178,16 @@ impl Nccl {
     }
 
     /// On the current device.
-    pub fn begin(&'static self, id: &Id, size: i32, rank: i32) -> Result<Arc<Comm>> {
-        let (mut handle, mut config) = (0, Config::non_blocking());
+    pub fn begin(&'static self, id: &Id, size: i32, rank: i32, blocking: bool) -> Result<Arc<Comm>> {
+        let (mut handle, mut config) = (0, Config::new(blocking));
         let begun = call!(self, ncclCommInitRankConfig(&mut handle, size, UniqueId(*id), rank, &mut config));
-        let comm = Arc::new(Comm { nccl: self, handle: Mutex::new(Some(Box::new(handle))), parent: None });
-        // What failed half way is there all the same.
-        begun.inspect_err(|_| drop(comm.abort()))?;
+        let comm = Arc::new(Comm { nccl: self, handle: Mutex::new(Some(Box::new(handle))), parent: None, blocking });
+        // What failed half way is there all the same; in the midst of a group, as blocking ones are made, NCCL ends it with the group.
+        begun.inspect_err(|_| {
+            if !blocking {
+                drop(comm.abort())
+            }
+        })?;
         Ok(comm)
     }
 
@@ -232,6 +236,8 @@ pub struct Comm {
     handle: Mutex<Option<Box<Handle>>>,
     /// Of which it is a part.
     parent: Option<Arc<Comm>>,
+    /// Calls wait within NCCL.
+    blocking: bool,
 }
 
 impl Comm {
@@ -247,9 +253,10 @@ impl Comm {
     pub fn split(self: &Arc<Comm>, color: Option<i32>, key: i32) -> Result<Option<Arc<Comm>>> {
         const NO_COLOR: i32 = -1;
         let mut place = Box::new(0);
-        let mut config = Config::non_blocking();
+        let mut config = Config::new(self.blocking);
         self.with(|handle| call!(self.nccl, ncclCommSplit(handle, color.unwrap_or(NO_COLOR), key, &mut *place, &mut config)))?;
-        let made = || Arc::new(Comm { nccl: self.nccl, handle: Mutex::new(Some(place)), parent: Some(self.clone()) });
+        let made =
+            || Arc::new(Comm { nccl: self.nccl, handle: Mutex::new(Some(place)), parent: Some(self.clone()), blocking: self.blocking });
         Ok(color.map(|_| made()))
     }
 
