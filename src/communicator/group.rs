@@ -99,8 +99,8 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
     let mut guard = device::Guard::new(device::CURRENT)?;
     // From here on the other ranks may count on all of it: what fails now ends what it was for.
     if let Err(error) = post(&mut guard, &shares) {
-        shares.iter_mut().for_each(|share| drop(share.communicator.fail(&mut share.calls, error.clone())));
-        return Err(error);
+        let ended = shares.iter_mut().map(|share| share.communicator.fail(&mut share.calls, error.clone()));
+        return Err(ended.fold(None, |first, next| first.or(Some(next))).unwrap_or(error));
     }
     let mut settled = Ok(());
     for share in &mut shares {
@@ -110,11 +110,11 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
         memory::record_stream_of(entry.work.input, entry.stream)?;
         memory::record_stream_of(entry.work.output, entry.stream)?;
     }
+    // Of several streams NCCL lets each wait for all.
     for share in &mut shares {
-        for entry in entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, share.communicator)) {
-            if !share.calls.streams.contains(&entry.stream) {
-                share.calls.streams.push(entry.stream);
-            }
+        let last = entries.iter().rev().find(|entry| Arc::ptr_eq(&entry.communicator, share.communicator));
+        if let Some(entry) = last.filter(|_| share.calls.ended.is_none()) {
+            share.calls.mark(entry.stream);
         }
     }
     settled

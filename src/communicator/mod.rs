@@ -1,6 +1,6 @@
 //! # communicator
 //! Owns:   communicators: ranks that find each other by an id, their collectives on tensors, groups, time limits, what a rank that fails means.
-//! Uses:   tensor, memory, stream, device, runtime, base.
+//! Uses:   tensor, memory, event, stream, device, runtime, base.
 //! Never:  moves a byte itself; waits for another rank without a limit; starts a thread.
 //! Locks:  Communicator::calls (of several communicators in the order of their addresses; held while NCCL is called and while a call waits
 //!         for others, up to the time limit), or handles::ALL; never one inside the other.

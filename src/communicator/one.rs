@@ -2,9 +2,10 @@
 
 use super::patience::{Deadline, Waited, wait};
 use crate::base::{Error, Result, Status};
+use crate::event::pool::Pooled;
 use crate::runtime::collective::{self, Group, Id, Link, Work};
 use crate::stream::Stream;
-use crate::{device, runtime};
+use crate::{device, event, runtime};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -40,8 +41,19 @@ pub struct Communicator {
 pub(super) struct Calls {
     /// Why it can no longer be used.
     pub ended: Option<Error>,
-    /// Where its work was given to.
-    pub streams: Vec<Stream>,
+    /// Recorded behind its last call.
+    pub last: Option<Pooled>,
+}
+
+impl Calls {
+    /// After calls on a stream. Captured ones are done whenever their graph is replayed; without a mark nobody waits before the end, but NCCL.
+    pub fn mark(&mut self, stream: Stream) {
+        if !stream.is_capturing().unwrap_or(true) {
+            let event = self.last.take().map_or_else(|| Pooled::take(stream.device), Ok);
+            let record = |event: Pooled| event::record(event.raw(), stream).map(|()| event);
+            self.last = event.and_then(record).ok();
+        }
+    }
 }
 
 pub fn unique_id() -> Result<Id> {
@@ -189,8 +201,7 @@ impl Communicator {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             },
-            Ok(Waited::TimedOut) => late(deadline, when),
-            Ok(Waited::Stopped) => aborted(),
+            Ok(_) => late(deadline, when),
             Err(error) => error,
         };
         Err(self.fail(calls, error))
@@ -201,8 +212,9 @@ impl Communicator {
         if let Some(first) = &calls.ended {
             return first.clone();
         }
-        let error = error.on_device(self.device);
+        let error = if self.stopping.load(Ordering::Relaxed) { aborted() } else { error }.on_device(self.device);
         calls.ended = Some(error.clone());
+        calls.last = None;
         // It ends in any case; what NCCL has to say of it is less than the reason.
         let _ = self.link.abort();
         error
@@ -244,19 +256,28 @@ impl Communicator {
         };
         match wait(deadline, || false, ask)? {
             Waited::Done => Ok(()),
-            _ => Err(self.fail(&mut self.calls.lock(), late(deadline, "while the stream was waited for"))),
+            _ => Err(self.cut(late(deadline, "while the stream was waited for"))),
+        }
+    }
+
+    /// Fails it, also where a thread is within NCCL, which lets it go then.
+    fn cut(&self, error: Error) -> Error {
+        let calls = if self.nccl_blocking { self.calls.try_lock() } else { Some(self.calls.lock()) };
+        match calls {
+            Some(mut calls) => self.fail(&mut calls, error),
+            None => {
+                self.stopping.store(true, Ordering::Relaxed);
+                let _ = self.link.abort();
+                error
+            }
         }
     }
 
     /// Ends it and whatever it is at, also what another thread waits for.
     pub fn abort(&self) -> Result<()> {
         self.stopping.store(true, Ordering::Relaxed);
-        let mut calls = self.calls.lock();
-        if calls.ended.is_some() {
-            return Ok(());
-        }
-        calls.ended = Some(aborted().on_device(self.device));
-        self.link.abort()
+        self.cut(aborted());
+        Ok(())
     }
 
     /// Waits for its work, then ends it.
@@ -271,17 +292,17 @@ impl Communicator {
         }
         let deadline = Deadline::after(self.timeout);
         self.settle(&mut calls, deadline, "for what it still had to do")?;
-        for stream in std::mem::take(&mut calls.streams) {
-            // A stream that was destroyed, is captured or lost is not waited for.
-            let ask = || Ok(self.link.is_ready()? && (stream.is_capturing().unwrap_or(true) || stream.query().unwrap_or(true)));
-            let waited = wait(deadline, || self.stopping.load(Ordering::Relaxed), ask);
-            let error = match waited {
-                Ok(Waited::Done) => continue,
-                Ok(Waited::TimedOut) => late(deadline, "for what it still had to do"),
-                Ok(Waited::Stopped) => aborted(),
-                Err(error) => error,
+        if let Some(last) = calls.last.take() {
+            // On a device that is lost nothing is waited for.
+            let ask = || Ok(self.link.is_ready()? && event::query(last.raw()).unwrap_or(true));
+            let error = match wait(deadline, || self.stopping.load(Ordering::Relaxed), ask) {
+                Ok(Waited::Done) => None,
+                Ok(_) => Some(late(deadline, "for what it still had to do")),
+                Err(error) => Some(error),
             };
-            return Err(self.fail(&mut calls, error));
+            if let Some(error) = error {
+                return Err(self.fail(&mut calls, error));
+            }
         }
         calls.ended = Some(destroyed());
         self.link.end()
