@@ -6,6 +6,10 @@
  *
  * Under torchrun its own store has the port: TCUDA_COMMUNICATOR_PORT=29555 names another one. */
 
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
 #include "tcuda.h"
 
 #include <arpa/inet.h>
