@@ -49,6 +49,11 @@ pub const VARIABLES: &[Variable] = &[
         default: "0",
         meaning: "1: fills freed and new memory with patterns and reports writes after a free; slow",
     },
+    Variable {
+        name: "TCUDA_SYNC_DEBUG",
+        default: "default",
+        meaning: "what is done about calls that make the host wait: default (nothing), warn, or error (they fail)",
+    },
     Variable { name: "TCUDA_SIM_DEVICES", default: "2", meaning: "number of simulated devices, 1 to 64" },
     Variable { name: "TCUDA_SIM_MEMORY", default: "16GiB", meaning: "memory of each simulated device: bytes, or with KiB, MiB, GiB" },
     Variable {

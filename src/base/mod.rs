@@ -1,10 +1,12 @@
 //! # base
-//! Owns:   status codes and errors, configuration, logging, element types.
+//! Owns:   status codes and errors, configuration, logging, element types; who looks on (`watch`) and what of it programs are told.
 //! Uses:   nothing of tcuda.
 //! Never:  calls CUDA.
-//! Locks:  none that outlives a call.
+//! Locks:  none that outlives a call; none while a program's function runs.
 //! Tests:  in the files themselves.
 
+pub mod annotation;
+pub mod callbacks;
 pub mod config;
 pub mod dlpack;
 pub mod dtype;
@@ -14,6 +16,9 @@ pub mod log;
 pub mod process;
 pub mod status;
 pub mod work;
+pub mod sync_debug;
+pub mod trace;
+pub mod watch;
 
 pub use error::{Error, Result};
 pub use status::Status;

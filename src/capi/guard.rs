@@ -1,8 +1,7 @@
 //! What stands between a C caller and the rooms: panics and errors become a status and this thread's last error.
 
 use crate::base::status::tcuda_status_t::{self, *};
-use crate::base::{Error, Result, Status, log, process, work};
-use crate::memory::history::texts;
+use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::own;
 use crate::{device, stream};
 use parking_lot::Mutex;
@@ -25,7 +24,7 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
     guard_always(function, || {
         process::check()?;
         let _shown = own::range(function, bytes);
-        work::enter(function, texts::current);
+        work::enter(function, annotation::current);
         body()
     })
 }
@@ -33,7 +32,17 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
 /// The same for what must work at any time: versions, texts, init, destroying NULL.
 #[inline]
 pub fn guard_always(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    if watch::any(watch::UNREAD) {
+        look_on();
+    }
+    let scope = watch::Scope::enter(function);
+    let work = || {
+        let outcome = body();
+        scope.tell();
+        outcome
+    };
+    // Programs are told before the error becomes the thread's last one: their functions may fail too.
+    match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => TCUDA_SUCCESS,
         Ok(Err(error)) => fail(function, error),
         Err(panic) => fail(function, panicked(function, &*panic)),
@@ -56,6 +65,14 @@ pub fn guard_value<T>(function: &'static str, otherwise: T, body: impl FnOnce() 
         Ok(())
     });
     value.unwrap_or(otherwise)
+}
+
+/// What the environment wants to be watched, at the first call of all.
+#[cold]
+fn look_on() {
+    if watch::is_first() {
+        sync_debug::configure();
+    }
 }
 
 #[cold]
@@ -92,7 +109,7 @@ fn given_to(device: i32) -> String {
     let open: Vec<_> = if work::is_on() { work::open().into_iter().filter(on_device).collect() } else { Vec::new() };
     let newest = open[open.len().saturating_sub(MOST)..].iter().map(|work| {
         let stream = if work.stream <= stream::PER_THREAD { "its default stream".into() } else { format!("stream {:#x}", work.stream) };
-        let annotation = match texts::text(work.annotation) {
+        let annotation = match annotation::text(work.annotation) {
             "" => String::new(),
             text => format!(" ('{text}')"),
         };

@@ -9,7 +9,7 @@ use super::guard::{guard_always, guard_value, lasting, text};
 use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, Status, config, process};
+use crate::base::{Error, Result, Status, config, process, sync_debug};
 use crate::{communicator, device, event, graph, ipc, libs, memory, random, runtime, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
@@ -109,36 +109,38 @@ pub extern "C" fn tcuda_is_available() -> bool {
 /// like it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
-    guard_always("tcuda_shutdown", || {
-        if process::is_shut_down() {
-            return Ok(());
+    guard_always("tcuda_shutdown", || sync_debug::unrefused(shutdown))
+}
+
+fn shutdown() -> Result<()> {
+    if process::is_shut_down() {
+        return Ok(());
+    }
+    process::check()?;
+    let in_use = runtime::is_initialized();
+    if in_use && let Err(error) = device::current() {
+        // Nothing can be given back from inside a host function; what ails the device otherwise does not matter here.
+        if error.native == runtime::code::NOT_PERMITTED {
+            return Err(Error { status: Status::TCUDA_ERROR_INVALID_STATE, ..error });
         }
-        process::check()?;
-        let in_use = runtime::is_initialized();
-        if in_use && let Err(error) = device::current() {
-            // Nothing can be given back from inside a host function; what ails the device otherwise does not matter here.
-            if error.native == runtime::code::NOT_PERMITTED {
-                return Err(Error { status: Status::TCUDA_ERROR_INVALID_STATE, ..error });
-            }
-        }
-        if in_use {
-            // Captures end before they are waited for.
-            graph::shutdown();
-            // Their work may wait for ranks that never come.
-            communicator::shutdown();
-        }
-        process::set_shut_down(true);
-        if in_use {
-            device::synchronize_all();
-            libs::shutdown();
-            ipc::shutdown();
-            memory::shutdown();
-            event::shutdown();
-            stream::shutdown();
-        }
-        random::shutdown();
-        Ok(())
-    })
+    }
+    if in_use {
+        // Captures end before they are waited for.
+        graph::shutdown();
+        // Their work may wait for ranks that never come.
+        communicator::shutdown();
+    }
+    process::set_shut_down(true);
+    if in_use {
+        device::synchronize_all();
+        libs::shutdown();
+        ipc::shutdown();
+        memory::shutdown();
+        event::shutdown();
+        stream::shutdown();
+    }
+    random::shutdown();
+    Ok(())
 }
 
 /// One stable word: `cuda`, `sim` (the simulated device), or `none` when there is no usable backend. Looks for one if that was not done

@@ -70,4 +70,8 @@ pub mod nvtx;
 
 pub mod libs;
 
+pub mod trace;
+
+pub mod sync_debug;
+
 pub mod sim;

@@ -5,6 +5,7 @@
 //! Locks:  none.
 //! Tests:  in the file, tests/conformance/copy.rs.
 
+use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status};
 use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
@@ -137,10 +138,14 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
             let waits = !non_blocking || to.place == Place::Pageable;
             if !waits {
                 record_pinned(&[to, from], stream);
+                return enqueue_near(to, from, size, stream);
             }
-            enqueue(to, from, size, stream)?;
-            // Who waited leaves no use behind.
-            if waits { stream.synchronize().inspect_err(|_| record_pinned(&[to, from], stream)) } else { Ok(()) }
+            // One wait, which is refused before anything is copied.
+            blocking("cudaMemcpyAsync, cudaStreamSynchronize", Kind::Wait, || {
+                enqueue(to, from, size, stream)?;
+                // Who waited leaves no use behind.
+                stream.synchronize().inspect_err(|_| record_pinned(&[to, from], stream))
+            })
         }
     }
 }
@@ -150,6 +155,14 @@ fn record_pinned(ends: &[End], stream: Stream) {
     for end in ends.iter().filter(|end| end.place == Place::Pinned) {
         memory::pinned::record_stream_of(end.address, stream);
     }
+}
+
+/// The same where CUDA waits if it has to take pageable memory by way of its own.
+fn enqueue_near(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
+    if to.place != Place::Pageable && from.place != Place::Pageable {
+        return enqueue(to, from, size, stream);
+    }
+    blocking("cudaMemcpyAsync of pageable memory", Kind::Wait, || enqueue(to, from, size, stream))
 }
 
 fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
@@ -191,7 +204,7 @@ pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Res
             Place::Device(_) => memory::record_stream_of(address, stream)?,
         }
     }
-    enqueue(end(to, to_place), end(from, from_place), size, stream)
+    enqueue_near(end(to, to_place), end(from, from_place), size, stream)
 }
 
 /// Sets bytes of device (or pinned) memory. A NULL stream is the default one of the memory's device.

@@ -14,7 +14,8 @@ pub use guard::{Guard, guard_against_stray_context};
 pub use lost::{blame, check as check_lost, given as given_to_lost, mark as mark_lost};
 pub use properties::{DeviceProperties, attribute, properties};
 
-use crate::base::{Error, Result, Status, process};
+use crate::base::watch::{self, Happening};
+use crate::base::{Error, Result, Status, process, sync_debug};
 use crate::runtime::api::Place;
 use crate::runtime::{self, Address};
 
@@ -107,8 +108,10 @@ pub fn of_pointer(address: Address) -> Result<i32> {
 
 /// Waits for all work of a device.
 pub fn synchronize(device: i32) -> Result<()> {
-    let _guard = Guard::new(device)?;
-    runtime::runtime()?.device_synchronize()
+    let guard = Guard::new(device)?;
+    runtime::runtime()?.device_synchronize()?;
+    watch::tell(|| Happening::DeviceWaited { device: guard.device });
+    Ok(())
 }
 
 /// Waits for every device that has a context, as far as that is possible.
@@ -116,7 +119,7 @@ pub fn synchronize_all() {
     let Ok(runtime) = runtime::runtime() else { return };
     for device in (0..runtime.device_count).filter(|device| guard::has_context(runtime, *device)) {
         // A device that cannot be waited for is lost already.
-        let _ = synchronize(device);
+        let _ = sync_debug::unrefused(|| synchronize(device));
     }
 }
 

@@ -8,6 +8,7 @@
 mod known;
 pub mod pool;
 
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::runtime::table::IpcHandle;
@@ -35,6 +36,7 @@ pub fn create(flags: u32) -> Result<RawEvent> {
     let device = device::resolve(device::CURRENT)?;
     let event = runtime::runtime()?.event_create(flags)?;
     known::insert(event, device, flags);
+    watch::tell(|| Happening::EventMade { event, device });
     Ok(event)
 }
 
@@ -67,19 +69,20 @@ pub fn from_ipc_handle(device: i32, handle: IpcHandle) -> Result<RawEvent> {
 
 /// Ends an event. Waits that were enqueued on it stay as they are.
 pub fn destroy(event: RawEvent) -> Result<()> {
-    check(event)?;
+    let known = check(event)?;
     match known::destroy(event) {
-        known::Destroyed::Before => Err(destroyed(event)),
-        known::Destroyed::Unknown => runtime::runtime()?.event_destroy(event).map_err(|error| explain(event, error)),
+        known::Destroyed::Before => return Err(destroyed(event)),
+        known::Destroyed::Unknown => runtime::runtime()?.event_destroy(event).map_err(|error| explain(event, error))?,
         known::Destroyed::Kept(oldest) => {
             if let Some((event, known)) = oldest
                 && really_destroy(event, known).is_err()
             {
                 known::keep(event, known);
             }
-            Ok(())
         }
     }
+    watch::tell(|| Happening::EventGone { event, device: known.map_or(-1, |known| known.device) });
+    Ok(())
 }
 
 fn really_destroy(event: RawEvent, known: Known) -> Result<()> {
@@ -98,14 +101,18 @@ pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
                 .on_device(stream.device)
         }
         _ => device::blame(stream.device)(explain(event, error)),
-    })
+    })?;
+    watch::tell(|| Happening::EventRecorded { event, on: stream.place() });
+    Ok(())
 }
 
 /// Makes a stream's later work wait for the last record. An event that was never recorded holds nothing up.
 pub fn wait(event: RawEvent, stream: Stream) -> Result<()> {
     check(event)?;
     let entered = stream.enter()?;
-    entered.runtime.stream_wait_event(entered.raw, event).map_err(|error| device::blame(stream.device)(explain(event, error)))
+    entered.runtime.stream_wait_event(entered.raw, event).map_err(|error| device::blame(stream.device)(explain(event, error)))?;
+    watch::tell(|| Happening::EventWaited { event, on: stream.place() });
+    Ok(())
 }
 
 /// Whether the work before the last record is done; true for an event that was never recorded.
@@ -117,7 +124,9 @@ pub fn query(event: RawEvent) -> Result<bool> {
 /// Waits for the work before the last record.
 pub fn synchronize(event: RawEvent) -> Result<()> {
     let (runtime, _guard) = enter(event)?;
-    runtime.event_synchronize(event).map_err(|error| explain(event, error))
+    runtime.event_synchronize(event).map_err(|error| explain(event, error))?;
+    watch::tell(|| Happening::EventSynchronized { event });
+    Ok(())
 }
 
 /// Milliseconds between two records.

@@ -32,6 +32,7 @@ pub use cache::access_list;
 pub use cache::front::{free as free_at_hand, malloc as allocate_at_hand};
 pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
 
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, config, process};
 use crate::device;
 use crate::runtime::{self, Address};
@@ -138,12 +139,13 @@ pub fn keep_nothing_at_hand() {
 }
 
 /// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
-/// not where freed memory is watched or each call is to be seen, and not while graphs are captured.
+/// not where freed memory is watched or each call is to be seen, not while graphs are captured, and not while somebody is told of each block.
 fn may_have_fronts() -> bool {
     process::is_running()
         && !captures::any()
         && !NOTHING_AT_HAND.load(Relaxed)
         && !poison::is_on()
+        && !watch::any(watch::MEMORY | watch::SANITIZER)
         && options::get().expandable_segments
         && matches!(provider::current(), Source::Driver)
 }
@@ -187,6 +189,7 @@ fn allocate_in(cache: &Cache, request: &Request, stream: Stream) -> Result<Addre
     if poison::is_on() {
         poison_new(address, stream)?;
     }
+    watch::tell(|| Happening::Allocated { address, size: request.requested, on: stream.place() });
     Ok(address)
 }
 
@@ -286,6 +289,17 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
+    if watch::any(watch::MEMORY | watch::SANITIZER) {
+        let device = device_of_block(address)?;
+        give_back_untold(address, stream)?;
+        watch::tell(|| Happening::Freed { address, device });
+        return Ok(());
+    }
+    give_back_untold(address, stream)
+}
+
+#[inline]
+fn give_back_untold(address: Address, stream: Option<Stream>) -> Result<()> {
     if poison::is_on() {
         return give_back_poisoned(address, stream);
     }
@@ -535,6 +549,11 @@ pub fn configure() -> Result<()> {
     }
     pinned::reconfigure();
     Ok(())
+}
+
+/// Somebody is to be told of each block from now on: threads keep none to themselves.
+pub fn stop_fronts() {
+    all(None).into_iter().for_each(|cache| drop(cache.core.lock()));
 }
 
 /// Where segments come from has changed: it holds from the next growth on.

@@ -5,6 +5,7 @@
 //!
 //! What cannot be filled in order is left out: blocks freed while their stream is captured, inside a host function, or when it is gone.
 
+use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Result, config, log};
 use crate::device;
 use crate::runtime::{self, Address};
@@ -210,9 +211,11 @@ fn read(from: Address, to: &mut [u8], stream: Stream) -> Result<()> {
     // A capture of another thread must not end by this.
     runtime::runtime()?.outside_capture(|| {
         let entered = stream.enter()?;
-        entered.runtime.memcpy_async(to.as_mut_ptr() as Address, from, to.len(), entered.raw)?;
-        // If this fails the device is lost, and writes nothing any more.
-        entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(stream.device))
+        blocking("cudaMemcpyAsync, cudaStreamSynchronize", Kind::Wait, || {
+            entered.runtime.memcpy_async(to.as_mut_ptr() as Address, from, to.len(), entered.raw)?;
+            // If this fails the device is lost, and writes nothing any more.
+            entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(stream.device))
+        })
     })
 }
 

@@ -1,6 +1,7 @@
 //! The table with errors as values. One method a slot, CUDA's name in snake case; a failing call leaves no last error behind.
 
 use super::table::*;
+use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status, config, work};
 use std::ffi::{CStr, CString, c_void};
 
@@ -165,7 +166,7 @@ impl Runtime {
 
     pub fn device_synchronize(&self) -> Result<()> {
         let newest = work::newest();
-        call!(self.cudaDeviceSynchronize())?;
+        blocking("cudaDeviceSynchronize", Kind::Wait, || call!(self.cudaDeviceSynchronize()))?;
         if work::is_on() {
             let device = self.get_device()?;
             work::done(newest, |work| work.device == device);
@@ -262,31 +263,31 @@ impl Runtime {
     /// On the current device.
     pub fn malloc(&self, size: usize) -> Result<Address> {
         let mut address = 0;
-        call!(self.cudaMalloc(&mut address, size))?;
+        blocking("cudaMalloc", Kind::Driver, || call!(self.cudaMalloc(&mut address, size)))?;
         Ok(address)
     }
 
     pub fn free(&self, address: Address) -> Result<()> {
-        call!(self.cudaFree(address))
+        blocking("cudaFree", Kind::Driver, || call!(self.cudaFree(address)))
     }
 
     /// Pinned, and mapped into every context (flags 1: portable).
     pub fn host_alloc(&self, size: usize, flags: u32) -> Result<Address> {
         let mut address = 0;
-        call!(self.cudaHostAlloc(&mut address, size, flags))?;
+        blocking("cudaHostAlloc", Kind::Driver, || call!(self.cudaHostAlloc(&mut address, size, flags)))?;
         Ok(address)
     }
 
     pub fn free_host(&self, address: Address) -> Result<()> {
-        call!(self.cudaFreeHost(address))
+        blocking("cudaFreeHost", Kind::Driver, || call!(self.cudaFreeHost(address)))
     }
 
     pub fn host_register(&self, address: Address, size: usize, flags: u32) -> Result<()> {
-        call!(self.cudaHostRegister(address, size, flags))
+        blocking("cudaHostRegister", Kind::Driver, || call!(self.cudaHostRegister(address, size, flags)))
     }
 
     pub fn host_unregister(&self, address: Address) -> Result<()> {
-        call!(self.cudaHostUnregister(address))
+        blocking("cudaHostUnregister", Kind::Driver, || call!(self.cudaHostUnregister(address)))
     }
 
     pub fn place_of(&self, address: Address) -> Result<Place> {
@@ -306,7 +307,7 @@ impl Runtime {
     }
 
     pub fn memcpy(&self, to: Address, from: Address, size: usize) -> Result<()> {
-        call!(self.cudaMemcpy(to, from, size, COPY_DEFAULT))
+        blocking("cudaMemcpy", Kind::Wait, || call!(self.cudaMemcpy(to, from, size, COPY_DEFAULT)))
     }
 
     pub fn memcpy_async(&self, to: Address, from: Address, size: usize, stream: RawStream) -> Result<()> {
@@ -387,7 +388,7 @@ impl Runtime {
 
     /// Gives unused memory back until no more than `keep` bytes are reserved. What is freed but not past stays.
     pub fn mem_pool_trim(&self, pool: RawMemPool, keep: usize) -> Result<()> {
-        call_if_there!(self.cudaMemPoolTrimTo(pool, keep))
+        blocking("cudaMemPoolTrimTo", Kind::Driver, || call_if_there!(self.cudaMemPoolTrimTo(pool, keep)))
     }
 
     // ---- virtual memory (driver)
@@ -453,7 +454,7 @@ impl Runtime {
 
     pub fn stream_synchronize(&self, stream: RawStream) -> Result<()> {
         let newest = work::newest();
-        call!(self.cudaStreamSynchronize(stream))?;
+        blocking("cudaStreamSynchronize", Kind::Wait, || call!(self.cudaStreamSynchronize(stream)))?;
         // The per-thread default stream is another one in each thread.
         if work::is_on() && stream != PER_THREAD {
             let device = self.get_device()?;
@@ -535,7 +536,7 @@ impl Runtime {
     }
 
     pub fn event_synchronize(&self, event: RawEvent) -> Result<()> {
-        call!(self.cudaEventSynchronize(event))
+        blocking("cudaEventSynchronize", Kind::Wait, || call!(self.cudaEventSynchronize(event)))
     }
 
     pub fn event_elapsed_time(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
@@ -565,13 +566,13 @@ impl Runtime {
     /// PTX (which ends with a zero byte) or a cubin, into the current context.
     pub fn module_load(&self, image: &[u8]) -> Result<usize> {
         let mut module = 0;
-        call_if_there!(self.cuModuleLoadData(&mut module, image.as_ptr().cast()))?;
+        blocking("cuModuleLoadData", Kind::Driver, || call_if_there!(self.cuModuleLoadData(&mut module, image.as_ptr().cast())))?;
         Ok(module)
     }
 
     /// What runs of it must be done.
     pub fn module_unload(&self, module: usize) -> Result<()> {
-        call_if_there!(self.cuModuleUnload(module))
+        blocking("cuModuleUnload", Kind::Driver, || call_if_there!(self.cuModuleUnload(module)))
     }
 
     pub fn module_function(&self, module: usize, name: &str) -> Result<usize> {

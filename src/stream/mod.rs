@@ -16,6 +16,7 @@ pub use pool::{PER_LEVEL, from_pool, priority_range};
 pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on};
 
 use crate::base::Result;
+use crate::base::watch::{self, Happening, Place};
 use crate::device;
 use crate::runtime::{self, RawStream, Runtime};
 
@@ -43,6 +44,11 @@ impl Stream {
         self.raw <= PER_THREAD
     }
 
+    /// For who looks on.
+    pub fn place(self) -> Place {
+        Place { device: self.device, raw: self.raw }
+    }
+
     /// Makes the device current where CUDA needs that to know which stream is meant, or would make a context elsewhere.
     pub fn enter(self) -> Result<Entered> {
         let guard = if self.is_default() {
@@ -63,7 +69,9 @@ impl Stream {
     /// Waits until all work given to it so far is done.
     pub fn synchronize(self) -> Result<()> {
         let entered = self.enter()?;
-        entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(self.device))
+        entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(self.device))?;
+        watch::tell(|| Happening::StreamWaited { on: self.place() });
+        Ok(())
     }
 
     /// As the driver has it: a smaller number is served first.

@@ -2,6 +2,7 @@
 
 use super::Stream;
 use super::registry::{self, Kind};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::runtime::{self, RawStream};
@@ -58,7 +59,9 @@ pub fn create(device: i32, priority: i32) -> Result<Stream> {
         None => runtime.stream_create(NON_BLOCKING, priority)?,
     };
     registry::insert(raw, guard.device, Kind::Own);
-    Ok(Stream { device: guard.device, raw })
+    let stream = Stream { device: guard.device, raw };
+    watch::tell(|| Happening::StreamMade { on: stream.place() });
+    Ok(stream)
 }
 
 /// A parked stream with nothing left to do: one that works on would hold up its new owner.

@@ -2,6 +2,7 @@
 
 use super::registry::{self, Kind};
 use super::{Stream, own};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result};
 use crate::device;
 use crate::runtime;
@@ -84,6 +85,7 @@ fn make(pool: &DevicePool, device: i32, level: usize, turn: usize) -> Result<Str
         raw = runtime::runtime()?.stream_create(own::NON_BLOCKING, pool.least - level as i32)?;
         registry::insert(raw, device, Kind::Pool);
         place.store(raw, Ordering::Release);
+        watch::tell(|| Happening::StreamMade { on: Stream { device, raw }.place() });
     }
     Ok(Stream { device, raw })
 }

@@ -46,6 +46,7 @@ mod statistics;
 mod stream;
 mod telemetry;
 mod tensor;
+mod watch;
 
 use kit::{Capability, Test};
 use std::process::ExitCode;
@@ -86,6 +87,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("telemetry", telemetry::TESTS),
     ("nvtx", nvtx::TESTS),
     ("libs", libs::TESTS),
+    ("watch", watch::TESTS),
     ("fault", fault::TESTS),
 ];
 

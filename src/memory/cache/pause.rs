@@ -5,6 +5,7 @@ use super::block::{self, State};
 use super::physical::{Backing, HandleId, Mapping};
 use super::segment::{access_list, insist, release};
 use super::{Abilities, Cache};
+use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory::{pinned, poison, provider};
@@ -72,7 +73,7 @@ impl Cache {
         }
         // Nothing is handed out from here on.
         self.core.lock().paused = true;
-        let paused = self.take_away(runtime, &abilities, keep);
+        let paused = blocking("cudaDeviceSynchronize", Kind::Wait, || self.take_away(runtime, &abilities, keep));
         self.core.lock().paused = paused.is_ok();
         paused
     }
@@ -129,7 +130,7 @@ impl Cache {
         let once = || {
             let _growing = self.growing.lock();
             let Some(paused) = self.paused.lock().take() else { return Ok(()) };
-            let resumed = self.come_back(runtime, &paused);
+            let resumed = blocking("cudaMemcpy", Kind::Wait, || self.come_back(runtime, &paused));
             if resumed.is_err() {
                 *self.paused.lock() = Some(paused);
             }

@@ -6,8 +6,8 @@
 
 mod clock;
 mod record;
-pub mod texts;
 
+pub use crate::base::annotation as texts;
 pub use record::{Action, Record, Writer};
 
 use parking_lot::Mutex;

@@ -1,6 +1,6 @@
-//! Annotations: what a thread says that its allocations are for. A text is kept once, for as long as the process, and has a number.
+//! Annotations: what a thread says that it is doing, for those who look at its allocations and waits. A text is kept once, for as long as the process, and has a number.
 
-use crate::base::{Error, Result, Status};
+use super::{Error, Result, Status};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -1,0 +1,233 @@
+//! Who looks on: functions that trace, the synchronization debug mode, the sanitizer. While nobody does, a place that could tell something
+//! reads one word and goes on.
+//!
+//! What is told to a program's function waits until the thread's outermost call of tcuda is about to return: no lock is held then. What that
+//! function does by itself is told to nobody, so that it cannot call itself.
+
+use super::trace;
+use std::cell::{Cell, RefCell};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Somebody is told what happens, other than to memory.
+pub const TRACE: u32 = 1;
+/// Somebody is told of each block that is allocated or freed.
+pub const MEMORY: u32 = 2;
+/// Calls that make the host wait are counted, told or refused.
+pub const SYNC: u32 = 4;
+/// The sanitizer sees everything.
+pub const SANITIZER: u32 = 8;
+/// The environment was not asked yet who shall look on.
+pub const UNREAD: u32 = 1 << 31;
+
+static LOOKING: AtomicU32 = AtomicU32::new(UNREAD);
+
+/// A stream, as CUDA sees it, and its device.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Place {
+    pub device: i32,
+    pub raw: usize,
+}
+
+/// What happened, in torch's order as far as torch has it. A device of -1 is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happening {
+    EventMade { event: usize, device: i32 },
+    EventGone { event: usize, device: i32 },
+    EventRecorded { event: usize, on: Place },
+    EventWaited { event: usize, on: Place },
+    Allocated { address: usize, size: usize, on: Place },
+    Freed { address: usize, device: i32 },
+    StreamMade { on: Place },
+    DeviceWaited { device: i32 },
+    StreamWaited { on: Place },
+    EventSynchronized { event: usize },
+}
+
+#[inline(always)]
+pub fn any(bits: u32) -> bool {
+    LOOKING.load(Relaxed) & bits != 0
+}
+
+pub fn set(bits: u32, on: bool) {
+    if on {
+        LOOKING.fetch_or(bits, Relaxed)
+    } else {
+        LOOKING.fetch_and(!bits, Relaxed)
+    };
+}
+
+/// Whether it is the caller's to ask the environment, once.
+#[cold]
+pub fn is_first() -> bool {
+    LOOKING.load(Relaxed) & UNREAD != 0 && LOOKING.fetch_and(!UNREAD, Relaxed) & UNREAD != 0
+}
+
+/// For the sanitizer: called at once, under whatever locks.
+pub type Observer = fn(&Happening);
+
+static OBSERVER: OnceLock<Observer> = OnceLock::new();
+
+pub fn observe(observer: Observer) {
+    let _ = OBSERVER.set(observer);
+}
+
+/// Something has happened.
+#[inline]
+pub fn tell(happening: impl FnOnce() -> Happening) {
+    if any(TRACE | MEMORY | SANITIZER) {
+        told(happening());
+    }
+}
+
+#[cold]
+fn told(happening: Happening) {
+    if any(SANITIZER)
+        && let Some(observer) = OBSERVER.get()
+    {
+        observer(&happening);
+    }
+    if any(TRACE | MEMORY) {
+        trace::tell(happening);
+    }
+}
+
+// ---- a thread's calls
+
+type Notice = Box<dyn FnOnce()>;
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static FUNCTION: Cell<&'static str> = const { Cell::new("") };
+    static DELIVERING: Cell<bool> = const { Cell::new(false) };
+    static PENDING: RefCell<Vec<Notice>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The outermost C function that the thread is in, as far as somebody looked on when it began. Empty: none.
+pub fn function() -> &'static str {
+    FUNCTION.get()
+}
+
+/// Has something told when the thread's call of tcuda returns.
+pub fn later(notice: impl FnOnce() + 'static) {
+    if !DELIVERING.get() {
+        // A thread that is ending tells nothing any more.
+        let _ = PENDING.try_with(|pending| pending.borrow_mut().push(Box::new(notice)));
+    }
+}
+
+/// A C function that runs.
+#[must_use]
+pub struct Scope {
+    counted: bool,
+}
+
+impl Scope {
+    #[inline]
+    pub fn enter(function: &'static str) -> Scope {
+        if any(u32::MAX) { Scope::counted(function) } else { Scope { counted: false } }
+    }
+
+    #[cold]
+    fn counted(function: &'static str) -> Scope {
+        if DEPTH.get() == 0 {
+            FUNCTION.set(function);
+        }
+        DEPTH.set(DEPTH.get() + 1);
+        Scope { counted: true }
+    }
+
+    /// Its work is done, and no lock is held: programs are told.
+    #[inline]
+    pub fn tell(&self) {
+        if self.counted && DEPTH.get() == 1 {
+            deliver();
+        }
+    }
+}
+
+impl Drop for Scope {
+    #[inline]
+    fn drop(&mut self) {
+        if self.counted {
+            DEPTH.set(DEPTH.get() - 1);
+            if DEPTH.get() == 0 {
+                FUNCTION.set("");
+            }
+        }
+    }
+}
+
+/// Tells what waits. No lock may be held.
+#[cold]
+pub fn deliver() {
+    /// Whatever happens in between.
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            DELIVERING.set(false);
+        }
+    }
+    if DELIVERING.get() {
+        return;
+    }
+    let pending = PENDING.try_with(|pending| std::mem::take(&mut *pending.borrow_mut())).unwrap_or_default();
+    if pending.is_empty() {
+        return;
+    }
+    DELIVERING.set(true);
+    let _ends = Ends;
+    pending.into_iter().for_each(|notice| notice());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    fn counted(function: &'static str) -> Scope {
+        Scope::counted(function)
+    }
+
+    #[test]
+    fn only_the_outermost_call_tells_and_in_order() {
+        let said = Rc::new(RefCell::new(Vec::new()));
+        let say = |what: i32| {
+            let said = said.clone();
+            later(move || {
+                assert_eq!(function(), "tcuda_outer");
+                said.borrow_mut().push(what);
+                // Not told: a function would call itself without end.
+                let said = said.clone();
+                later(move || said.borrow_mut().push(-1));
+                let inner = counted("tcuda_inside");
+                inner.tell();
+            });
+        };
+        let outer = counted("tcuda_outer");
+        say(1);
+        {
+            let inner = counted("tcuda_inner");
+            assert_eq!(function(), "tcuda_outer");
+            say(2);
+            inner.tell();
+        }
+        assert!(said.borrow().is_empty());
+        outer.tell();
+        assert_eq!(*said.borrow(), [1, 2]);
+        outer.tell();
+        drop(outer);
+        assert_eq!((said.borrow().len(), function()), (2, ""));
+    }
+
+    #[test]
+    fn a_notice_that_panics_does_not_keep_later_ones_from_being_told() {
+        let said = Rc::new(Cell::new(0));
+        later(|| panic!("on purpose"));
+        assert!(std::panic::catch_unwind(deliver).is_err());
+        let saying = said.clone();
+        later(move || saying.set(1));
+        deliver();
+        assert_eq!(said.get(), 1);
+    }
+}
