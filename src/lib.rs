@@ -3,7 +3,7 @@
 //! ```text
 //! capi      extern "C": pointers to values, panic guard, last error
 //! graph
-//! comm      communicator        ipc       jit       libs      nvtx      random    telemetry    features
+//! comm      communicator        ipc       jit       libs      nvtx      random    sanitizer telemetry    features
 //! tensor    copy
 //! memory    device cache, statistics, summary
 //! stream    event
@@ -29,6 +29,7 @@ pub mod memory;
 pub mod nvtx;
 pub mod random;
 pub mod runtime;
+pub mod sanitizer;
 pub mod stream;
 pub mod telemetry;
 pub mod tensor;

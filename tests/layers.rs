@@ -13,7 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["memory"],
     &["copy"],
     &["tensor"],
-    &["random", "jit", "comm", "communicator", "ipc", "telemetry", "nvtx", "libs"],
+    &["random", "jit", "comm", "communicator", "ipc", "telemetry", "nvtx", "libs", "sanitizer"],
     &["graph"],
     &["capi"],
 ];

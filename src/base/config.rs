@@ -54,6 +54,7 @@ pub const VARIABLES: &[Variable] = &[
         default: "default",
         meaning: "what is done about calls that make the host wait: default (nothing), warn, or error (they fail)",
     },
+    Variable { name: "TCUDA_SANITIZER", default: "0", meaning: "1: finds accesses that race and memory that is used after its free; slow" },
     Variable { name: "TCUDA_SIM_DEVICES", default: "2", meaning: "number of simulated devices, 1 to 64" },
     Variable { name: "TCUDA_SIM_MEMORY", default: "16GiB", meaning: "memory of each simulated device: bytes, or with KiB, MiB, GiB" },
     Variable {

@@ -15,10 +15,10 @@ pub mod error;
 pub mod log;
 pub mod process;
 pub mod status;
-pub mod work;
 pub mod sync_debug;
 pub mod trace;
 pub mod watch;
+pub mod work;
 
 pub use error::{Error, Result};
 pub use status::Status;

@@ -16,8 +16,9 @@ static LIST: List<Happening> = List::new();
 /// Which kind each registration is for.
 static KINDS: Mutex<Vec<(u64, i32)>> = Mutex::new(Vec::new());
 
-pub fn kind_of(happening: &Happening) -> i32 {
-    match happening {
+/// None: it is not one of torch's.
+pub fn kind_of(happening: &Happening) -> Option<i32> {
+    Some(match happening {
         Happening::EventMade { .. } => 1,
         Happening::EventGone { .. } => 2,
         Happening::EventRecorded { .. } => 3,
@@ -28,7 +29,8 @@ pub fn kind_of(happening: &Happening) -> i32 {
         Happening::DeviceWaited { .. } => 8,
         Happening::StreamWaited { .. } => 9,
         Happening::EventSynchronized { .. } => 10,
-    }
+        _ => return None,
+    })
 }
 
 /// A number for `remove`.
@@ -39,7 +41,7 @@ pub fn add(kind: i32, function: Box<dyn Fn(&Happening) + Send + Sync>) -> Result
     }
     let mut kinds = KINDS.lock();
     let id = LIST.add(Box::new(move |happening| {
-        if kind == ALL || kind == kind_of(happening) {
+        if kind == ALL || Some(kind) == kind_of(happening) {
             function(happening);
         }
         false
@@ -70,7 +72,7 @@ fn look(kinds: &[(u64, i32)]) {
 }
 
 pub(super) fn tell(happening: Happening) {
-    let kind = kind_of(&happening);
+    let Some(kind) = kind_of(&happening) else { return };
     if KINDS.lock().iter().any(|known| known.1 == ALL || known.1 == kind) {
         watch::later(move || LIST.tell(|| happening));
     }

@@ -32,16 +32,92 @@ pub struct Place {
 /// What happened, in torch's order as far as torch has it. A device of -1 is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Happening {
-    EventMade { event: usize, device: i32 },
-    EventGone { event: usize, device: i32 },
-    EventRecorded { event: usize, on: Place },
-    EventWaited { event: usize, on: Place },
-    Allocated { address: usize, size: usize, on: Place },
-    Freed { address: usize, device: i32 },
-    StreamMade { on: Place },
-    DeviceWaited { device: i32 },
-    StreamWaited { on: Place },
-    EventSynchronized { event: usize },
+    EventMade {
+        event: usize,
+        device: i32,
+    },
+    EventGone {
+        event: usize,
+        device: i32,
+    },
+    EventRecorded {
+        event: usize,
+        on: Place,
+    },
+    EventWaited {
+        event: usize,
+        on: Place,
+    },
+    Allocated {
+        address: usize,
+        size: usize,
+        on: Place,
+    },
+    Freed {
+        address: usize,
+        device: i32,
+    },
+    StreamMade {
+        on: Place,
+    },
+    DeviceWaited {
+        device: i32,
+    },
+    StreamWaited {
+        on: Place,
+    },
+    EventSynchronized {
+        event: usize,
+    },
+    // What only the sanitizer is told.
+    /// The host knows that an event's last record, or all of a stream, is past.
+    EventDone {
+        event: usize,
+    },
+    StreamDone {
+        on: Place,
+    },
+    /// A block is about to be freed, on a stream that was named; then it was, or was not.
+    Freeing {
+        address: usize,
+        size: usize,
+        on: Option<Place>,
+    },
+    Kept {
+        address: usize,
+    },
+    /// A stream was recorded as a user of the block around an address.
+    Uses {
+        address: usize,
+        on: Place,
+    },
+    /// Pinned memory.
+    HostAllocated {
+        address: usize,
+        size: usize,
+    },
+    HostFreeing {
+        address: usize,
+    },
+    /// What was captured under the driver's number of the capture.
+    Replayed {
+        capture: u64,
+        on: Place,
+    },
+    GraphGone {
+        capture: u64,
+    },
+}
+
+/// Of strided memory so many stretches are told, the first ones.
+pub const MOST_STRETCHES: usize = 4096;
+
+/// Memory that work touches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub address: usize,
+    pub size: usize,
+    pub write: bool,
 }
 
 #[inline(always)]
@@ -63,13 +139,45 @@ pub fn is_first() -> bool {
     LOOKING.load(Relaxed) & UNREAD != 0 && LOOKING.fetch_and(!UNREAD, Relaxed) & UNREAD != 0
 }
 
-/// For the sanitizer: called at once, under whatever locks.
-pub type Observer = fn(&Happening);
+/// The sanitizer: called at once, under whatever locks.
+pub trait Observer: Sync {
+    fn happened(&self, happening: &Happening);
+    /// Work was given to a stream. A device of -1: that of the stream.
+    fn accessed(&self, on: Place, accesses: &[Access]);
+    fn host_accessed(&self, accesses: &[Access]);
+}
 
-static OBSERVER: OnceLock<Observer> = OnceLock::new();
+static OBSERVER: OnceLock<&'static dyn Observer> = OnceLock::new();
 
-pub fn observe(observer: Observer) {
+pub fn observe(observer: &'static dyn Observer) {
     let _ = OBSERVER.set(observer);
+}
+
+fn observer() -> Option<&'static dyn Observer> {
+    if any(SANITIZER) && !UNSEEN.get() { OBSERVER.get().copied() } else { None }
+}
+
+/// Work was given to a stream, or done by the host.
+#[cold]
+pub fn accessed(on: Option<Place>, accesses: &[Access]) {
+    match (observer(), on) {
+        (Some(observer), Some(on)) => observer.accessed(on, accesses),
+        (Some(observer), None) => observer.host_accessed(accesses),
+        (None, _) => {}
+    }
+}
+
+/// Does what is tcuda's own business, as filling memory that is nobody's.
+pub fn unseen<T>(work: impl FnOnce() -> T) -> T {
+    /// Whatever happens in between.
+    struct Ends(bool);
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            UNSEEN.set(self.0);
+        }
+    }
+    let _ends = Ends(UNSEEN.replace(true));
+    work()
 }
 
 /// Something has happened.
@@ -82,10 +190,8 @@ pub fn tell(happening: impl FnOnce() -> Happening) {
 
 #[cold]
 fn told(happening: Happening) {
-    if any(SANITIZER)
-        && let Some(observer) = OBSERVER.get()
-    {
-        observer(&happening);
+    if let Some(observer) = observer() {
+        observer.happened(&happening);
     }
     if any(TRACE | MEMORY) {
         trace::tell(happening);
@@ -99,6 +205,7 @@ type Notice = Box<dyn FnOnce()>;
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     static FUNCTION: Cell<&'static str> = const { Cell::new("") };
+    static UNSEEN: Cell<bool> = const { Cell::new(false) };
     static DELIVERING: Cell<bool> = const { Cell::new(false) };
     static PENDING: RefCell<Vec<Notice>> = const { RefCell::new(Vec::new()) };
 }

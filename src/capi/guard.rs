@@ -72,6 +72,7 @@ pub fn guard_value<T>(function: &'static str, otherwise: T, body: impl FnOnce() 
 fn look_on() {
     if watch::is_first() {
         sync_debug::configure();
+        crate::sanitizer::configure();
     }
 }
 

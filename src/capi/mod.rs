@@ -1,7 +1,7 @@
 //! # capi
 //! Owns:   the C functions: pointers to values, panics to errors, this thread's last error. One file per section of the header.
-//! Uses:   every room: comm, communicator, graph, ipc, jit, libs, nvtx, random, telemetry, tensor, copy, memory, event, stream, device,
-//!         runtime, base.
+//! Uses:   every room: comm, communicator, graph, ipc, jit, libs, nvtx, random, sanitizer, telemetry, tensor, copy, memory, event, stream,
+//!         device, runtime, base.
 //! Never:  decides anything; what a function does is in its room.
 //! Locks:  none.
 //! Tests:  in the files, tests/header.rs, tests/conformance, tests_c.
@@ -73,5 +73,7 @@ pub mod libs;
 pub mod trace;
 
 pub mod sync_debug;
+
+pub mod sanitizer;
 
 pub mod sim;

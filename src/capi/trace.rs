@@ -55,10 +55,11 @@ fn out(happening: &Happening) -> tcuda_trace_t {
         Happening::StreamMade { on } | Happening::StreamWaited { on } => (on.device, Some(on), 0, 0, 0),
         Happening::DeviceWaited { device } => (device, None, 0, 0, 0),
         Happening::EventSynchronized { event } => (-1, None, event, 0, 0),
+        _ => (-1, None, 0, 0, 0),
     };
     tcuda_trace_t {
         struct_size: size_of::<tcuda_trace_t>(),
-        kind: trace::kind_of(happening),
+        kind: trace::kind_of(happening).unwrap_or(0),
         device,
         stream: on.map_or(std::ptr::null_mut(), handle),
         event: event as tcuda_event_t,

@@ -5,7 +5,8 @@
 //! Locks:  none.
 //! Tests:  in the file, tests/conformance/copy.rs.
 
-use crate::base::sync_debug::{Kind, blocking};
+use crate::base::sync_debug::{Kind, blocking, unrefused};
+use crate::base::watch::{self, Access};
 use crate::base::{Error, Result, Status};
 use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
@@ -118,7 +119,12 @@ pub fn copy(to: Address, from: Address, size: usize, non_blocking: bool) -> Resu
 pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<()> {
     // Between two devices on the source's stream, as torch does.
     let Some(stream) = from.stream.or(to.stream) else {
-        return kernels::tensor::copy_on_host(to.address, from.address, size);
+        kernels::tensor::copy_on_host(to.address, from.address, size)?;
+        if watch::any(watch::SANITIZER) {
+            let access = |address, write| Access { address, size, write };
+            watch::accessed(None, &[access(from.address, false), access(to.address, true)]);
+        }
+        return Ok(());
     };
     // Of two devices each end's own stream stands for it: before and after the copy it is in order with the source's.
     for end in [to, from] {
@@ -130,7 +136,8 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
         Some(other) if other != stream => {
             event::wait_stream(stream, other)?;
             enqueue(to, from, size, stream)?;
-            event::wait_stream(other, stream)
+            // Where the order cannot be had on the device: the caller may give the memory back as soon as he hears of it.
+            event::wait_stream(other, stream).inspect_err(|_| drop(unrefused(|| stream.synchronize())))
         }
         Some(_) if from.stream.is_some() => enqueue(to, from, size, stream),
         _ => {

@@ -118,7 +118,11 @@ pub fn wait(event: RawEvent, stream: Stream) -> Result<()> {
 /// Whether the work before the last record is done; true for an event that was never recorded.
 pub fn query(event: RawEvent) -> Result<bool> {
     let (runtime, _guard) = enter(event)?;
-    runtime.event_query(event).map_err(|error| explain(event, error))
+    let done = runtime.event_query(event).map_err(|error| explain(event, error))?;
+    if done {
+        watch::tell(|| Happening::EventDone { event });
+    }
+    Ok(done)
 }
 
 /// Waits for the work before the last record.
@@ -135,7 +139,7 @@ pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
     let (runtime, _guard) = enter(start)?;
     let has_no_timing = |known: Known| known.flags & DISABLE_TIMING != 0;
     let state = |text: &'static str, code: Code| Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).with_native(code);
-    runtime.event_elapsed_time(start, end).map_err(|error| match error.native {
+    let time = runtime.event_elapsed_time(start, end).map_err(|error| match error.native {
         code::NOT_READY => Error::new(
             Status::TCUDA_ERROR_NOT_READY,
             "Both events must be completed before calculating elapsed time. tcuda_event_synchronize waits for one.",
@@ -159,7 +163,9 @@ pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
             ),
         },
         _ => explain(start, error),
-    })
+    })?;
+    [start, end].into_iter().for_each(|event| watch::tell(|| Happening::EventDone { event }));
+    Ok(time)
 }
 
 /// What a stream gets from here on waits for all that another one has got until now.

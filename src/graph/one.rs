@@ -4,6 +4,7 @@ use super::capture::{self, Capture};
 use super::draws::{self, Drawn};
 use super::pool::{PoolId, Use};
 use super::retire::{self, Wait};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, log};
 use crate::device;
 use crate::event;
@@ -31,6 +32,8 @@ pub struct Graph {
 struct State {
     capture: Option<Capture>,
     device: i32,
+    /// The driver's number of what it does: that of its capture, or of the one it was updated from.
+    number: u64,
     /// Where it was captured.
     pool: Option<PoolId>,
     /// What was captured.
@@ -87,7 +90,7 @@ impl Graph {
         let used = Use::of(pool, stream.device)?;
         let keeper = Keeper::new();
         let capture = capture::begin(self, stream, mode, used.0.number(), keeper.clone())?;
-        (state.device, state.pool) = (stream.device, Some(used.0));
+        (state.device, state.number, state.pool) = (stream.device, capture.id, Some(used.0));
         state.uses.push(used);
         state.keepers.push(keeper);
         state.capture = Some(capture);
@@ -164,13 +167,13 @@ impl Graph {
         if std::ptr::eq(self, from) {
             return Err(Error::invalid_argument("A graph cannot be updated from itself."));
         }
-        let (template, uses, keepers) = {
+        let (template, number, uses, keepers) = {
             let from = from.captured()?;
             if !from.drawn.is_empty() {
                 return Err(Error::invalid_argument("A graph that draws random numbers cannot update another one."));
             }
             let template = from.template.ok_or_else(kept_nothing)?;
-            (template, from.uses.iter().map(Use::again).collect::<Vec<_>>(), from.keepers.clone())
+            (template, from.number, from.uses.iter().map(Use::again).collect::<Vec<_>>(), from.keepers.clone())
         };
         let mut state = self.captured()?;
         if !state.drawn.is_empty() {
@@ -185,6 +188,7 @@ impl Graph {
             let text = "The captures differ in more than arguments: number, kinds or order of what they do. Capture and instantiate anew.";
             return Err(Error::invalid_argument(text));
         }
+        state.number = number;
         // What it used before, replays that are under way use still.
         state.uses.extend(uses);
         state.keepers.extend(keepers);
@@ -218,7 +222,12 @@ impl Graph {
             state.replayed_on.push(stream);
         }
         let entered = stream.enter()?;
-        let launch = || entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device));
+        let number = state.number;
+        let launch = || {
+            entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))?;
+            watch::tell(|| Happening::Replayed { capture: number, on: stream.place() });
+            Ok(())
+        };
         if state.drawn.is_empty() {
             return launch();
         }
@@ -343,6 +352,7 @@ impl State {
 
     /// Nothing is left. What replays may still use goes when they are over.
     fn clear(&mut self) {
+        watch::tell(|| Happening::GraphGone { capture: self.number });
         self.drop_exec();
         self.drop_template();
         let mut waits = std::mem::take(&mut self.waits);

@@ -4,6 +4,7 @@
 use super::draws::Drawn;
 use super::pool::Use;
 use crate::base::Result;
+use crate::base::watch::{self, Happening};
 use crate::device;
 use crate::event::{self, pool::Pooled};
 use crate::memory::{captures, pinned::Keeper};
@@ -78,8 +79,13 @@ impl Retired {
         runtime.outside_capture(|| {
             for waiting in &self.waits {
                 match waiting {
-                    Wait::Event(event) if wait => runtime.event_synchronize(event.raw())?,
-                    Wait::Event(event) if runtime.event_query(event.raw())? => {}
+                    Wait::Event(event) if wait => {
+                        runtime.event_synchronize(event.raw())?;
+                        watch::tell(|| Happening::EventDone { event: event.raw() });
+                    }
+                    Wait::Event(event) if runtime.event_query(event.raw())? => {
+                        watch::tell(|| Happening::EventDone { event: event.raw() });
+                    }
                     Wait::Device if wait && !captures::is_on(self.device) => device::synchronize(self.device)?,
                     Wait::Event(_) | Wait::Device => return Ok(false),
                 }

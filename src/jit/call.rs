@@ -7,9 +7,9 @@ use super::promote;
 use super::walk::{Dim, MOST, Walk};
 use crate::base::{Error, Result};
 use crate::copy::Place;
-use crate::runtime::kernels::Access;
 use crate::runtime::kernels::compiled;
 use crate::runtime::kernels::element::Element;
+use crate::runtime::kernels::{Access, accesses, stretches};
 use crate::stream::{self, Stream};
 use crate::tensor::{self, Owned, Sizes, View};
 use crate::{device, memory, runtime};
@@ -209,9 +209,11 @@ fn run<'a>(function: &Function, inputs: &'a Inputs, outputs: impl ExactSizeItera
         memory::record_stream_of(view.address, stream)?;
     }
     walk.for_each_piece(&mut |piece| {
-        let access =
-            |(at, size): (usize, &usize)| Access { address: piece.addresses[at], size: piece.extent(at, *size), write: at < count };
-        let accesses: Few<Access> = sizes.iter().enumerate().map(access).collect();
+        let access = |(at, size): (usize, &usize)| {
+            let exact = || stretches(piece.addresses[at], *size, piece.dims.iter().map(|dim| (dim.size, dim.strides[at])));
+            accesses((piece.addresses[at], piece.extent(at, *size)), at < count, exact)
+        };
+        let accesses: Few<Access> = sizes.iter().enumerate().flat_map(access).collect();
         let blocks = (piece.count() as u32).div_ceil(variant.block());
         let mut arguments = variant.arguments(piece, &inputs.values);
         compiled::run_elements(runtime, ready, stream.raw, (blocks, THREADS), &mut arguments, &accesses)

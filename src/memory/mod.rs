@@ -291,7 +291,9 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     }
     if watch::any(watch::MEMORY | watch::SANITIZER) {
         let device = device_of_block(address)?;
-        give_back_untold(address, stream)?;
+        let size = with_block(address, |_, id| Ok(block::at(id).size()))?;
+        watch::tell(|| Happening::Freeing { address, size, on: stream.map(Stream::place) });
+        give_back_untold(address, stream).inspect_err(|_| watch::tell(|| Happening::Kept { address }))?;
         watch::tell(|| Happening::Freed { address, device });
         return Ok(());
     }
@@ -418,7 +420,9 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     with_block(address, |core, id| {
         let slot = slot_on(core, stream, key, address)?;
         if core.record_use(id, slot) { Ok(()) } else { Err(freed_before(address)) }
-    })
+    })?;
+    watch::tell(|| Happening::Uses { address, on: stream.place() });
+    Ok(())
 }
 
 /// The same for any address: one inside a block means the block, also of pinned memory; memory of somebody else and another device's stream

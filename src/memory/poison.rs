@@ -6,7 +6,7 @@
 //! What cannot be filled in order is left out: blocks freed while their stream is captured, inside a host function, or when it is gone.
 
 use crate::base::sync_debug::{Kind, blocking};
-use crate::base::{Result, config, log};
+use crate::base::{Result, config, log, watch};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
@@ -176,7 +176,7 @@ fn take(start: Address, end: Address) -> Vec<(Address, Filled)> {
 
 fn fill(address: Address, size: usize, value: u8, stream: Stream) -> Result<()> {
     let entered = stream.enter()?;
-    entered.runtime.memset_async(address, i32::from(value), size, entered.raw)
+    watch::unseen(|| entered.runtime.memset_async(address, i32::from(value), size, entered.raw))
 }
 
 /// Looks at memory on a stream of its own, which waits for nobody else.
@@ -212,7 +212,7 @@ fn read(from: Address, to: &mut [u8], stream: Stream) -> Result<()> {
     runtime::runtime()?.outside_capture(|| {
         let entered = stream.enter()?;
         blocking("cudaMemcpyAsync, cudaStreamSynchronize", Kind::Wait, || {
-            entered.runtime.memcpy_async(to.as_mut_ptr() as Address, from, to.len(), entered.raw)?;
+            watch::unseen(|| entered.runtime.memcpy_async(to.as_mut_ptr() as Address, from, to.len(), entered.raw))?;
             // If this fails the device is lost, and writes nothing any more.
             entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(stream.device))
         })

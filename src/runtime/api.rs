@@ -2,6 +2,7 @@
 
 use super::table::*;
 use crate::base::sync_debug::{Kind, blocking};
+use crate::base::watch::{self, Access, Place as At};
 use crate::base::{Error, Result, Status, config, work};
 use std::ffi::{CStr, CString, c_void};
 
@@ -312,7 +313,9 @@ impl Runtime {
 
     pub fn memcpy_async(&self, to: Address, from: Address, size: usize, stream: RawStream) -> Result<()> {
         self.note("cudaMemcpyAsync", stream);
-        call!(self.cudaMemcpyAsync(to, from, size, COPY_DEFAULT, stream))
+        call!(self.cudaMemcpyAsync(to, from, size, COPY_DEFAULT, stream))?;
+        self.tell_copy(stream, to, from, size);
+        Ok(())
     }
 
     pub fn memcpy_peer_async(
@@ -325,7 +328,9 @@ impl Runtime {
         stream: RawStream,
     ) -> Result<()> {
         self.note("cudaMemcpyPeerAsync", stream);
-        call!(self.cudaMemcpyPeerAsync(to, to_device, from, from_device, size, stream))
+        call!(self.cudaMemcpyPeerAsync(to, to_device, from, from_device, size, stream))?;
+        self.tell_copy(stream, to, from, size);
+        Ok(())
     }
 
     /// `height` rows of `width` bytes, rows `*_pitch` bytes apart.
@@ -341,12 +346,37 @@ impl Runtime {
         stream: RawStream,
     ) -> Result<()> {
         self.note("cudaMemcpy2DAsync", stream);
-        call!(self.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, COPY_DEFAULT, stream))
+        call!(self.cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, COPY_DEFAULT, stream))?;
+        if watch::any(watch::SANITIZER) {
+            let rows = |start, pitch, write| {
+                (0..height).take(watch::MOST_STRETCHES).map(move |row| Access { address: start + row * pitch, size: width, write })
+            };
+            let accesses: Vec<Access> = rows(from, from_pitch, false).chain(rows(to, to_pitch, true)).collect();
+            self.tell_accesses(stream, &accesses);
+        }
+        Ok(())
     }
 
     pub fn memset_async(&self, address: Address, value: i32, size: usize, stream: RawStream) -> Result<()> {
         self.note("cudaMemsetAsync", stream);
-        call!(self.cudaMemsetAsync(address, value, size, stream))
+        call!(self.cudaMemsetAsync(address, value, size, stream))?;
+        self.tell_accesses(stream, &[Access { address, size, write: true }]);
+        Ok(())
+    }
+
+    /// For the sanitizer: work was given to a stream.
+    #[inline]
+    pub fn tell_accesses(&self, stream: RawStream, accesses: &[Access]) {
+        if watch::any(watch::SANITIZER) {
+            // A default stream is the current device's; others say where they are.
+            let device = if stream <= 2 { self.get_device().unwrap_or(-1) } else { -1 };
+            watch::accessed(Some(At { device, raw: stream }), accesses);
+        }
+    }
+
+    #[inline]
+    fn tell_copy(&self, stream: RawStream, to: Address, from: Address, size: usize) {
+        self.tell_accesses(stream, &[Access { address: from, size, write: false }, Access { address: to, size, write: true }]);
     }
 
     // ---- stream-ordered memory

@@ -63,7 +63,11 @@ impl Stream {
     /// Whether all work given to it so far is done.
     pub fn query(self) -> Result<bool> {
         let entered = self.enter()?;
-        entered.runtime.stream_query(entered.raw).map_err(device::blame(self.device))
+        let done = entered.runtime.stream_query(entered.raw).map_err(device::blame(self.device))?;
+        if done {
+            watch::tell(|| Happening::StreamDone { on: self.place() });
+        }
+        Ok(done)
     }
 
     /// Waits until all work given to it so far is done.

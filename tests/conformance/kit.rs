@@ -54,6 +54,8 @@ pub enum Capability {
     Cufft,
     /// NCCL, or sockets between simulated devices.
     Communicators,
+    /// Hot paths: the stream sanitizer is not on.
+    Unwatched,
 }
 
 impl Capability {
@@ -70,12 +72,14 @@ impl Capability {
             Capability::Cublas => "cublas",
             Capability::Cufft => "cufft",
             Capability::Communicators => "communicators",
+            Capability::Unwatched => "unwatched",
         }
     }
 
     pub fn is_there(&self) -> bool {
         match self {
             Capability::TwoDevices => device_count() >= 2,
+            Capability::Unwatched => !tcuda::sanitizer::is_on(),
             Capability::Faults => backend() == "sim",
             Capability::VirtualMemory => {
                 tcuda::memory::options::get().expandable_segments
@@ -351,4 +355,28 @@ pub fn bytes_of(block: *const c_void, size: usize, stream: tcuda_stream_t) -> Ve
     ok!(tcuda_copy_async(bytes.as_mut_ptr().cast(), block, size, stream));
     ok!(tcuda_stream_synchronize(stream));
     bytes
+}
+
+/// Tests that do on purpose what the stream sanitizer reports.
+const REPORTED: &[(&str, &str)] = &[
+    ("stream.an_event_never_recorded_holds_nothing_up", "event-never-recorded"),
+    ("event.an_event_never_recorded_is_complete", "event-never-recorded"),
+    // Waits past tcuda for a stream of another library.
+    ("memory.every_kind_of_stream", "race"),
+    // Look at what a capture freed.
+    ("graph.memory_comes_from_a_pool_of_its_own", "use-after-free"),
+    ("graph.memory_of_a_graph_stays_when_memory_runs_short", "use-after-free"),
+    ("graph.streams_that_fork_and_join", "use-after-free"),
+    ("graph.a_graph_in_a_graph", "use-after-free"),
+];
+
+/// Whether the sanitizer, if it is on, had nothing to report of a test but what the test does on purpose.
+pub fn reported(test: &str) -> bool {
+    use tcuda::sanitizer::report;
+    let found: Vec<_> = (0..report::count()).map_while(report::get).collect();
+    report::clear();
+    let expected = |kind: &str| REPORTED.contains(&(test, kind));
+    let wrong: Vec<_> = found.iter().filter(|report| !expected(report.kind.name())).collect();
+    wrong.iter().for_each(|report| println!("{test}: {}", report.text()));
+    wrong.is_empty()
 }

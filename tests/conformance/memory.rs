@@ -27,7 +27,7 @@ tests![
     free_from_another_thread,
     free_from_a_host_function,
     blocks_are_split_and_joined,
-    hot_calls_make_no_call_of_cuda: [Faults],
+    hot_calls_make_no_call_of_cuda: [Faults, Unwatched],
     empty_cache_gives_everything_back,
     a_limit_is_kept_and_can_be_raised: [VirtualMemory],
     a_fraction_is_a_limit,

@@ -15,8 +15,8 @@ use tcuda::capi::stream::*;
 
 tests![
     without_the_mode_nothing_is_watched,
-    writes_after_a_free_are_found,
-    writes_after_a_free_are_found_in_plain_segments,
+    writes_after_a_free_are_found: [Unwatched],
+    writes_after_a_free_are_found_in_plain_segments: [Unwatched],
     the_end_looks_too,
     right_programs_are_left_alone,
 ];

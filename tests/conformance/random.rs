@@ -29,7 +29,7 @@ tests![
     permutations_are_uniform,
     distributions_have_their_moments,
     what_torch_refuses_is_refused,
-    a_failed_call_draws_nothing: [Faults],
+    a_failed_call_draws_nothing: [Faults, Unwatched],
     a_generator_draws_on_its_device: [TwoDevices],
 ];
 

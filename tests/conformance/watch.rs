@@ -316,6 +316,7 @@ impl Things {
         let event = get!(null_mut(), out => tcuda_event_create(out, 2));
         ok!(tcuda_event_record(event, stream.0));
         let pinned = get!(null_mut(), out => tcuda_host_malloc_cached(out, 4096));
+        ok!(tcuda_set_stream(stream.0));
         unsafe { pinned.cast::<u8>().write_bytes(3, 4096) };
         Things { block: allocate(4096, stream.0), stream, event, pinned }
     }
@@ -324,6 +325,7 @@ impl Things {
 impl Drop for Things {
     fn drop(&mut self) {
         ok!(tcuda_synchronize(0));
+        ok!(tcuda_set_stream(default_of(0)));
         free(self.block);
         ok!(tcuda_host_free_cached(self.pinned));
         ok!(tcuda_event_destroy(self.event));
@@ -413,7 +415,6 @@ fn in_the_mode_error_nothing_waits_and_nothing_happens() {
     let before = figures();
     // Would wait for ever.
     let gate = Gate::on(things.stream.0);
-    ok!(tcuda_set_stream(things.stream.0));
     for (function, call, run) in WAITING {
         forget_error();
         assert_eq!(run(&things, &mut bytes), Status::TCUDA_ERROR_INVALID_STATE, "{function}: {}", message());
@@ -427,7 +428,6 @@ fn in_the_mode_error_nothing_waits_and_nothing_happens() {
     let pinned = unsafe { std::slice::from_raw_parts(things.pinned.cast::<u8>(), 4096) };
     assert!(pinned.iter().all(|byte| *byte == 3) && !gate.was_passed());
     gate.open();
-    ok!(tcuda_set_stream(default_of(0)));
     // What gives memory back is told, not refused.
     let mut page = vec![0u8; 1 << 16];
     ok!(tcuda_host_register(page.as_mut_ptr().cast(), page.len(), 0));

@@ -32,6 +32,7 @@ pub(crate) use registered::{IO_MEMORY, READ_ONLY};
 pub use registered::{register, unregister};
 
 use self::core::{CORE, Core};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::memory::cache::core::StreamKey;
 use crate::memory::captures;
@@ -96,6 +97,7 @@ pub fn allocate(size: usize) -> Result<Address> {
     if captures::any() {
         captures::own_keepers().iter().for_each(|keeper| keeper.keep(address));
     }
+    watch::tell(|| Happening::HostAllocated { address, size });
     Ok(address)
 }
 
@@ -108,7 +110,12 @@ fn too_large(size: usize) -> Error {
 /// Gives a block back; asks the driver nothing. Address 0 does nothing.
 #[inline]
 pub fn free(address: Address) -> Result<()> {
-    if address == 0 || home::keep(address) { Ok(()) } else { CORE.lock().free(address) }
+    if address == 0 {
+        return Ok(());
+    }
+    watch::tell(|| Happening::HostFreeing { address });
+    let freed = if home::keep(address) { Ok(()) } else { CORE.lock().free(address) };
+    freed.inspect_err(|_| watch::tell(|| Happening::Kept { address }))
 }
 
 /// Notes that a stream uses the block that holds an address.
@@ -134,6 +141,7 @@ pub fn record_stream_of(address: Address, stream: Stream) -> bool {
     if let Some(keeper) = keeper {
         keeper.keep(address);
     }
+    watch::tell(|| Happening::Uses { address, on: stream.place() });
     noted
 }
 

@@ -2,7 +2,7 @@
 
 use super::element::{Element, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::{Access, Family, Kernel, launch};
-use crate::base::Result;
+use crate::base::{Result, watch};
 use crate::runtime::api::Runtime;
 use crate::runtime::table::RawStream;
 
@@ -99,7 +99,7 @@ fn run(
     for group in segments.chunks(WORDS / words) {
         let table = table(group);
         accesses.clear();
-        if runtime.name == "sim" {
+        if runtime.name == "sim" || watch::any(watch::SANITIZER) {
             for segment in group {
                 accesses.push(Access { address: segment.one, size: segment.size, write: writes_one });
                 accesses.extend(segment.many.iter().map(|address| Access { address: *address, size: segment.size, write: !writes_one }));

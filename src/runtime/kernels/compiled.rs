@@ -107,14 +107,16 @@ pub fn run_elements(
     match function {
         Function::Driver(handle) => {
             let mut parameters = [arguments.as_mut_ptr().cast::<c_void>()];
-            unsafe { runtime.launch_kernel(handle, [blocks, 1, 1], [threads, 1, 1], 0, stream, &mut parameters) }
+            unsafe { runtime.launch_kernel(handle, [blocks, 1, 1], [threads, 1, 1], 0, stream, &mut parameters) }?
         }
         Function::Host(kernel) => {
             let arguments: Box<[u64]> = arguments.into();
             let run = move || unsafe { kernel(arguments.as_ptr().cast(), blocks, threads) };
-            sim::launch(stream, run, accesses)
+            sim::launch(stream, run, accesses)?
         }
     }
+    runtime.tell_accesses(stream, accesses);
+    Ok(())
 }
 
 /// What a launch of a whole kernel takes.

@@ -15,11 +15,11 @@ pub mod tensor;
 
 pub use divider::Divider;
 pub use image::Family;
-pub use plan::{Dim, MAX_DIMS, Plan};
+pub use plan::{Dim, MAX_DIMS, Plan, accesses, stretches};
 
 use super::api::Runtime;
 use super::sim;
-use super::table::{Address, RawStream};
+use super::table::RawStream;
 use crate::base::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -44,13 +44,8 @@ const CAPABILITY_MINOR: i32 = 76;
 type Handle = std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-/// Memory that a kernel touches: the simulated device checks it as a real one checks its pages.
-#[derive(Clone, Copy, Debug)]
-pub struct Access {
-    pub address: Address,
-    pub size: usize,
-    pub write: bool,
-}
+/// Memory that a kernel touches: the simulated device checks it as a real one checks its pages, and the sanitizer who else touches it.
+pub use crate::base::watch::Access;
 
 impl<A> Kernel<A> {
     pub const fn new(family: &'static Family, name: &'static str, twin: unsafe fn(&A)) -> Kernel<A> {
@@ -112,9 +107,13 @@ pub unsafe fn launch<A: Copy + Send + Sync + 'static>(
     runtime.note(kernel.name, stream);
     if runtime.name == "sim" {
         let twin = kernel.twin;
-        return sim::launch(stream, move || unsafe { twin(&arguments) }, accesses);
+        sim::launch(stream, move || unsafe { twin(&arguments) }, accesses)?;
+        runtime.tell_accesses(stream, accesses);
+        return Ok(());
     }
     let handle = kernel.handle(runtime, device)?;
     let mut parameters = [std::ptr::from_mut(&mut arguments).cast::<c_void>()];
-    unsafe { runtime.launch_kernel(handle, [blocks, 1, 1], [threads, 1, 1], 0, stream, &mut parameters) }
+    unsafe { runtime.launch_kernel(handle, [blocks, 1, 1], [threads, 1, 1], 0, stream, &mut parameters) }?;
+    runtime.tell_accesses(stream, accesses);
+    Ok(())
 }

@@ -1,6 +1,8 @@
 //! Strided regions brought to the fewest dimensions, and cut to pieces that a kernel can index.
 
+use crate::base::watch::{self, Access, MOST_STRETCHES};
 use crate::base::{Error, Result};
+use smallvec::{SmallVec, smallvec};
 
 /// As many as torch's own kernels take.
 pub const MAX_DIMS: usize = 25;
@@ -133,6 +135,33 @@ impl Plan {
     }
 }
 
+/// One, unless the sanitizer looks.
+pub type Accesses = SmallVec<[Access; 1]>;
+
+/// The stretches that strided elements lie in, as many as the sanitizer is told.
+pub fn stretches(address: usize, width: usize, dims: impl Iterator<Item = (u64, i64)>) -> Vec<(usize, usize)> {
+    let mut dims: Vec<(u64, i64)> = dims.filter(|(size, stride)| *size > 1 && *stride != 0).collect();
+    dims.sort_by_key(|(_, stride)| stride.unsigned_abs());
+    let mut whole = (address, width);
+    let joined = dims.iter().take_while(|(size, stride)| {
+        let joins = *stride == whole.1 as i64;
+        if joins {
+            whole.1 *= *size as usize;
+        }
+        joins
+    });
+    let joined = joined.count();
+    let mut found = vec![whole];
+    for (size, stride) in &dims[joined..] {
+        let before = found.clone();
+        let more = (1..*size as i64)
+            .flat_map(|at| before.iter().map(move |(address, width)| (address.wrapping_add_signed((at * stride) as isize), *width)));
+        let room = MOST_STRETCHES.saturating_sub(found.len());
+        found.extend(more.take(room));
+    }
+    found
+}
+
 fn range(address: usize, width: usize, dims: impl Iterator<Item = (u64, i64)>) -> (usize, usize) {
     let (mut below, mut above) = (0, 0);
     for (size, stride) in dims {
@@ -140,6 +169,23 @@ fn range(address: usize, width: usize, dims: impl Iterator<Item = (u64, i64)>) -
         if reach < 0 { below += reach } else { above += reach }
     }
     (address.wrapping_add_signed(below as isize), (above - below) as usize + width)
+}
+
+impl Plan {
+    /// What is written: one range, or for the sanitizer each stretch.
+    pub fn writes(&self, width: usize) -> Accesses {
+        accesses(self.target_range(width), true, || stretches(self.to, width, self.dims.iter().map(|dim| (dim.size, dim.to))))
+    }
+
+    pub fn reads(&self, width: usize) -> Accesses {
+        accesses(self.source_range(width), false, || stretches(self.from, width, self.dims.iter().map(|dim| (dim.size, dim.from))))
+    }
+}
+
+/// The range, or for the sanitizer each stretch.
+pub fn accesses(range: (usize, usize), write: bool, stretches: impl FnOnce() -> Vec<(usize, usize)>) -> Accesses {
+    let access = |(address, size)| Access { address, size, write };
+    if watch::any(watch::SANITIZER) { stretches().into_iter().map(access).collect() } else { smallvec![access(range)] }
 }
 
 #[cfg(test)]
@@ -210,6 +256,16 @@ mod tests {
             let inner = (to - 4096) as u64 % (1 << 40);
             assert_eq!((from - 8192) as u64 % (1 << 40), inner * 2);
         }
+    }
+
+    #[test]
+    fn stretches_are_all_that_is_touched() {
+        let of = |dims: &[(u64, i64)]| stretches(1000, 4, dims.iter().copied());
+        assert_eq!(of(&[]), [(1000, 4)]);
+        assert_eq!(of(&[(5, 4), (3, 20), (2, 0)]), [(1000, 60)]);
+        assert_eq!(of(&[(3, 32), (5, 4)]), [(1000, 20), (1032, 20), (1064, 20)]);
+        assert_eq!(of(&[(2, -8), (2, 100)]), [(1000, 4), (992, 4), (1100, 4), (1092, 4)]);
+        assert_eq!(of(&[(1 << 20, 8), (1 << 20, 1 << 30)]).len(), MOST_STRETCHES);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::divider::Divider;
 use super::element::{Element, Row, convert_row};
 use super::{Access, Dim, Family, Kernel, Plan, launch, plan::MAX_DIMS};
+use crate::base::watch;
 use crate::base::{Error, Result};
 use crate::runtime::api::Runtime;
 use crate::runtime::table::RawStream;
@@ -163,7 +164,14 @@ pub fn on_device(runtime: &'static Runtime, device: i32, stream: RawStream, work
         };
         let access = |(address, size), write| Access { address, size, write };
         let accesses = [access(piece.target_range(to_width), true), access(piece.source_range(from_width), false)];
-        let touched = if matches!(work, Work::Fill { .. }) { &accesses[..1] } else { &accesses[..] };
+        let fills = matches!(work, Work::Fill { .. });
+        let mut touched = if fills { &accesses[..1] } else { &accesses[..] };
+        let exact: Vec<Access>;
+        if watch::any(watch::SANITIZER) {
+            let read = if fills { Vec::new() } else { piece.reads(from_width) };
+            exact = piece.writes(to_width).into_iter().chain(read).collect();
+            touched = &exact;
+        }
         let walk = walk(work, piece);
         unsafe { launch(runtime, device, stream, kernel, (walk.count.div_ceil(per_block), THREADS), walk, touched) }
     })

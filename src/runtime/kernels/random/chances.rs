@@ -76,9 +76,8 @@ pub fn chances_on_device(
         out_strides: strides.map(|(to, _)| to),
         p_strides: strides.map(|(_, from)| from),
     };
-    let access = |(address, size), write| Access { address, size, write };
-    let accesses = [access(plan.target_range(width), true), access(plan.source_range(p_type.size()), false)];
-    let accesses: Vec<Access> = accesses.into_iter().chain(state.accesses()).collect();
+    let touched = plan.writes(width).into_iter().chain(plan.reads(p_type.size()));
+    let accesses: Vec<Access> = touched.chain(state.accesses()).collect();
     let blocks = (count + 3).div_ceil(4 * THREADS);
     unsafe { launch(runtime, device, stream, kernel_of(element), (blocks, THREADS), chances, &accesses) }
 }

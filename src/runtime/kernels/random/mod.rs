@@ -174,8 +174,7 @@ pub fn on_device(
     random.rounds = rounds as u32;
     random.groups = Divider::new(threads / side_by_side);
     let blocks = (random.rounds * random.groups.size).div_ceil(THREADS);
-    let (address, size) = piece.target_range(width);
-    let accesses: Vec<Access> = state.accesses().chain([Access { address, size, write: true }]).collect();
+    let accesses: Vec<Access> = state.accesses().chain(piece.writes(width)).collect();
     unsafe { launch(runtime, device, stream, kernel, (blocks, THREADS), random, &accesses) }
 }
 

@@ -1,0 +1,306 @@
+//! Who is past what: a clock for the host and for each stream, with what it knows of every other. Work gets numbers, and a clock says up to
+//! which number of another one all is done before what it does next.
+
+use crate::base::watch::Place;
+use crate::stream;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// By number; 0 is the host.
+pub type Who = usize;
+pub const HOST: Who = 0;
+
+/// Of all work, in every world: what a report names.
+static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+
+/// The next number.
+pub fn number() -> u64 {
+    SEQUENCE.fetch_add(1, Relaxed) + 1
+}
+
+/// Up to which number of each clock all is past.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Known(Vec<u64>);
+
+impl Known {
+    pub fn of(&self, who: Who) -> u64 {
+        self.0.get(who).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, who: Who, number: u64) {
+        if self.0.len() <= who {
+            self.0.resize(who + 1, 0);
+        }
+        self.0[who] = number;
+    }
+
+    pub fn join(&mut self, other: &Known) {
+        for (who, number) in other.0.iter().enumerate() {
+            if self.of(who) < *number {
+                self.set(who, *number);
+            }
+        }
+    }
+}
+
+/// A stream; per-thread default streams are told apart by their thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Key {
+    pub on: Place,
+    pub thread: u64,
+}
+
+struct Clock {
+    key: Option<Key>,
+    /// Waits for the legacy default stream, and is waited for by it.
+    blocking: bool,
+    /// The stream is gone; another one may be at its address.
+    gone: bool,
+    /// The last number when it was made.
+    born: u64,
+    known: Known,
+}
+
+/// What an event stands for.
+#[derive(Clone, Debug)]
+enum Event {
+    Never,
+    At(Known),
+}
+
+/// What an event is, to somebody who waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recorded {
+    Never,
+    Known,
+    /// It may have been recorded by somebody else.
+    Unknown,
+}
+
+pub struct Clocks {
+    clocks: Vec<Clock>,
+    by_key: HashMap<Key, Who>,
+    events: HashMap<usize, Event>,
+}
+
+impl Clocks {
+    pub fn new() -> Clocks {
+        let host = Clock { key: None, blocking: false, gone: false, born: 0, known: Known::default() };
+        Clocks { clocks: vec![host], by_key: HashMap::new(), events: HashMap::new() }
+    }
+
+    pub fn find(&self, key: Key) -> Option<Who> {
+        self.by_key.get(&key).copied()
+    }
+
+    pub fn add(&mut self, key: Key, blocking: bool) -> Who {
+        if let Some(who) = self.find(key) {
+            return who;
+        }
+        let new = Clock { key: Some(key), blocking, gone: false, born: SEQUENCE.load(Relaxed), known: Known::default() };
+        // That of a stream which is gone, and whose work all others are past, is as good as a new one: numbers only grow.
+        let is_past = |who: Who| self.clocks[who].gone && self.known(HOST).of(who) >= self.known(who).of(who);
+        let who = (1..self.clocks.len()).find(|who| is_past(*who)).unwrap_or(self.clocks.len());
+        match self.clocks.get_mut(who) {
+            Some(clock) => *clock = new,
+            None => self.clocks.push(new),
+        }
+        self.by_key.insert(key, who);
+        who
+    }
+
+    /// The stream is gone. What it was given still counts.
+    pub fn leave(&mut self, on: Place) {
+        for (who, clock) in self.clocks.iter_mut().enumerate().skip(1) {
+            if clock.key.is_some_and(|key| key.on == on) && !clock.gone {
+                clock.gone = true;
+                self.by_key.retain(|_, known| *known != who);
+            }
+        }
+    }
+
+    pub fn place(&self, who: Who) -> Option<Place> {
+        self.clocks[who].key.map(|key| key.on)
+    }
+
+    /// Whether the stream is gone that had this clock when a number was given.
+    pub fn is_gone(&self, who: Who, number: u64) -> bool {
+        self.clocks[who].gone || self.clocks[who].born >= number
+    }
+
+    pub fn known(&self, who: Who) -> &Known {
+        &self.clocks[who].known
+    }
+
+    /// What the next work of a stream comes after: its own, what the host has waited for, and what CUDA orders by itself.
+    fn catch_up(&mut self, who: Who) {
+        let mut known = std::mem::take(&mut self.clocks[who].known);
+        if who != HOST {
+            known.join(&self.clocks[HOST].known);
+        }
+        if let Some(key) = self.clocks[who].key {
+            let legacy = key.on.raw == stream::DEFAULT;
+            for other in &self.clocks {
+                let Some(on) = other.key.map(|key| key.on).filter(|on| on.device == key.on.device) else { continue };
+                if (legacy && other.blocking) || (self.clocks[who].blocking && on.raw == stream::DEFAULT) {
+                    known.join(&other.known);
+                }
+            }
+        }
+        self.clocks[who].known = known;
+    }
+
+    /// Work is given to a stream, or done by the host; its number.
+    pub fn work(&mut self, who: Who) -> u64 {
+        self.catch_up(who);
+        let number = number();
+        self.clocks[who].known.set(who, number);
+        number
+    }
+
+    /// All that comes before a stream's next work.
+    pub fn before(&mut self, who: Who) -> &Known {
+        self.catch_up(who);
+        &self.clocks[who].known
+    }
+
+    pub fn event_made(&mut self, event: usize) {
+        self.events.insert(event, Event::Never);
+    }
+
+    pub fn event_gone(&mut self, event: usize) {
+        self.events.remove(&event);
+    }
+
+    pub fn record(&mut self, event: usize, who: Who) {
+        let known = self.before(who).clone();
+        self.events.insert(event, Event::At(known));
+    }
+
+    /// `who` goes on, or is, after the event's last record. An event that nobody here knows may stand for anything, so it stands for all.
+    pub fn wait(&mut self, event: usize, who: Who) -> Recorded {
+        let (known, recorded) = match self.events.get(&event) {
+            Some(Event::Never) => return Recorded::Never,
+            Some(Event::At(known)) => (known.clone(), Recorded::Known),
+            None => (self.all(None), Recorded::Unknown),
+        };
+        self.clocks[who].known.join(&known);
+        recorded
+    }
+
+    /// All work of a device, or of all.
+    fn all(&self, device: Option<i32>) -> Known {
+        let mut all = Known::default();
+        let of_device = |clock: &&Clock| clock.key.is_some_and(|key| device.is_none_or(|device| device == key.on.device));
+        self.clocks.iter().filter(of_device).for_each(|clock| all.join(&clock.known));
+        all
+    }
+
+    /// The host knows that all work of a stream is done.
+    pub fn stream_is_past(&mut self, who: Who) {
+        let known = self.before(who).clone();
+        self.clocks[HOST].known.join(&known);
+    }
+
+    pub fn device_is_past(&mut self, device: i32) {
+        let known = self.all(Some(device));
+        self.clocks[HOST].known.join(&known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(device: i32, raw: usize) -> Key {
+        Key { on: Place { device, raw }, thread: 0 }
+    }
+
+    fn two() -> (Clocks, Who, Who) {
+        let mut clocks = Clocks::new();
+        let (a, b) = (clocks.add(key(0, 0x5000), false), clocks.add(key(0, 0x6000), false));
+        assert_eq!((clocks.add(key(0, 0x5000), false), clocks.find(key(1, 0x5000))), (a, None));
+        (clocks, a, b)
+    }
+
+    fn is_before(clocks: &mut Clocks, of: Who, number: u64, next: Who) -> bool {
+        clocks.before(next).of(of) >= number
+    }
+
+    #[test]
+    fn events_order_what_came_before_their_record() {
+        let (mut clocks, a, b) = two();
+        let first = clocks.work(a);
+        clocks.record(1, a);
+        let second = clocks.work(a);
+        assert!(second > first && !is_before(&mut clocks, a, first, b));
+        assert_eq!(clocks.wait(1, b), Recorded::Known);
+        assert!(is_before(&mut clocks, a, first, b) && !is_before(&mut clocks, a, second, b));
+        // What was known is handed on; a later record does not reach back.
+        let c = clocks.add(key(1, 0x7000), false);
+        clocks.record(2, b);
+        clocks.wait(2, c);
+        assert!(is_before(&mut clocks, a, first, c) && !is_before(&mut clocks, a, second, c));
+        clocks.record(1, a);
+        assert!(!is_before(&mut clocks, a, second, b));
+    }
+
+    #[test]
+    fn the_host_hands_on_what_it_waited_for() {
+        let (mut clocks, a, b) = two();
+        let number = clocks.work(a);
+        clocks.stream_is_past(a);
+        assert!(is_before(&mut clocks, a, number, b));
+        let number = clocks.work(a);
+        clocks.device_is_past(1);
+        assert!(!is_before(&mut clocks, a, number, b));
+        clocks.device_is_past(0);
+        assert!(is_before(&mut clocks, a, number, b));
+        let read = clocks.work(HOST);
+        assert!(is_before(&mut clocks, HOST, read, a));
+        let number = clocks.work(b);
+        assert!(!is_before(&mut clocks, b, number, HOST));
+    }
+
+    #[test]
+    fn the_legacy_default_stream_is_ordered_with_blocking_ones() {
+        let (mut clocks, own, _) = two();
+        let (legacy, blocking) = (clocks.add(key(0, stream::DEFAULT), false), clocks.add(key(0, 0x8000), true));
+        let elsewhere = clocks.add(key(1, 0x9000), true);
+        let numbers = [clocks.work(own), clocks.work(blocking)];
+        assert!(!is_before(&mut clocks, own, numbers[0], legacy) && is_before(&mut clocks, blocking, numbers[1], legacy));
+        let number = clocks.work(legacy);
+        assert!(is_before(&mut clocks, legacy, number, blocking) && !is_before(&mut clocks, legacy, number, own));
+        assert!(!is_before(&mut clocks, legacy, number, elsewhere));
+    }
+
+    #[test]
+    fn unknown_events_stand_for_all_and_unrecorded_ones_for_nothing() {
+        let (mut clocks, a, b) = two();
+        let number = clocks.work(a);
+        clocks.event_made(1);
+        assert_eq!(clocks.wait(1, b), Recorded::Never);
+        assert!(!is_before(&mut clocks, a, number, b));
+        assert_eq!(clocks.wait(2, b), Recorded::Unknown);
+        assert!(is_before(&mut clocks, a, number, b));
+        clocks.event_gone(1);
+        assert_eq!(clocks.wait(1, b), Recorded::Unknown);
+    }
+
+    #[test]
+    fn a_stream_at_an_address_of_one_that_is_gone_is_another() {
+        let (mut clocks, a, b) = two();
+        let number = clocks.work(a);
+        clocks.leave(Place { device: 0, raw: 0x5000 });
+        assert!(clocks.is_gone(a, number) && !clocks.is_gone(b, number));
+        let again = clocks.add(key(0, 0x5000), false);
+        assert!(again != a && !is_before(&mut clocks, a, number, again));
+        clocks.device_is_past(0);
+        assert!(is_before(&mut clocks, a, number, again));
+        // Nothing of it can matter any more: the next stream has its place.
+        let next = clocks.add(key(0, 0xa000), false);
+        assert!(next == a && clocks.is_gone(a, number) && !clocks.is_gone(a, super::number()));
+        let later = clocks.work(next);
+        assert!(!is_before(&mut clocks, next, later, b) && clocks.add(key(0, 0xb000), false) > again);
+    }
+}

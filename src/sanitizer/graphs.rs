@@ -1,0 +1,113 @@
+//! Graphs: each capture is a world of its own, in which the streams that take part are ordered as the replay will order them. A replay is one
+//! piece of work that does everything at once, to the memory that the capture named.
+
+use super::blocks::{Block, Blocks};
+use super::clock::{Key, Recorded};
+use super::report::{self, Does, Kind, Report, Side};
+use super::world::World;
+use super::{Actor, State, race};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+struct Use {
+    side: Side,
+    /// What the memory was then.
+    block: Option<Arc<Block>>,
+}
+
+struct Captured {
+    world: World,
+    uses: Vec<Use>,
+    known: HashSet<(usize, usize, bool)>,
+}
+
+/// By the driver's numbers of captures.
+pub struct Graphs(HashMap<u64, Captured>);
+
+impl Graphs {
+    pub fn new() -> Graphs {
+        Graphs(HashMap::new())
+    }
+
+    fn of(&mut self, id: u64) -> &mut Captured {
+        let new = || Captured { world: World::new(), uses: Vec::new(), known: HashSet::new() };
+        self.0.entry(id).or_insert_with(new)
+    }
+
+    /// Something is captured; what it races with inside the graph.
+    pub fn access(&mut self, id: u64, key: Key, sides: &[Side], blocks: &Blocks) -> Vec<(Side, Side)> {
+        let captured = self.of(id);
+        for side in sides {
+            if captured.known.insert((side.address, side.size, side.does == Does::Write)) {
+                let block = blocks.find(side.address);
+                if let Some(block) = block.as_ref().filter(|block| block.is_host) {
+                    block.is_kept.store(true, Relaxed);
+                }
+                captured.uses.push(Use { side: *side, block });
+            }
+        }
+        let who = captured.world.clocks.add(key, false);
+        captured.world.access(who, sides.iter().copied())
+    }
+
+    pub fn record(&mut self, id: u64, event: usize, key: Key) {
+        let clocks = &mut self.of(id).world.clocks;
+        let who = clocks.add(key, false);
+        clocks.record(event, who);
+    }
+
+    pub fn wait(&mut self, id: u64, event: usize, key: Key) -> Recorded {
+        let clocks = &mut self.of(id).world.clocks;
+        let who = clocks.add(key, false);
+        clocks.wait(event, who)
+    }
+
+    /// Memory that was allocated or freed in a capture.
+    pub fn forget(&mut self, id: u64, address: usize, size: usize) {
+        if let Some(captured) = self.0.get_mut(&id) {
+            captured.world.forget(address, size);
+        }
+    }
+
+    pub fn gone(&mut self, id: u64) {
+        self.0.remove(&id);
+    }
+}
+
+/// Whether memory that a capture used is still what it was.
+fn is_stale(used: &Use, now: Option<&Arc<Block>>) -> bool {
+    match (&used.block, now) {
+        // What a capture allocated is its pool's, whoever has it; pinned memory is kept.
+        (Some(then), _) if then.capture.is_some() || then.is_host => false,
+        (Some(then), Some(now)) => now.freed.is_some() || now.allocated.sequence != then.allocated.sequence || now.address != then.address,
+        _ => false,
+    }
+}
+
+impl State {
+    pub(super) fn replayed(&mut self, id: u64, actor: &Actor, call: &'static str) {
+        let Some(captured) = self.graphs.0.get(&id) else { return };
+        let mut sides = Vec::with_capacity(captured.uses.len());
+        let mut reported = HashSet::new();
+        for used in &captured.uses {
+            let side = Side { call, on: Some(actor.key.on), ..used.side };
+            sides.push(side);
+            let now = self.blocks.find(used.side.address);
+            if is_stale(used, now.as_ref())
+                && let Some(then) = &used.block
+                && reported.insert(then.address)
+            {
+                let previous = now.and_then(|now| now.freed.or(Some(now.allocated)));
+                report::add(Report { kind: Kind::StaleGraph, current: side, previous, allocated: Some(then.allocated) });
+            }
+        }
+        match actor.capture {
+            Some(outer) => self.graphs.access(outer, actor.key, &sides, &self.blocks).into_iter().for_each(race),
+            None => {
+                let who = self.who(actor.key);
+                self.world.access(who, sides.into_iter()).into_iter().for_each(race);
+            }
+        }
+    }
+}

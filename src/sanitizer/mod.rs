@@ -1,0 +1,396 @@
+//! # sanitizer
+//! Owns:   what the stream sanitizer knows: clocks of streams, events and the host, the last accesses to memory, blocks that are in use or
+//!         were freed, what graphs touch; and its reports.
+//! Uses:   copy, memory, stream, runtime, base.
+//! Never:  waits for a device, or asks the driver anything while it holds its lock; changes what a program does.
+//! Locks:  STATE, which is taken under any lock of tcuda but memory's `core`; memory's `core` under it; then report::FOUND.
+//! Tests:  in the files, tests/sanitizer.rs, and the conformance suite with TCUDA_SANITIZER=1.
+//!
+//! - `clock`  who is past what
+//! - `shadow` stretches of memory
+//! - `world`  accesses and clocks together
+//! - `blocks` memory that was handed out and given back
+//! - `graphs` what was captured, and what a replay does
+//! - `report` what was found
+
+mod blocks;
+mod clock;
+mod graphs;
+pub mod report;
+mod shadow;
+mod world;
+
+use crate::base::watch::{self, Access, Happening, Observer, Place};
+use crate::base::{Error, Result, annotation, config, log};
+use crate::copy;
+use crate::memory;
+use crate::runtime;
+use crate::runtime::api::CaptureStatus;
+use crate::stream::{self, Stream};
+use blocks::Blocks;
+use clock::{HOST, Key, Recorded, Who};
+use graphs::Graphs;
+use parking_lot::Mutex;
+use report::{Does, Kind, Report, Side};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use world::World;
+
+pub const VARIABLE: &str = "TCUDA_SANITIZER";
+
+struct State {
+    world: World,
+    blocks: Blocks,
+    graphs: Graphs,
+}
+
+static STATE: Mutex<Option<Box<State>>> = Mutex::new(None);
+
+struct Sanitizer;
+
+static SANITIZER: Sanitizer = Sanitizer;
+
+/// From here on everything is seen; earlier reports are forgotten. On already: nothing changes.
+pub fn enable() {
+    {
+        let mut state = STATE.lock();
+        if state.is_some() {
+            return;
+        }
+        report::clear();
+        *state = Some(Box::new(State { world: World::new(), blocks: Blocks::new(), graphs: Graphs::new() }));
+        watch::observe(&SANITIZER);
+        watch::set(watch::SANITIZER, true);
+    }
+    stream::on_gone(stream_goes);
+    memory::stop_fronts();
+}
+
+/// Reports stay.
+pub fn disable() {
+    watch::set(watch::SANITIZER, false);
+    let state = STATE.lock().take();
+    drop(state);
+}
+
+pub fn is_on() -> bool {
+    watch::any(watch::SANITIZER)
+}
+
+pub fn configure() {
+    match config::get(VARIABLE).as_deref() {
+        None | Some("0") => {}
+        Some("1") => enable(),
+        Some(word) => log::warn(&format!("{VARIABLE} is '{word}'; known are 0 and 1. Nothing is watched.")),
+    }
+}
+
+/// Everything is gone, streams, events and memory.
+pub fn shutdown() {
+    if let Some(state) = STATE.lock().as_mut() {
+        **state = State { world: World::new(), blocks: Blocks::new(), graphs: Graphs::new() };
+    }
+}
+
+/// What the program says that it does to memory, on a stream or (None) on the host. `name`: of the kernel or of what does it.
+pub fn annotate(address: usize, size: usize, reads: bool, writes: bool, on: Option<Stream>, name: Option<&str>) -> Result<()> {
+    if address.checked_add(size).is_none() {
+        return Err(Error::invalid_argument(format!("{size} bytes from {address:#x} reach past the end of memory.")));
+    }
+    let call = match name.map(annotation::number_of).transpose()? {
+        Some(number) if number != annotation::NONE => annotation::text(number),
+        _ => name_of_call(),
+    };
+    if !is_on() || size == 0 {
+        return Ok(());
+    }
+    let access = |write| Access { address, size, write };
+    let accesses: Vec<Access> = [(reads, false), (writes, true)].into_iter().filter(|does| does.0).map(|does| access(does.1)).collect();
+    match on {
+        Some(stream) => access_on(stream.place(), &accesses, call),
+        None => access_by_host(&accesses, call),
+    }
+    Ok(())
+}
+
+// ---- what is asked before the lock
+
+/// A stream as a clock knows it, and the capture that it takes part in.
+struct Actor {
+    key: Key,
+    capture: Option<u64>,
+}
+
+fn thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Relaxed) + 1);
+    }
+    NUMBER.get()
+}
+
+fn key_of(on: Place) -> Option<Key> {
+    // What the seam calls by a handle says no device.
+    let on = if on.device < 0 { stream::resolve(on.raw).ok()?.place() } else { on };
+    Some(Key { on, thread: if on.raw == stream::PER_THREAD { thread() } else { 0 } })
+}
+
+fn actor(on: Place) -> Option<Actor> {
+    let key = key_of(on)?;
+    let runtime = runtime::runtime().ok()?;
+    let capture = match key.on.raw {
+        0..=stream::PER_THREAD => None,
+        raw => match runtime.capture_status(raw) {
+            Ok(CaptureStatus::Active(id) | CaptureStatus::Invalidated(id)) => Some(id),
+            Ok(CaptureStatus::None) | Err(_) => None,
+        },
+    };
+    let known = with(|state| state.world.clocks.find(key).is_some())?;
+    if !known {
+        // Those of tcuda's own have no order with the default stream; others may.
+        let blocking = match key.on.raw {
+            stream::DEFAULT => false,
+            stream::PER_THREAD => true,
+            raw => capture.is_none() && runtime.stream_flags(raw).is_ok_and(|flags| flags & 1 == 0),
+        };
+        with(|state| _ = state.world.clocks.add(key, blocking));
+    }
+    Some(Actor { key, capture })
+}
+
+fn with<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
+    STATE.lock().as_deref_mut().map(work)
+}
+
+/// Pageable memory is copied at once, or not by a device: its order is the program's own.
+fn is_watched(access: &Access) -> bool {
+    let known = with(|state| {
+        let block = state.blocks.find(access.address)?;
+        let ours = if block.is_host { memory::pinned::holds(access.address) } else { memory::reserves(access.address).is_some() };
+        if !ours {
+            // The cache gave it back, and somebody else may have it.
+            state.blocks.forget(block.address, block.size);
+            state.world.forget(block.address, block.size);
+        }
+        Some(ours)
+    });
+    known.flatten().unwrap_or(false) || copy::place_of(access.address).is_ok_and(|place| place != copy::Place::Pageable)
+}
+
+fn name_of_call() -> &'static str {
+    match watch::function() {
+        "" => "tcuda",
+        function => function,
+    }
+}
+
+fn side(does: Does, call: &'static str, on: Option<Place>, address: usize, size: usize) -> Side {
+    Side { does, call, on, annotation: annotation::current(), sequence: clock::number(), address, size }
+}
+
+fn sides<'a>(accesses: &'a [Access], call: &'static str, on: Option<Place>) -> impl Iterator<Item = Side> + 'a {
+    let does = |write: bool| if write { Does::Write } else { Does::Read };
+    accesses.iter().map(move |access| side(does(access.write), call, on, access.address, access.size))
+}
+
+// ---- what happens
+
+fn access_on(on: Place, accesses: &[Access], call: &'static str) {
+    let accesses: Vec<Access> = accesses.iter().copied().filter(|access| access.size > 0 && is_watched(access)).collect();
+    if accesses.is_empty() {
+        return;
+    }
+    let Some(actor) = actor(on) else { return };
+    with(|state| {
+        state.check_freed(&accesses, call, Some(actor.key.on));
+        let sides: Vec<Side> = sides(&accesses, call, Some(actor.key.on)).collect();
+        match actor.capture {
+            Some(id) => state.graphs.access(id, actor.key, &sides, &state.blocks).into_iter().for_each(race),
+            None => {
+                let who = state.world.clocks.add(actor.key, false);
+                state.world.access(who, sides.into_iter()).into_iter().for_each(race);
+            }
+        }
+    });
+}
+
+fn access_by_host(accesses: &[Access], call: &'static str) {
+    let accesses: Vec<Access> = accesses.iter().copied().filter(is_watched).collect();
+    with(|state| {
+        state.check_freed(&accesses, call, None);
+        state.world.access(HOST, sides(&accesses, call, None)).into_iter().for_each(race);
+    });
+}
+
+fn race((current, previous): (Side, Side)) {
+    report::add(Report { kind: Kind::Race, current, previous: Some(previous), allocated: None });
+}
+
+fn stream_goes(stream: Stream) -> Result<()> {
+    with(|state| state.world.clocks.leave(stream.place()));
+    Ok(())
+}
+
+impl State {
+    /// Memory that is no block's any more.
+    fn check_freed(&mut self, accesses: &[Access], call: &'static str, on: Option<Place>) {
+        for access in accesses {
+            let Some(block) = self.blocks.freed_in(access.address, access.size) else { continue };
+            let does = if access.write { Does::Write } else { Does::Read };
+            let current = side(does, call, on, access.address, access.size);
+            report::add(Report { kind: Kind::UseAfterFree, current, previous: block.freed, allocated: Some(block.allocated) });
+        }
+    }
+
+    fn who(&mut self, key: Key) -> Who {
+        self.world.clocks.add(key, false)
+    }
+
+    /// A block goes: whoever may still use it has to be past it, or recorded.
+    fn freeing(&mut self, address: usize, size: usize, on: Option<Key>, call: &'static str) {
+        let block = self.blocks.find(address).filter(|block| block.address == address && block.freed.is_none());
+        let owner = block.as_ref().and_then(|block| block.owner);
+        let place = on.map(|key| key.on).or_else(|| owner.and_then(|owner| self.world.clocks.place(owner)));
+        let current = side(Does::Free, call, place, address, size);
+        if let Some(block) = &block {
+            match block.capture {
+                // What else uses it are replays, whose pool keeps it.
+                Some(id) => self.graphs.forget(id, address, size),
+                None if block.is_kept.load(Relaxed) => {}
+                None => self.check_in_use(block, on, current),
+            }
+        }
+        self.world.forget(address, size);
+        self.blocks.freed(block, current, address, size);
+    }
+
+    fn check_in_use(&mut self, block: &blocks::Block, on: Option<Key>, current: Side) {
+        let clocks = &mut self.world.clocks;
+        let mut known = clocks.before(HOST).clone();
+        if let Some(owner) = block.owner {
+            if clocks.is_gone(owner, block.allocated.sequence) {
+                // The cache waits for all that the device had.
+                return;
+            }
+            if on.is_none() {
+                known.join(&clocks.before(owner).clone());
+            }
+        }
+        // A program that names the stream has ordered the others before it.
+        let on = on.map(|key| clocks.add(key, false));
+        let users = if on.is_none() { block.users.lock().clone() } else { Vec::new() };
+        for user in users.into_iter().chain(on) {
+            known.join(&clocks.before(user).clone());
+        }
+        if let Some(previous) = self.world.in_use(block.address, block.size, &known) {
+            report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
+        }
+    }
+
+    fn event_waited(&mut self, event: usize, actor: &Actor) -> Recorded {
+        let who = self.who(actor.key);
+        match actor.capture {
+            Some(id) => self.graphs.wait(id, event, actor.key),
+            None => self.world.clocks.wait(event, who),
+        }
+    }
+}
+
+fn never_recorded(event: usize, on: Option<Place>) {
+    let current = side(Does::Wait, name_of_call(), on, event, 0);
+    report::add(Report { kind: Kind::EventNeverRecorded, current, previous: None, allocated: None });
+}
+
+impl Observer for Sanitizer {
+    fn accessed(&self, on: Place, accesses: &[Access]) {
+        access_on(on, accesses, name_of_call());
+    }
+
+    fn host_accessed(&self, accesses: &[Access]) {
+        access_by_host(accesses, name_of_call());
+    }
+
+    fn happened(&self, happening: &Happening) {
+        let call = name_of_call();
+        match *happening {
+            Happening::EventMade { event, .. } => with(|state| state.world.clocks.event_made(event)),
+            Happening::EventGone { event, .. } => with(|state| state.world.clocks.event_gone(event)),
+            Happening::EventRecorded { event, on } => actor(on).and_then(|actor| {
+                with(|state| match actor.capture {
+                    Some(id) => {
+                        state.world.clocks.event_gone(event);
+                        state.graphs.record(id, event, actor.key);
+                    }
+                    None => {
+                        let who = state.who(actor.key);
+                        state.world.clocks.record(event, who);
+                    }
+                })
+            }),
+            Happening::EventWaited { event, on } => actor(on).and_then(|actor| {
+                let recorded = with(|state| state.event_waited(event, &actor))?;
+                if recorded == Recorded::Never {
+                    never_recorded(event, Some(actor.key.on));
+                }
+                Some(())
+            }),
+            Happening::EventSynchronized { event } => {
+                if with(|state| state.world.clocks.wait(event, HOST)) == Some(Recorded::Never) {
+                    never_recorded(event, None);
+                }
+                Some(())
+            }
+            Happening::EventDone { event } => with(|state| _ = state.world.clocks.wait(event, HOST)),
+            Happening::StreamMade { on } => key_of(on).and_then(|key| {
+                with(|state| {
+                    state.world.clocks.leave(on);
+                    _ = state.who(key);
+                })
+            }),
+            Happening::StreamWaited { on } | Happening::StreamDone { on } => actor(on).and_then(|actor| {
+                with(|state| {
+                    let who = state.who(actor.key);
+                    state.world.clocks.stream_is_past(who);
+                })
+            }),
+            Happening::DeviceWaited { device } => with(|state| state.world.clocks.device_is_past(device)),
+            Happening::Allocated { address, size, on } => actor(on).and_then(|actor| {
+                with(|state| {
+                    let owner = state.who(actor.key);
+                    state.world.forget(address, size);
+                    if let Some(id) = actor.capture {
+                        state.graphs.forget(id, address, size);
+                    }
+                    let allocated = side(Does::Allocate, call, Some(actor.key.on), address, size);
+                    state.blocks.made(allocated, Some(owner), actor.capture);
+                })
+            }),
+            Happening::HostAllocated { address, size } => with(|state| {
+                state.world.forget(address, size);
+                state.blocks.made(side(Does::Allocate, call, None, address, size), None, None);
+            }),
+            Happening::Freeing { address, size, on } => {
+                let key = on.and_then(key_of);
+                with(|state| state.freeing(address, size, key, call))
+            }
+            Happening::HostFreeing { address } => with(|state| {
+                if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {
+                    state.freeing(address, block.size, None, call);
+                }
+            }),
+            Happening::Kept { address } => with(|state| state.blocks.kept(address)),
+            Happening::Uses { address, on } => actor(on).and_then(|actor| {
+                with(|state| {
+                    let who = state.who(actor.key);
+                    if let Some(block) = state.blocks.find(address) {
+                        block.users.lock().push(who);
+                    }
+                })
+            }),
+            Happening::Replayed { capture, on } => actor(on).and_then(|actor| with(|state| state.replayed(capture, &actor, call))),
+            Happening::GraphGone { capture } => with(|state| state.graphs.gone(capture)),
+            Happening::Freed { .. } => None,
+        };
+    }
+}
