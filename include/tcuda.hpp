@@ -393,6 +393,50 @@ public:
     nvtx_range &operator=(const nvtx_range &) = delete;
 };
 
+/* The stream sanitizer for the length of a scope; what it found in it throws no error, `count` tells. */
+class sanitizer_guard {
+public:
+    sanitizer_guard() { check(tcuda_sanitizer_enable()); }
+    ~sanitizer_guard() { (void)tcuda_sanitizer_disable(); }
+    sanitizer_guard(const sanitizer_guard &) = delete;
+    sanitizer_guard &operator=(const sanitizer_guard &) = delete;
+
+    std::uint64_t count() const {
+        std::uint64_t count = 0;
+        check(tcuda_sanitizer_report_count(&count));
+        return count;
+    }
+};
+
+/* A synchronization debug mode of the calling thread for the length of a scope: TCUDA_SYNC_*. */
+class sync_debug_guard {
+public:
+    explicit sync_debug_guard(std::int32_t mode) {
+        check(tcuda_get_thread_sync_debug_mode(&previous_));
+        check(tcuda_set_thread_sync_debug_mode(mode));
+    }
+    ~sync_debug_guard() { (void)tcuda_set_thread_sync_debug_mode(previous_); }
+    sync_debug_guard(const sync_debug_guard &) = delete;
+    sync_debug_guard &operator=(const sync_debug_guard &) = delete;
+
+private:
+    std::int32_t previous_ = TCUDA_SYNC_FOLLOW;
+};
+
 } // namespace tcuda
+
+/* What a kernel of the program's does to memory on a stream, or the host (TCUDA_SANITIZER_HOST), for the stream sanitizer: said beside its
+ * launch, and named after the place in the source. Bytes are those of `count` elements of what `pointer` points to. With TCUDA_NO_SANITIZER
+ * defined there is nothing of it. */
+#ifdef TCUDA_NO_SANITIZER
+#define TCUDA_ACCESS(stream, pointer, count, mode) ((void)0)
+#else
+#define TCUDA_TEXT_(text) #text
+#define TCUDA_LINE_(line) TCUDA_TEXT_(line)
+#define TCUDA_ACCESS(stream, pointer, count, mode) \
+    ::tcuda::check(tcuda_sanitizer_annotate_access((pointer), sizeof(*(pointer)) * (count), (mode), (stream), __FILE__ ":" TCUDA_LINE_(__LINE__)))
+#endif
+#define TCUDA_READS(stream, pointer, count) TCUDA_ACCESS(stream, pointer, count, TCUDA_ACCESS_READ)
+#define TCUDA_WRITES(stream, pointer, count) TCUDA_ACCESS(stream, pointer, count, TCUDA_ACCESS_WRITE)
 
 #endif

@@ -71,7 +71,7 @@ def main():
             compile_into("tests", source, standard)
     compile_into("tests", kit.ROOT / "tests_c/plugin_load.c", "gnu11")
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "tests_c/plugin_arena.c", "-s", "-o", KIT / "lib/libarena.so"])
-    for source in ("jit", "communicators"):
+    for source in ("jit", "communicators", "watch"):
         compile_into("speed", kit.ROOT / f"benches/{source}.c", "gnu11")
     rust_test("conformance")
     code, output = kit.planted_order(KIT / "planted")

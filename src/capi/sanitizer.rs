@@ -10,7 +10,7 @@
 //! are named, with the call, the stream, the annotation of the thread and a number that grows with each access. TCUDA_SANITIZER=1 turns it
 //! on at the start. docs/SANITIZER.md says what it knows and what not. While it is off each call reads one word for it.
 
-use super::guard::{guard_always, null, text};
+use super::guard::{guard, guard_always, null, text};
 use super::structs::{UserData, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -48,7 +48,7 @@ pub type tcuda_sanitizer_fn_t = Option<unsafe extern "C" fn(report: *const tcuda
 /// quiet, best at the start. On already: nothing changes. Stops all threads that use a device's memory for a moment.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_sanitizer_enable() -> tcuda_status_t {
-    guard_always("tcuda_sanitizer_enable", || {
+    guard("tcuda_sanitizer_enable", || {
         sanitizer::enable();
         Ok(())
     })
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_annotate_access(
     stream: tcuda_stream_t,
     name: *const c_char,
 ) -> tcuda_status_t {
-    guard_always("tcuda_sanitizer_annotate_access", || {
+    guard("tcuda_sanitizer_annotate_access", || {
         if !(1..=3).contains(&mode) {
             let text = format!("'mode' is {mode}; TCUDA_ACCESS_READ (1), TCUDA_ACCESS_WRITE (2) and both (3) are its values.");
             return Err(Error::invalid_argument(text));
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut u64) -> tcuda_
 
 /// A report that was kept.
 ///
-/// @param buffer   gets the text with a terminating zero; NULL with capacity 0 asks for the size only.
+/// @param text     gets it with a terminating zero; NULL with capacity 0 asks for the size only.
 /// @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
 /// @param index    from 0, in the order in which they came.
 /// @param format   TCUDA_REPORT_TEXT or TCUDA_REPORT_JSON: an object with kind, text, and the sides current, previous and allocation (or null),
@@ -121,14 +121,14 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut u64) -> tcuda_
 ///         written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sanitizer_report_get(
-    buffer: *mut c_char,
+    text: *mut c_char,
     capacity: usize,
     needed: *mut usize,
     index: u64,
     format: i32,
 ) -> tcuda_status_t {
     guard_always("tcuda_sanitizer_report_get", || {
-        let out = TextOut::new(buffer, capacity, needed)?;
+        let out = TextOut::new(text, capacity, needed)?;
         let report = report::get(index).ok_or_else(|| {
             let text = format!("There is no report {index}: there were {}, of which the first {} are kept.", report::count(), report::MOST);
             Error::invalid_argument(text)

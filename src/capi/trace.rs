@@ -11,7 +11,7 @@
 //! costs one read of a word that nobody writes; while somebody is told of blocks, threads keep none to themselves, and each allocation
 //! takes some hundred nanoseconds. Registrations stay over tcuda_shutdown, and what that gives back is not told.
 
-use super::guard::{Out, guard_always, null};
+use super::guard::{Out, guard, guard_always, null};
 use super::structs::{UserData, tcuda_event_t, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::trace;
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn tcuda_trace_register(
     function: tcuda_trace_fn_t,
     user_data: *mut c_void,
 ) -> tcuda_status_t {
-    guard_always("tcuda_trace_register", || {
+    guard("tcuda_trace_register", || {
         let written = Out::new(id, "id")?;
         let function = function.ok_or_else(|| null("function"))?;
         let user_data = UserData(user_data);

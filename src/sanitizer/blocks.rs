@@ -19,7 +19,7 @@ pub struct Block {
     pub is_kept: AtomicBool,
     /// The capture that it was allocated in: it lies in a graph's own memory.
     pub capture: Option<u64>,
-    /// Streams that were recorded, each as often as that was done.
+    /// Streams that were recorded.
     pub users: Mutex<Vec<Who>>,
 }
 

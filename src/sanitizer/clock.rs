@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// By number; 0 is the host.
-pub type Who = usize;
-pub const HOST: Who = 0;
+pub(super) type Who = usize;
+pub(super) const HOST: Who = 0;
 
 /// Of all work, in every world: what a report names.
 static SEQUENCE: AtomicU64 = AtomicU64::new(0);

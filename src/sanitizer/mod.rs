@@ -21,7 +21,7 @@ mod shadow;
 mod world;
 
 use crate::base::watch::{self, Access, Happening, Observer, Place};
-use crate::base::{Error, Result, annotation, config, log};
+use crate::base::{Error, Result, annotation, config, log, process};
 use crate::copy;
 use crate::memory;
 use crate::runtime;
@@ -69,6 +69,10 @@ pub fn enable() {
 /// Reports stay.
 pub fn disable() {
     watch::set(watch::SANITIZER, false);
+    if process::is_forked() {
+        // Another thread of the parent may have held the lock.
+        return;
+    }
     let state = STATE.lock().take();
     drop(state);
 }
@@ -384,7 +388,10 @@ impl Observer for Sanitizer {
                 with(|state| {
                     let who = state.who(actor.key);
                     if let Some(block) = state.blocks.find(address) {
-                        block.users.lock().push(who);
+                        let mut users = block.users.lock();
+                        if !users.contains(&who) {
+                            users.push(who);
+                        }
                     }
                 })
             }),

@@ -39,6 +39,9 @@ def run(suite):
                             capture_output=True, timeout=120)
     right = answer.returncode == 0 and answer.stdout.count("made in") == 2 and answer.stdout.count("killed: TCUDA_ERROR_REMOTE in") == 2
     suite.check("run.sh measures communicators of processes", right, answer.stdout + answer.stderr)
+    answer = subprocess.run(["sh", copy / "run.sh", "watch", "--quick"], env=kit.environment(), cwd="/", text=True, capture_output=True, timeout=120)
+    right = answer.returncode == 0 and len(re.findall(r"^.{28}( +\d+){4}$", answer.stdout, re.M)) == 5
+    suite.check("run.sh times what looking on costs", right, answer.stdout + answer.stderr)
     (copy / "tests/test_smoke").write_text("#!/bin/sh\necho broken on purpose\nexit 3\n")
     answer = subprocess.run(["sh", copy / "run.sh", "test_smoke"], env=kit.environment(OUT=copy), text=True, capture_output=True, timeout=60)
     right = answer.returncode != 0 and "FAILED (3)" in answer.stdout and "broken on purpose" in answer.stdout

@@ -1,4 +1,4 @@
-"""Every Rust test, in one `cargo test`; its own lines are shown as they come."""
+"""Every Rust test, in one `cargo test`; its own lines are shown as they come. Then the conformance suite with the stream sanitizer."""
 
 import re
 import subprocess
@@ -31,3 +31,8 @@ def run(suite):
     if suite.failed == 0:
         suite.check("cargo test", code == 0, f"ended with {code}")
     suite.check("no test is ignored or absent", ignored == 0, f"{ignored} are")
+    # No program of it has a bug but on purpose: a report is a false alarm, and fails its test.
+    command = [kit.CARGO, "test", "--locked", "--test", "conformance"]
+    output = suite.runs("conformance with TCUDA_SANITIZER=1", command, env=kit.environment(TCUDA_SANITIZER="1"), timeout=1800)
+    found = re.search(r"conformance \(\w+\): (\d+) passed, \d+ absent by capability, 0 failed", output or "")
+    suite.check("the sanitizer is quiet about the conformance suite", found and int(found.group(1)) > 390, output)

@@ -2,7 +2,8 @@
 
 use super::divider::Divider;
 use super::element::{Element, Row, convert_row};
-use super::{Access, Dim, Family, Kernel, Plan, launch, plan::MAX_DIMS};
+use super::plan::{Accesses, MAX_DIMS};
+use super::{Access, Dim, Family, Kernel, Plan, launch};
 use crate::base::watch;
 use crate::base::{Error, Result};
 use crate::runtime::api::Runtime;
@@ -168,7 +169,7 @@ pub fn on_device(runtime: &'static Runtime, device: i32, stream: RawStream, work
         let mut touched = if fills { &accesses[..1] } else { &accesses[..] };
         let exact: Vec<Access>;
         if watch::any(watch::SANITIZER) {
-            let read = if fills { Vec::new() } else { piece.reads(from_width) };
+            let read = if fills { Accesses::new() } else { piece.reads(from_width) };
             exact = piece.writes(to_width).into_iter().chain(read).collect();
             touched = &exact;
         }
