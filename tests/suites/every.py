@@ -13,6 +13,7 @@ import kit
 TOLERANT = {
     "tcuda_set_device": "a negative index does nothing, as torch documents",
     "tcuda_exchange_device": "likewise",
+    "tcuda_sanitizer_annotate_access": "while the sanitizer is off it looks at nothing but mode, pointer and name",
 }
 # Outputs that may be NULL: NULL and no capacity ask for the size of a text; what else is told of a result need not be asked for.
 OPTIONAL = ("text", "needed", "replaced", "origin")
@@ -47,6 +48,8 @@ NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_sta
 NEVER_SUCCEED = {
     "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",
     "tcuda_unregister_oom_observer": "likewise",
+    "tcuda_trace_unregister": "likewise",
+    "tcuda_sanitizer_report_get": "nothing was reported",
     "tcuda_mem_pool_end": "the pool is not open",
     "tcuda_nvtx_stream_range_end": "the number 1 is that of no range",
     "tcuda_nvtx_domain_mark": "the event has no message",
