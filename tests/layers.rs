@@ -293,6 +293,40 @@ fn no_marks_of_unfinished_work_and_no_giant_file() {
     }
 }
 
+/// Calls of CUDA that do not make the host wait, though their names are like those of calls that do.
+const NO_WAIT: &[(&str, &str)] = &[
+    ("cudaMallocAsync", "ordered by its stream"),
+    ("cudaFreeAsync", "ordered by its stream"),
+    ("cudaMemcpyAsync", "of pageable memory only, which the room of copies knows"),
+    ("cudaMemcpyPeerAsync", "between devices"),
+    ("cudaMemcpy2DAsync", "between memory of devices"),
+    ("cudaMemset", "not called"),
+    ("cudaMemsetAsync", "ordered by its stream"),
+    ("cuMemAddressFree", "addresses only"),
+];
+
+/// A new function of the table that may wait is wrapped where it is called, or stands above with the reason why not.
+#[test]
+fn every_call_that_may_wait_is_watched() {
+    let sources = sources();
+    let text = |name: &str| &sources.iter().find(|source| source.name == name).unwrap().text;
+    let (table, calls) = (text("runtime/table.rs"), text("runtime/api.rs"));
+    let slots: BTreeSet<&str> =
+        table.lines().filter_map(|line| line.trim().split_once('(')).map(|(name, _)| name).filter(|name| name.starts_with("cu")).collect();
+    let waits = |name: &&str| {
+        let like = ["Synchronize", "Malloc", "Free", "HostAlloc", "HostRegister", "HostUnregister", "TrimTo", "ModuleLoad", "ModuleUnload"];
+        like.iter().any(|part| name.contains(part)) || name.starts_with("cudaMemcpy") || name.starts_with("cudaMemset")
+    };
+    let found: BTreeSet<&str> = slots.into_iter().filter(waits).collect();
+    assert!(found.len() > 15, "{found:?}");
+    for name in &found {
+        let watched = calls.contains(&format!("blocking(\"{name}\""));
+        let exempt = NO_WAIT.iter().any(|known| known.0 == *name);
+        assert!(watched != exempt, "{name}: src/runtime/api.rs wraps it in `blocking`, or NO_WAIT says why not");
+    }
+    assert!(NO_WAIT.iter().all(|known| found.contains(known.0)));
+}
+
 #[test]
 fn the_reader_of_sources_can_fail() {
     let code = bare(

@@ -4,7 +4,7 @@
 //! Uses:   copy, memory, stream, runtime, base.
 //! Never:  waits for a device, or asks the driver anything while it holds its lock; changes what a program does.
 //! Locks:  STATE, which is taken under any lock of tcuda but memory's `core`; memory's `core` under it; then report::FOUND.
-//! Tests:  in the files, tests/sanitizer.rs, and the conformance suite with TCUDA_SANITIZER=1.
+//! Tests:  in the files, tests/sanitizer, and the conformance suite with TCUDA_SANITIZER=1.
 //!
 //! - `clock`  who is past what
 //! - `shadow` stretches of memory

@@ -92,6 +92,8 @@ pub fn child(scene: &str) {
         "lost_work" => fault::scene_lost_work(),
         "lost_without" => fault::scene_lost_without(),
         "launch_blocking" => fault::scene_launch_blocking(),
+        "sanitizer" => crate::watch::scene_sanitizer(),
+        "sanitizer_off" => crate::watch::scene_sanitizer_off(),
         "sync_debug" => crate::watch::scene_sync_debug(),
         "sync_debug_wrong" => crate::watch::scene_sync_debug_wrong(),
         "no_statistics" => statistics::scene_before_init(),

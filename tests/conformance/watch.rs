@@ -17,6 +17,7 @@ use tcuda::capi::history::tcuda_memory_annotate;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::sanitizer::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::sync_debug::*;
 use tcuda::capi::trace::*;
@@ -36,6 +37,7 @@ tests![
     without_a_function_the_log_is_told,
     wrong_modes_are_refused,
     the_environment_sets_the_mode,
+    the_environment_turns_the_sanitizer_on,
 ];
 
 const MIB: usize = 1 << 20;
@@ -556,4 +558,43 @@ pub fn scene_sync_debug_wrong() {
     ok!(tcuda_init(null()));
     ok!(tcuda_stream_synchronize(default_of(0)));
     assert_eq!(get!(7, out => tcuda_get_sync_debug_mode(out)), 0);
+}
+
+fn the_environment_turns_the_sanitizer_on() {
+    in_child("sanitizer", &[("TCUDA_SANITIZER", "1")]);
+    in_child("sanitizer_off", &[("TCUDA_SANITIZER", "0")]);
+    in_child("sanitizer_off", &[("TCUDA_SANITIZER", "yes")]);
+}
+
+/// A copy that does not wait for what it reads.
+fn race() -> u64 {
+    let (one, two) = (Own::on(0), Own::on(0));
+    let block = allocate(4096, one.0);
+    let other = allocate(4096, two.0);
+    ok!(tcuda_memset_async(block, 1, 4096, one.0));
+    ok!(tcuda_copy_async(other, block, 4096, two.0));
+    ok!(tcuda_synchronize(0));
+    free(block);
+    free(other);
+    get!(77, out => tcuda_sanitizer_report_count(out))
+}
+
+pub fn scene_sanitizer() {
+    ok!(tcuda_set_log_callback(Some(told_of_line), null_mut()));
+    assert_eq!(race(), 1);
+    let lines = std::mem::take(&mut *LINES.lock().unwrap());
+    let [(1, line)] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.starts_with("Race") && line.contains("tcuda_copy_async") && line.contains("tcuda_memset_async"), "{line}");
+    // Over an end and a start too: what was there before is gone.
+    ok!(tcuda_shutdown());
+    ok!(tcuda_init(null()));
+    assert_eq!(race(), 2);
+    ok!(tcuda_sanitizer_disable());
+    assert_eq!(race(), 2);
+    ok!(tcuda_sanitizer_enable());
+}
+
+pub fn scene_sanitizer_off() {
+    ok!(tcuda_set_log_callback(Some(told_of_line), null_mut()));
+    assert_eq!(race(), 0);
 }

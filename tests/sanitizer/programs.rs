@@ -1,20 +1,17 @@
-//! The stream sanitizer on the simulated device: small programs with a bug each, which it has to find, and the same programs mended, of which
-//! it has to say nothing.
+//! What the programs are written with, and the programs: each is given whether it has its bug.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::Mutex;
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::base::{Status, config};
 use tcuda::capi::comm::tcuda_comm_broadcast_out;
 use tcuda::capi::copy::*;
-use tcuda::capi::device::{tcuda_set_device, tcuda_synchronize};
+use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::error::tcuda_last_error_message;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
-use tcuda::capi::history::tcuda_memory_annotate;
 use tcuda::capi::jit::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
@@ -23,50 +20,40 @@ use tcuda::capi::stream::*;
 use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
 use tcuda::capi::tensor::*;
 
-/// One sanitizer for the process.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> std::sync::MutexGuard<'static, ()> {
-    let turn = TURN.lock().unwrap_or_else(|turn| turn.into_inner());
-    config::set("TCUDA_BACKEND", "sim".into());
-    ok(tcuda_set_device(0));
-    turn
-}
-
-fn said() -> String {
+pub fn said() -> String {
     unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
 }
 
 #[track_caller]
-fn ok(status: Status) {
+pub fn ok(status: Status) {
     assert_eq!(status, Status::TCUDA_SUCCESS, "{}", said());
 }
 
-const SIZE: usize = 4096;
-const NULL: tcuda_stream_t = null_mut();
-const HOST: tcuda_stream_t = 0x81 as tcuda_stream_t;
-const READ: i32 = 1;
-const WRITE: i32 = 2;
+pub const SIZE: usize = 4096;
+pub const NULL: tcuda_stream_t = null_mut();
+pub const HOST: tcuda_stream_t = 0x81 as tcuda_stream_t;
+pub const READ: i32 = 1;
+pub const WRITE: i32 = 2;
 const F32: tcuda_dtype_t = tcuda_dtype_t { code: 2, bits: 32, lanes: 1 };
 const F64: tcuda_dtype_t = tcuda_dtype_t { code: 2, bits: 64, lanes: 1 };
 
-fn stream_on(device: i32) -> tcuda_stream_t {
+pub fn stream_on(device: i32) -> tcuda_stream_t {
     let mut stream = NULL;
     ok(unsafe { tcuda_stream_create(&mut stream, device, 0) });
     stream
 }
 
-fn streams<const N: usize>() -> [tcuda_stream_t; N] {
+pub fn streams<const N: usize>() -> [tcuda_stream_t; N] {
     [(); N].map(|()| stream_on(0))
 }
 
-fn block(stream: tcuda_stream_t) -> *mut c_void {
+pub fn block(stream: tcuda_stream_t) -> *mut c_void {
     let mut block = null_mut();
     ok(unsafe { tcuda_malloc_cached(&mut block, SIZE, stream) });
     block
 }
 
-fn free(block: *mut c_void) {
+pub fn free(block: *mut c_void) {
     ok(unsafe { tcuda_free_cached(block) });
 }
 
@@ -81,16 +68,16 @@ fn host_free(block: *mut c_void) {
 }
 
 /// Work of tcuda's that writes.
-fn fill(block: *mut c_void, stream: tcuda_stream_t) {
+pub fn fill(block: *mut c_void, stream: tcuda_stream_t) {
     ok(unsafe { tcuda_memset_async(block, 1, SIZE, stream) });
 }
 
-fn copy(to: *mut c_void, from: *const c_void, stream: tcuda_stream_t) {
+pub fn copy(to: *mut c_void, from: *const c_void, stream: tcuda_stream_t) {
     ok(unsafe { tcuda_copy_async(to, from, SIZE, stream) });
 }
 
 /// Work of the program's own.
-fn kernel(block: *const c_void, mode: i32, stream: tcuda_stream_t) {
+pub fn kernel(block: *const c_void, mode: i32, stream: tcuda_stream_t) {
     ok(unsafe { tcuda_sanitizer_annotate_access(block, SIZE, mode, stream, c"my_kernel".as_ptr()) });
 }
 
@@ -108,11 +95,11 @@ fn wait(event: tcuda_event_t, stream: tcuda_stream_t) {
     ok(unsafe { tcuda_event_wait(event, stream) });
 }
 
-fn after(later: tcuda_stream_t, earlier: tcuda_stream_t) {
+pub fn after(later: tcuda_stream_t, earlier: tcuda_stream_t) {
     ok(unsafe { tcuda_stream_wait_stream(later, earlier) });
 }
 
-fn synchronize(stream: tcuda_stream_t) {
+pub fn synchronize(stream: tcuda_stream_t) {
     ok(unsafe { tcuda_stream_synchronize(stream) });
 }
 
@@ -158,9 +145,7 @@ fn replay(graph: tcuda_graph_t, stream: tcuda_stream_t) {
     ok(tcuda_graph_replay(graph, stream));
 }
 
-// ---- the programs: each is given whether it has its bug
-
-type Program = fn(bug: bool);
+pub type Program = fn(bug: bool);
 
 const RACE: &str = "race";
 const USE_AFTER_FREE: &str = "use-after-free";
@@ -170,7 +155,7 @@ const STALE: &str = "stale-graph";
 
 macro_rules! programs {
     ($($name:ident: $kind:ident,)*) => {
-        const PROGRAMS: &[(&str, &str, Program)] = &[$((stringify!($name), $kind, $name),)*];
+        pub const PROGRAMS: &[(&str, &str, Program)] = &[$((stringify!($name), $kind, $name),)*];
     };
 }
 
@@ -712,197 +697,4 @@ fn a_new_stream_does_not_wait_for_one_that_is_gone(bug: bool) {
     ok(unsafe { tcuda_stream_destroy(one) });
     let [two] = streams();
     fill(block, two);
-}
-
-// ---- the tests
-
-fn count() -> u64 {
-    let mut count = 0;
-    ok(unsafe { tcuda_sanitizer_report_count(&mut count) });
-    count
-}
-
-fn report(index: u64, format: i32) -> String {
-    let mut needed = 0;
-    ok(unsafe { tcuda_sanitizer_report_get(null_mut(), 0, &mut needed, index, format) });
-    let mut text = vec![0u8; needed];
-    ok(unsafe { tcuda_sanitizer_report_get(text.as_mut_ptr().cast(), needed, null_mut(), index, format) });
-    CString::from_vec_with_nul(text).unwrap().into_string().unwrap()
-}
-
-unsafe extern "C" fn ignored(_: *const tcuda_sanitizer_report_t, _: *mut c_void) {}
-
-/// The kinds of the reports of a program.
-fn kinds_of(program: Program, bug: bool) -> Vec<String> {
-    ok(tcuda_sanitizer_enable());
-    ok(unsafe { tcuda_sanitizer_set_callback(Some(ignored), null_mut()) });
-    program(bug);
-    ok(unsafe { tcuda_sanitizer_set_callback(None, null_mut()) });
-    let kinds = (0..count()).map(|index| report(index, 2).split('"').nth(3).unwrap().to_owned()).collect();
-    ok(tcuda_sanitizer_disable());
-    [0, 1].into_iter().for_each(|device| ok(tcuda_synchronize(device)));
-    kinds
-}
-
-#[test]
-fn every_planted_bug_is_found_and_the_mended_programs_are_left_in_peace() {
-    let _turn = turn();
-    let mut wrong = Vec::new();
-    for (name, kind, program) in PROGRAMS {
-        for bug in [true, false] {
-            let found = kinds_of(*program, bug);
-            let is_right = if bug { !found.is_empty() && found.iter().all(|found| found == kind) } else { found.is_empty() };
-            if !is_right {
-                wrong.push(format!("{name}, {}: {found:?}", if bug { "planted" } else { "mended" }));
-            }
-        }
-    }
-    assert!(PROGRAMS.len() >= 30 && wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn while_it_is_off_nothing_is_found() {
-    let _turn = turn();
-    let before = count();
-    for (_, _, program) in PROGRAMS {
-        program(true);
-        [0, 1].into_iter().for_each(|device| ok(tcuda_synchronize(device)));
-    }
-    assert_eq!(count(), before);
-}
-
-#[test]
-fn a_report_names_both_sides() {
-    let _turn = turn();
-    ok(tcuda_sanitizer_enable());
-    let [one, two] = streams();
-    let (from, to) = (block(one), block(two));
-    ok(unsafe { tcuda_memory_annotate(c"the \"first\" layer".as_ptr()) });
-    fill(from, one);
-    ok(unsafe { tcuda_memory_annotate(null()) });
-    ok(unsafe { tcuda_sanitizer_set_callback(Some(keep), null_mut()) });
-    copy(to, from, two);
-    kernel(to, WRITE, one);
-    ok(unsafe { tcuda_sanitizer_set_callback(None, null_mut()) });
-    assert_eq!(count(), 2);
-    let text = report(0, 1);
-    let (at, one, two) = (format!("4096 bytes at {from:?}"), format!("stream {one:?} of device 0"), format!("stream {two:?} of device 0"));
-    for part in [&at, &one, &two, "Race", "read of", "by tcuda_copy_async", "write of", "by tcuda_memset_async", "in 'the \"first\" layer'"]
-    {
-        assert!(text.contains(part), "'{part}' is not in: {text}");
-    }
-    assert!(report(1, 1).contains("by my_kernel on"), "{}", report(1, 1));
-    let json = report(0, 2);
-    for part in [
-        "{\"kind\":\"race\",\"current\":{\"does\":\"read\"",
-        "\"previous\":{\"does\":\"write\"",
-        "\"annotation\":\"the \\\"first\\\" layer\"",
-    ] {
-        assert!(json.contains(part), "{json}");
-    }
-    let numbers: Vec<u64> = json.split("\"sequence\":").skip(1).map(|rest| rest.split(',').next().unwrap().parse().unwrap()).collect();
-    assert!(numbers.len() == 2 && numbers[0] > numbers[1], "{json}");
-    let told = std::mem::take(&mut *TOLD.lock().unwrap());
-    assert_eq!(told, [(1, report(0, 1), json), (1, report(1, 1), report(1, 2))]);
-    ok(tcuda_sanitizer_disable());
-    // They stay until it is on again.
-    assert_eq!(count(), 2);
-    ok(tcuda_sanitizer_enable());
-    assert_eq!(count(), 0);
-    ok(tcuda_sanitizer_disable());
-}
-
-static TOLD: Mutex<Vec<(i32, String, String)>> = Mutex::new(Vec::new());
-
-unsafe extern "C" fn keep(report: *const tcuda_sanitizer_report_t, _: *mut c_void) {
-    let report = unsafe { &*report };
-    assert_eq!(report.struct_size, size_of::<tcuda_sanitizer_report_t>());
-    let text = |text: *const c_char| unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned();
-    TOLD.lock().unwrap().push((report.kind, text(report.text), text(report.json)));
-    // No lock is held.
-    let own = stream_on(0);
-    free(block(own));
-    ok(unsafe { tcuda_stream_destroy(own) });
-}
-
-#[test]
-fn many_are_counted_and_the_first_are_kept() {
-    let _turn = turn();
-    ok(tcuda_sanitizer_enable());
-    ok(unsafe { tcuda_sanitizer_set_callback(Some(ignored), null_mut()) });
-    let [one, two] = streams();
-    let block = block(one);
-    fill(block, one);
-    for round in 0..1200 {
-        kernel(block, WRITE, if round % 2 == 0 { two } else { one });
-    }
-    ok(unsafe { tcuda_sanitizer_set_callback(None, null_mut()) });
-    assert_eq!(count(), 1200);
-    assert!(!report(999, 1).is_empty());
-    let mut needed = 0;
-    let status = unsafe { tcuda_sanitizer_report_get(null_mut(), 0, &mut needed, 1000, 1) };
-    assert_eq!((status, said().contains("no report 1000")), (Status::TCUDA_ERROR_INVALID_ARGUMENT, true));
-    ok(tcuda_sanitizer_disable());
-}
-
-#[test]
-fn wrong_arguments_are_refused() {
-    let _turn = turn();
-    let invalid = |status: Status| assert_eq!(status, Status::TCUDA_ERROR_INVALID_ARGUMENT, "{}", said());
-    ok(tcuda_sanitizer_enable());
-    ok(tcuda_sanitizer_enable());
-    let [one] = streams();
-    let block = block(one);
-    unsafe {
-        for mode in [0, 4, -1] {
-            invalid(tcuda_sanitizer_annotate_access(block, 1, mode, one, null()));
-        }
-        invalid(tcuda_sanitizer_annotate_access(null(), 1, 1, one, null()));
-        invalid(tcuda_sanitizer_annotate_access(block, usize::MAX, 1, one, null()));
-        invalid(tcuda_sanitizer_annotate_access(block, 1, 1, one, c"\xff".as_ptr()));
-        assert_eq!(tcuda_sanitizer_annotate_access(block, 1, 1, 7 as tcuda_stream_t, null()), Status::TCUDA_ERROR_INVALID_HANDLE);
-        ok(tcuda_sanitizer_annotate_access(null(), 0, 1, one, null()));
-        invalid(tcuda_sanitizer_report_count(null_mut()));
-        invalid(tcuda_sanitizer_report_get(null_mut(), 0, &mut 0, 0, 1));
-        fill(block, one);
-        free(block);
-        ok(tcuda_sanitizer_set_callback(Some(ignored), null_mut()));
-        kernel(block, READ, one);
-        invalid(tcuda_sanitizer_report_get(null_mut(), 0, &mut 0, 0, 3));
-        let mut small = [7u8; 4];
-        let mut needed = 0;
-        let status = tcuda_sanitizer_report_get(small.as_mut_ptr().cast(), 4, &mut needed, 0, 1);
-        assert_eq!((status, small, needed > 4), (Status::TCUDA_ERROR_BUFFER_TOO_SMALL, [7; 4], true));
-        ok(tcuda_sanitizer_set_callback(None, null_mut()));
-    }
-    ok(tcuda_sanitizer_disable());
-}
-
-/// Threads that hand blocks on in order, each with a stream of its own.
-#[test]
-fn threads_that_keep_order_are_left_in_peace() {
-    let _turn = turn();
-    ok(tcuda_sanitizer_enable());
-    let threads: Vec<_> = (0..4)
-        .map(|_| {
-            std::thread::spawn(|| {
-                let [one, two] = streams();
-                for _ in 0..200 {
-                    let (from, to) = (block(one), block(two));
-                    fill(from, one);
-                    after(two, one);
-                    copy(to, from, two);
-                    free(from);
-                    after(one, two);
-                    kernel(to, WRITE, one);
-                    ok(unsafe { tcuda_free_cached_on(to, one) });
-                }
-                synchronize(two);
-                [one, two].into_iter().for_each(|stream| ok(unsafe { tcuda_stream_destroy(stream) }));
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(count(), 0, "{}", report(0, 1));
-    ok(tcuda_sanitizer_disable());
 }
