@@ -278,19 +278,23 @@ fn calls_on_several_streams() {
         assert_eq!(value(to, on), round as i32);
         free(given);
     }
-    // A stream that has work, and is gone: the next call comes behind it all the same.
+    // A stream that has work, and is gone: the next call's input comes behind that of the one before all the same.
     let short = create_on(0);
+    let [first, second] = [66, 77].map(|byte| {
+        let block = allocate(COUNT, stream.0);
+        fill(block, byte, COUNT, stream.0);
+        block
+    });
+    synchronize(stream.0);
     let gate = Gate::on(short);
-    call(made, 0, &[tensor(from)], short);
+    call(made, 0, &[tensor(first)], short);
     let later = gate.open_later();
     ok!(tcuda_stream_destroy(short));
-    let given = allocate(COUNT, stream.0);
-    fill(given, 77, COUNT, stream.0);
-    call(made, 0, &[tensor(given)], stream.0);
+    call(made, 0, &[tensor(second)], stream.0);
     assert_eq!(value(to, stream.0), 77);
     later.join().unwrap();
     end(made);
-    [from, to, given].into_iter().for_each(free);
+    [from, to, first, second].into_iter().for_each(free);
 }
 
 fn a_pool_to_share() {
