@@ -271,8 +271,7 @@ pub fn count(stats: &mut Stats) {
 pub fn shutdown() {
     let mut state = Locked::new();
     let exports = std::mem::take(&mut state.exports);
-    state.changed = true;
-    // Where there are none, there is no server.
+    state.stop();
     state.marks.extend(exports.into_values().filter_map(|export| export.mark));
 }
 
@@ -316,7 +315,7 @@ impl State {
         }
     }
 
-    /// Drops what is over, and with the last export the server. True: something was.
+    /// Drops what is over. True: something was.
     fn tidy(&mut self) -> bool {
         if FREED.swap(false, SeqCst) {
             self.exports.values_mut().filter(|export| export.hold.is_freed()).for_each(|export| export.open = false);
@@ -329,15 +328,22 @@ impl State {
         for name in &over {
             self.marks.extend(self.exports.remove(name).and_then(|export| export.mark));
         }
+        // Its thread ends it, unless there is another export by then.
         if self.exports.is_empty()
-            && let Some(server) = self.server.take()
+            && let Some(server) = &self.server
         {
-            // The thread may still wait on them.
+            server.bell.ring();
+        }
+        !over.is_empty()
+    }
+
+    /// No consumer is heard any more: all see the end at once, though the thread may still wait on their sockets.
+    fn stop(&mut self) {
+        if let Some(server) = self.server.take() {
             server.listener.end();
             self.clients.drain(..).for_each(|client| client.socket.end());
             server.bell.ring();
         }
-        !over.is_empty()
     }
 
     /// Hears all who have something to say, and misses those who are gone.
@@ -441,10 +447,14 @@ fn answer(name: Secret, bell: &Bell) {
             let mut state = Locked::new();
             state.attend();
             state.tidy();
-            let Some(server) = state.server.as_ref().filter(|server| server.name == name) else {
-                // It was the last export; or another server has begun since.
+            // A shutdown ended it; another one may have begun since.
+            if state.server.as_ref().is_none_or(|server| server.name != name) {
                 return;
-            };
+            }
+            if state.exports.is_empty() {
+                return state.stop();
+            }
+            let Some(server) = &state.server else { return };
             let heard = state.clients.iter().filter(|client| !client.gone).map(|client| client.socket.clone());
             let sockets: Vec<Arc<Socket>> = std::iter::once(server.listener.clone()).chain(heard).collect();
             let peers: Vec<Arc<Peer>> = state.clients.iter().map(|client| client.peer.clone()).collect();
