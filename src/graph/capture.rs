@@ -24,6 +24,21 @@ pub struct Capture {
     pub stream: Stream,
     /// The call of tcuda that made it invalid.
     pub spoiler: Option<&'static str>,
+    /// The only thread that can end it; None: any.
+    owner: Option<u64>,
+}
+
+impl Capture {
+    /// CUDA is not asked from a wrong thread: an H100 does not leave the capture as it was.
+    pub fn check_thread(&self) -> Result<()> {
+        match self.owner {
+            Some(owner) if owner != captures::thread() => {
+                let text = "A capture whose mode is not relaxed is ended by the thread that began it, or by that thread's end.";
+                Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).with_native(code::CAPTURE_WRONG_THREAD).on_device(self.stream.device))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How many captures are under way: looked at before the list.
@@ -74,7 +89,7 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
     OPEN.lock().push((found, graph.clone()));
     COUNT.fetch_add(1, Relaxed);
     let _ = OWN.try_with(|own| own.0.borrow_mut().push(graph.clone()));
-    Ok(Capture { id: found, stream, spoiler: None })
+    Ok(Capture { id: found, stream, spoiler: None, owner: (mode != RELAXED).then(captures::thread) })
 }
 
 /// The captured graph. A failure of the driver that leaves the stream capturing is tried once more.
@@ -89,7 +104,7 @@ pub fn end(stream: Stream) -> Result<RawGraph> {
 
 /// The driver answers this when the capture ended, badly; or cannot be ended here.
 fn is_over(error: &Error) -> bool {
-    matches!(error.native, code::CAPTURE_INVALIDATED | code::CAPTURE_UNJOINED | code::CAPTURE_WRONG_THREAD)
+    matches!(error.native, code::CAPTURE_INVALIDATED | code::CAPTURE_UNJOINED)
 }
 
 /// Memory comes from where it came before.

@@ -103,6 +103,7 @@ impl Graph {
         let Some(capture) = &state.capture else {
             return Err(state_error("This graph is not being captured. tcuda_graph_capture_begin begins that."));
         };
+        capture.check_thread()?;
         let stream = capture.stream;
         match capture::end(stream) {
             Ok(graph) => {
@@ -135,6 +136,7 @@ impl Graph {
     pub fn abandon(&self) -> Result<()> {
         let mut state = self.state.lock();
         let Some(capture) = &state.capture else { return Ok(()) };
+        capture.check_thread()?;
         match capture::end(capture.stream) {
             Ok(graph) => state.template = Some(graph),
             Err(error) if state.goes_on(&error) => return Err(explain(error, None)),
@@ -298,7 +300,7 @@ impl State {
     /// Whether the capture is under way still, in spite of an attempt to end it.
     fn goes_on(&self, error: &Error) -> bool {
         let Some(capture) = &self.capture else { return false };
-        error.native == code::CAPTURE_WRONG_THREAD || captures::capture_of(capture.stream).is_ok_and(|found| found == Some(capture.id))
+        captures::capture_of(capture.stream).is_ok_and(|found| found == Some(capture.id))
     }
 
     fn capture_is_over(&mut self) {
@@ -390,9 +392,6 @@ fn explain(error: Error, spoiler: Option<&'static str>) -> Error {
             "A stream that joined the capture has work that the first stream does not wait for: record an event there and wait for it \
              before the end. The capture is over",
         ),
-        (code::CAPTURE_WRONG_THREAD, _) => {
-            error.context("A capture whose mode is not relaxed is ended by the thread that began it, or by that thread's end")
-        }
         _ => error,
     }
 }

@@ -49,7 +49,8 @@ pub fn is_on(device: i32) -> bool {
     any() && ROUTES.read().iter().any(|route| route.pool.cache.device == device)
 }
 
-fn thread() -> u64 {
+/// The calling thread's number.
+pub fn thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
     if NUMBER.get() == 0 {
