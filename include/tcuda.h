@@ -31,6 +31,8 @@
 /* CUDA's own names, so that these are the same types as cudaStream_t and cudaEvent_t. */
 typedef struct CUstream_st *tcuda_stream_t;
 typedef struct CUevent_st *tcuda_event_t;
+/* And cuBLAS's, for cublasHandle_t. */
+typedef struct cublasContext *tcuda_blas_handle_t;
 
 /* Devices: the calling thread's current one; the CPU, where a place is taken; all of them, where a call can mean all; that of the tensor
  * given, in tcuda_tensor_to. */
@@ -84,6 +86,13 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_CAPTURE_THREAD_LOCAL (1)
 #define TCUDA_CAPTURE_RELAXED (2)
 
+/* What collectives of communicators reduce with: ncclRedOp_t. */
+#define TCUDA_REDUCE_SUM (0)
+#define TCUDA_REDUCE_PRODUCT (1)
+#define TCUDA_REDUCE_MAX (2)
+#define TCUDA_REDUCE_MIN (3)
+#define TCUDA_REDUCE_AVERAGE (4)
+
 /* What a generator draws like: torch on its own device, torch on a device with these numbers, or the same on every device. */
 #define TCUDA_GEOMETRY_DEVICE (0)
 #define TCUDA_GEOMETRY_NAMED (1)
@@ -103,15 +112,61 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_ARGUMENT_F64 (4)
 #define TCUDA_ARGUMENT_BYTES (5)
 
+/* Kinds of tcuda_cufft_transform_t, those of cufftType: complex, real to complex, complex to real, and the same in double precision. */
+#define TCUDA_CUFFT_C2C (0x29)
+#define TCUDA_CUFFT_R2C (0x2a)
+#define TCUDA_CUFFT_C2R (0x2c)
+#define TCUDA_CUFFT_Z2Z (0x69)
+#define TCUDA_CUFFT_D2Z (0x6a)
+#define TCUDA_CUFFT_Z2D (0x6c)
+
+/* What the payload of a tcuda_nvtx_event_t is. */
+#define TCUDA_NVTX_PAYLOAD_NONE (0)
+#define TCUDA_NVTX_PAYLOAD_UNSIGNED (1)
+#define TCUDA_NVTX_PAYLOAD_SIGNED (2)
+#define TCUDA_NVTX_PAYLOAD_DOUBLE (3)
+
 /* Levels of tcuda_log_fn_t. */
 #define TCUDA_LOG_ERROR (1)
 #define TCUDA_LOG_WARNING (2)
 #define TCUDA_LOG_INFO (3)
 
+/* Kinds of tcuda_trace_register: torch's ten callbacks, and all of them. */
+#define TCUDA_TRACE_ALL (0)
+#define TCUDA_TRACE_EVENT_CREATION (1)
+#define TCUDA_TRACE_EVENT_DELETION (2)
+#define TCUDA_TRACE_EVENT_RECORD (3)
+#define TCUDA_TRACE_EVENT_WAIT (4)
+#define TCUDA_TRACE_MEMORY_ALLOCATION (5)
+#define TCUDA_TRACE_MEMORY_DEALLOCATION (6)
+#define TCUDA_TRACE_STREAM_CREATION (7)
+#define TCUDA_TRACE_DEVICE_SYNCHRONIZATION (8)
+#define TCUDA_TRACE_STREAM_SYNCHRONIZATION (9)
+#define TCUDA_TRACE_EVENT_SYNCHRONIZATION (10)
+
+/* Modes of tcuda_set_sync_debug_mode, torch's, and of a thread that has none of its own. */
+#define TCUDA_SYNC_DEFAULT (0)
+#define TCUDA_SYNC_WARN (1)
+#define TCUDA_SYNC_ERROR (2)
+#define TCUDA_SYNC_FOLLOW (-1)
+
+/* Modes of tcuda_sanitizer_annotate_access, the host in place of a stream, kinds of reports, and formats of tcuda_sanitizer_report_get. */
+#define TCUDA_ACCESS_READ (1)
+#define TCUDA_ACCESS_WRITE (2)
+#define TCUDA_ACCESS_READ_WRITE (3)
+#define TCUDA_SANITIZER_HOST ((tcuda_stream_t)(uintptr_t)0x81)
+#define TCUDA_REPORT_RACE (1)
+#define TCUDA_REPORT_USE_AFTER_FREE (2)
+#define TCUDA_REPORT_FREE_IN_USE (3)
+#define TCUDA_REPORT_EVENT_NEVER_RECORDED (4)
+#define TCUDA_REPORT_STALE_GRAPH (5)
+#define TCUDA_REPORT_TEXT (1)
+#define TCUDA_REPORT_JSON (2)
+
 /* Initial values of the structs that carry their size; the other fields become zero. */
 #define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
-#define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
+#define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
 #define TCUDA_HOST_MEMORY_STATS_INIT {sizeof(tcuda_host_memory_stats_t), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}}
 #define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -123,7 +178,15 @@ typedef struct CUevent_st *tcuda_event_t;
 #define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_KERNEL_ATTRIBUTES_INIT {sizeof(tcuda_kernel_attributes_t), 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_COMMUNICATOR_OPTIONS_INIT {sizeof(tcuda_communicator_options_t), 0, 0, 0, 0}
+#define TCUDA_IPC_STATS_INIT {sizeof(tcuda_ipc_stats_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_TELEMETRY_INIT {sizeof(tcuda_telemetry_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_NVTX_EVENT_INIT {sizeof(tcuda_nvtx_event_t), 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_CUFFT_TRANSFORM_INIT {sizeof(tcuda_cufft_transform_t), 0, 0, {0}, 0, {0}, 0, 0, {0}, 0, 0}
+#define TCUDA_TRACE_INIT {sizeof(tcuda_trace_t), 0, 0, 0, 0, 0, 0}
+#define TCUDA_SYNC_INIT {sizeof(tcuda_sync_t), 0, 0, 0, 0, 0, 0}
+#define TCUDA_SYNC_STATS_INIT {sizeof(tcuda_sync_stats_t), 0, 0, 0, 0}
+#define TCUDA_SANITIZER_REPORT_INIT {sizeof(tcuda_sanitizer_report_t), 0, 0, 0, 0}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -212,6 +275,14 @@ enum tcuda_status_t
      */
     TCUDA_ERROR_COMPILATION = 18,
     /**
+     * The other ranks of a communicator did not come within its time; it was aborted.
+     */
+    TCUDA_ERROR_TIMEOUT = 19,
+    /**
+     * Another rank of a communicator ended, failed, or asked for something else; it was aborted.
+     */
+    TCUDA_ERROR_REMOTE = 20,
+    /**
      * Any other error of the CUDA runtime or driver; `tcuda_last_error_native` has its code.
      */
     TCUDA_ERROR_CUDA = 30,
@@ -219,6 +290,10 @@ enum tcuda_status_t
      * Any other error of the operating system.
      */
     TCUDA_ERROR_SYSTEM = 31,
+    /**
+     * Any other error of NCCL; `tcuda_last_error_native` has its code.
+     */
+    TCUDA_ERROR_NCCL = 32,
     /**
      * A defect of tcuda. Nothing is lost, but please report it.
      */
@@ -264,12 +339,22 @@ typedef int32_t tcuda_tensor_origin_t;
 /**
  * Only ever a pointer to it.
  */
+typedef struct tcuda_communicator tcuda_communicator;
+
+/**
+ * Only ever a pointer to it.
+ */
 typedef struct tcuda_generator tcuda_generator;
 
 /**
  * Only ever a pointer to it.
  */
 typedef struct tcuda_graph tcuda_graph;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_graphed_callable tcuda_graphed_callable;
 
 /**
  * Only ever a pointer to it.
@@ -290,6 +375,11 @@ typedef struct tcuda_kernel_module tcuda_kernel_module;
  * Only ever a pointer to it.
  */
 typedef struct tcuda_mem_pool tcuda_mem_pool;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_nvtx_domain tcuda_nvtx_domain;
 
 /**
  * Only ever a pointer to it.
@@ -408,6 +498,41 @@ typedef struct tcuda_device_properties_t {
      * Ends with a zero byte.
      */
     char name[256];
+    uint64_t total_constant_memory;
+    /**
+     * Threads in x, y, z.
+     */
+    int32_t max_block_dimensions[3];
+    /**
+     * Blocks in x, y, z.
+     */
+    int32_t max_grid_dimensions[3];
+    int32_t max_blocks_per_multi_processor;
+    int32_t regs_per_block;
+    /**
+     * Elements.
+     */
+    int32_t max_texture_1d_linear;
+    /**
+     * cudaComputeMode: 0 default, 2 prohibited, 3 exclusive to a process.
+     */
+    int32_t compute_mode;
+    /**
+     * How many times faster single precision is.
+     */
+    int32_t single_to_double_precision_perf_ratio;
+    /**
+     * The following are 0 or 1.
+     */
+    int32_t kernel_exec_timeout_enabled;
+    int32_t device_overlap;
+    int32_t cooperative_launch;
+    int32_t cooperative_multi_device_launch;
+    int32_t can_map_host_memory;
+    int32_t unified_addressing;
+    int32_t managed_memory;
+    int32_t pageable_memory_access;
+    int32_t memory_pools_supported;
 } tcuda_device_properties_t;
 
 /**
@@ -922,6 +1047,42 @@ typedef struct tcuda_pool_id_t {
 } tcuda_pool_id_t;
 
 /**
+ * Graphed callables. Not a pointer to anything.
+ */
+typedef struct tcuda_graphed_callable *tcuda_graphed_callable_t;
+
+/**
+ * Gives work to the stream, and waits for nothing. 0: done; anything else is a failure, best the tcuda_status_t of the call that failed.
+ */
+typedef int32_t (*tcuda_callable_fn_t)(const struct tcuda_tensor_t *inputs,
+                                       size_t input_count,
+                                       const struct tcuda_tensor_t *outputs,
+                                       size_t output_count,
+                                       tcuda_stream_t stream,
+                                       void *user_data);
+
+/**
+ * A function, and the tensors that it works on: their memory is the graph's from the capture on, and has to stay for as long.
+ */
+typedef struct tcuda_callable_t {
+    tcuda_callable_fn_t function;
+    /**
+     * Goes to each call of it.
+     */
+    void *user_data;
+    /**
+     * On the stream's device, or in pinned memory. A call may give others of the same shape and type.
+     */
+    const struct tcuda_tensor_t *inputs;
+    size_t input_count;
+    /**
+     * Where the results are after each call.
+     */
+    const struct tcuda_tensor_t *outputs;
+    size_t output_count;
+} tcuda_callable_t;
+
+/**
  * A compiled function. Not a pointer to anything.
  */
 typedef struct tcuda_jit *tcuda_jit_t;
@@ -931,7 +1092,7 @@ typedef struct tcuda_jit *tcuda_jit_t;
  */
 typedef struct tcuda_jit_scalar_t {
     /**
-     * By which a call sets it.
+     * By which a call sets it: letters, digits and _, no digit first.
      */
     const char *name;
     /**
@@ -1038,7 +1199,7 @@ typedef struct tcuda_kernel_attributes_t {
      */
     int32_t local;
     /**
-     * Bytes of dynamic shared memory that a launch can have so far; more is allowed for when a launch asks for it.
+     * Bytes of dynamic shared memory that a launch can have so far. Above 48 KiB the driver is asked when that is first needed, for all that the device has.
      */
     int32_t max_dynamic_shared;
     /**
@@ -1050,6 +1211,84 @@ typedef struct tcuda_kernel_attributes_t {
      */
     int32_t binary_version;
 } tcuda_kernel_attributes_t;
+
+/**
+ * What makes ranks find each other (ncclUniqueId). It may be copied and sent as bytes.
+ */
+typedef struct tcuda_communicator_id_t {
+    uint8_t bytes[128];
+} tcuda_communicator_id_t;
+
+/**
+ * A rank of a communicator. Not a pointer to anything.
+ */
+typedef struct tcuda_communicator *tcuda_communicator_t;
+
+/**
+ * Set it to TCUDA_COMMUNICATOR_OPTIONS_INIT; NULL stands for that.
+ */
+typedef struct tcuda_communicator_options_t {
+    size_t struct_size;
+    /**
+     * Milliseconds that a call waits for other ranks; 0: 600,000, torch's ten minutes.
+     */
+    uint32_t timeout_ms;
+    /**
+     * 1: the communicator is given out while it still looks for its other ranks, so that one thread can make several.
+     * tcuda_communicator_query tells when it has them; its first call waits for them.
+     */
+    int32_t non_blocking;
+    /**
+     * 1: calls wait within NCCL, as is NCCL's default: they cost less, and no timeout holds in them, but for tcuda_communicator_synchronize and
+     * tcuda_communicator_destroy. Not together with non_blocking.
+     */
+    int32_t nccl_blocking;
+    /**
+     * 0.
+     */
+    int32_t reserved;
+} tcuda_communicator_options_t;
+
+/**
+ * Exported memory, for other processes. It is a secret too: who has it may import.
+ */
+typedef struct tcuda_ipc_handle_t {
+    uint8_t bytes[64];
+} tcuda_ipc_handle_t;
+
+/**
+ * What is shared now. Set `struct_size` before the call (TCUDA_IPC_STATS_INIT).
+ */
+typedef struct tcuda_ipc_stats_t {
+    size_t struct_size;
+    /**
+     * Exports that others may import or have imported, and their bytes.
+     */
+    uint64_t exported;
+    uint64_t exported_bytes;
+    /**
+     * Of these: freed or withdrawn, and kept for others.
+     */
+    uint64_t kept;
+    uint64_t kept_bytes;
+    /**
+     * Imports by others that are not closed, and the processes that have some.
+     */
+    uint64_t taken;
+    uint64_t consumers;
+    /**
+     * What this process has imported, and its bytes.
+     */
+    uint64_t imported;
+    uint64_t imported_bytes;
+} tcuda_ipc_stats_t;
+
+/**
+ * cudaIpcEventHandle_t: an interprocess event, for other processes.
+ */
+typedef struct tcuda_ipc_event_handle_t {
+    uint8_t bytes[64];
+} tcuda_ipc_event_handle_t;
 
 /**
  * A process that computes on a device.
@@ -1104,6 +1343,200 @@ typedef struct tcuda_telemetry_t {
      */
     int32_t driver_index;
 } tcuda_telemetry_t;
+
+/**
+ * A domain. Not a pointer to anything.
+ */
+typedef struct tcuda_nvtx_domain *tcuda_nvtx_domain_t;
+
+/**
+ * What a mark or range looks like (nvtxEventAttributes_t). Set it to TCUDA_NVTX_EVENT_INIT, then what is needed.
+ */
+typedef struct tcuda_nvtx_event_t {
+    size_t struct_size;
+    /**
+     * Not NULL.
+     */
+    const char *message;
+    /**
+     * With TCUDA_NVTX_PAYLOAD_UNSIGNED or _SIGNED.
+     */
+    int64_t integer;
+    /**
+     * With TCUDA_NVTX_PAYLOAD_DOUBLE.
+     */
+    double real;
+    /**
+     * TCUDA_NVTX_PAYLOAD_NONE (0), or what the tool shows with it.
+     */
+    int32_t payload;
+    /**
+     * ARGB, 0xFF00FF00 is green; 0: the tool's choice.
+     */
+    uint32_t color;
+    /**
+     * A number of the program's own, by which tools filter; 0: none.
+     */
+    uint32_t category;
+    uint32_t reserved;
+} tcuda_nvtx_event_t;
+
+/**
+ * A transform, with the arguments of cufftMakePlanMany64. Plans are kept by it. Set it to TCUDA_CUFFT_TRANSFORM_INIT, then what is needed.
+ */
+typedef struct tcuda_cufft_transform_t {
+    size_t struct_size;
+    /**
+     * cufftType: TCUDA_CUFFT_C2C and the like.
+     */
+    int32_t kind;
+    /**
+     * Dimensions: 1, 2 or 3.
+     */
+    int32_t rank;
+    /**
+     * Elements of each dimension, the slowest first.
+     */
+    int64_t n[3];
+    /**
+     * How many transforms at once.
+     */
+    int64_t batch;
+    /**
+     * Elements of each dimension that the input lies in; all 0: it is packed, and the next two do not matter.
+     */
+    int64_t input_embed[3];
+    /**
+     * Elements from one to the next in the fastest dimension.
+     */
+    int64_t input_stride;
+    /**
+     * Elements from one transform's first to the next one's.
+     */
+    int64_t input_distance;
+    int64_t output_embed[3];
+    int64_t output_stride;
+    int64_t output_distance;
+} tcuda_cufft_transform_t;
+
+/**
+ * What happened. Fields that do not belong to its kind are 0.
+ */
+typedef struct tcuda_trace_t {
+    /**
+     * What this library fills; later versions fill more.
+     */
+    size_t struct_size;
+    /**
+     * TCUDA_TRACE_*.
+     */
+    int32_t kind;
+    /**
+     * Where it happened; -1: not known.
+     */
+    int32_t device;
+    /**
+     * Of records, waits, blocks, and of streams that were made or waited for.
+     */
+    tcuda_stream_t stream;
+    /**
+     * Of events.
+     */
+    tcuda_event_t event;
+    /**
+     * Of blocks.
+     */
+    void *ptr;
+    /**
+     * Bytes that were asked for, of an allocation.
+     */
+    size_t size;
+} tcuda_trace_t;
+
+/**
+ * Told of what happened. The struct holds for the length of the call.
+ */
+typedef void (*tcuda_trace_fn_t)(const struct tcuda_trace_t *happened, void *user_data);
+
+/**
+ * A wait. The texts hold for the length of the call.
+ */
+typedef struct tcuda_sync_t {
+    /**
+     * What this library fills; later versions fill more.
+     */
+    size_t struct_size;
+    /**
+     * The function of tcuda that the program called.
+     */
+    const char *function;
+    /**
+     * What of CUDA it called.
+     */
+    const char *call;
+    /**
+     * The thread's annotation; empty: none.
+     */
+    const char *annotation;
+    /**
+     * How long it took; 0 if it was refused.
+     */
+    uint64_t nanoseconds;
+    /**
+     * 1: it was refused.
+     */
+    int32_t refused;
+    int32_t unused;
+} tcuda_sync_t;
+
+/**
+ * Told of a wait, on the thread that waited, before its call of tcuda returns and with no lock held. It may call tcuda; what waits in it is
+ * not told. A C++ exception or longjmp must not leave it.
+ */
+typedef void (*tcuda_sync_fn_t)(const struct tcuda_sync_t *sync, void *user_data);
+
+/**
+ * What was seen while the mode was not the default one.
+ */
+typedef struct tcuda_sync_stats_t {
+    size_t struct_size;
+    /**
+     * Calls that made the host wait.
+     */
+    uint64_t num_waits;
+    /**
+     * Calls that were refused.
+     */
+    uint64_t num_refused;
+    /**
+     * All of the waits together.
+     */
+    uint64_t nanoseconds;
+    uint64_t longest_nanoseconds;
+} tcuda_sync_stats_t;
+
+/**
+ * A report. The texts hold for the length of the call.
+ */
+typedef struct tcuda_sanitizer_report_t {
+    /**
+     * What this library fills; later versions fill more.
+     */
+    size_t struct_size;
+    /**
+     * TCUDA_REPORT_*.
+     */
+    int32_t kind;
+    int32_t unused;
+    const char *text;
+    const char *json;
+} tcuda_sanitizer_report_t;
+
+/**
+ * Told of a report, on the thread whose call it is of, before that returns and with no lock held. It may call tcuda; reports of what it
+ * does itself are counted and not told. A C++ exception or longjmp must not leave it.
+ */
+typedef void (*tcuda_sanitizer_fn_t)(const struct tcuda_sanitizer_report_t *report, void *user_data);
 
 /**
  * What the simulated machine looks like. Set it to TCUDA_SIM_OPTIONS_INIT; NULL and 0 mean that the environment decides.
@@ -1192,6 +1625,26 @@ tcuda_status_t tcuda_runtime_version(int32_t *version);
  * The newest CUDA version that the driver supports, as cudaDriverGetVersion.
  */
 tcuda_status_t tcuda_driver_version(int32_t *version);
+
+/**
+ * What tcuda's own kernels are compiled for (torch.cuda.get_arch_list): `compute_75 compute_80`. All of it is PTX, which each device of that
+ * compute capability or a later one takes. Needs no device (torch lists nothing where there is none).
+ *
+ * @param text   gets the names with spaces between them and a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ */
+tcuda_status_t tcuda_get_arch_list(char *text,
+                                   size_t capacity,
+                                   size_t *needed);
+
+/**
+ * The same as flags of nvcc (torch.cuda.get_gencode_flags), for kernels of a program that shall run where tcuda's do. torch writes
+ * `compute=` where nvcc wants `arch=`.
+ *
+ * @param text   gets the flags with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ */
+tcuda_status_t tcuda_get_gencode_flags(char *text, size_t capacity, size_t *needed);
 
 /* ==== Errors ==================================================================================================================
  * Every call answers a tcuda_status_t. A call that fails also leaves a record of the failure with the calling thread: a text for
@@ -1282,13 +1735,16 @@ const char *tcuda_backend_name(void);
 const char *tcuda_backend_reason(void);
 
 /**
- * Every variable that tcuda reads, a line each: `NAME=value  # where the value is from; meaning`.
+ * What is in effect: every variable that tcuda reads, a line each, `NAME=value  # default, environment or program; meaning`; and in lines that begin
+ * with `#`, the version, the backend once there is one, and the options of the caches (tcuda_get_alloc_conf).
  *
  * @param text     gets the lines with a terminating zero; NULL with capacity 0 asks for the size only.
  * @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
  * @return TCUDA_ERROR_BUFFER_TOO_SMALL: nothing but `needed` was written.
  */
-tcuda_status_t tcuda_config_dump(char *text, size_t capacity, size_t *needed);
+tcuda_status_t tcuda_config_dump(char *text,
+                                 size_t capacity,
+                                 size_t *needed);
 
 /* ==== Devices =================================================================================================================
  * A device is an index from 0. -1 (TCUDA_DEVICE_CURRENT) is the calling thread's current device, which is CUDA's own: cudaSetDevice and
@@ -1347,11 +1803,20 @@ tcuda_status_t tcuda_get_device_name(char *text, size_t capacity, size_t *needed
 tcuda_status_t tcuda_get_device_capability(int32_t *major, int32_t *minor, int32_t device);
 
 /**
- * What a device is (torch.cuda.get_device_properties). Asked of the driver once.
+ * What a device is (torch.cuda.get_device_properties). Asked of the driver once. What CUDA 13 took out of cudaDeviceProp (clocks, the compute
+ * mode and others) is there with every CUDA; what the one in use does not know is 0.
  *
  * @return TCUDA_ERROR_INVALID_ARGUMENT: `properties` is NULL or its struct_size is not set. TCUDA_ERROR_INVALID_DEVICE.
  */
-tcuda_status_t tcuda_get_device_properties(tcuda_device_properties_t *properties, int32_t device);
+tcuda_status_t tcuda_get_device_properties(tcuda_device_properties_t *properties,
+                                           int32_t device);
+
+/**
+ * Any attribute of a device by CUDA's number (cudaDeviceGetAttribute, cudaDeviceAttr), for what tcuda_device_properties_t lacks.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: the CUDA in use knows no such attribute.
+ */
+tcuda_status_t tcuda_get_device_attribute(int32_t *value, int32_t attribute, int32_t device);
 
 /**
  * Whether a device could read and write the memory of another directly (torch.cuda.can_device_access_peer). False for a device and
@@ -2900,6 +3365,51 @@ tcuda_status_t tcuda_stream_is_capturing(tcuda_stream_t stream, bool *capturing)
  */
 bool tcuda_is_current_stream_capturing(void);
 
+/* ==== Graphed callables =======================================================================================================
+ * Functions of the program that give work to a stream, captured once and then called by a replay (torch.cuda.make_graphed_callables): a model's
+ * forward passes in order, its backward passes behind them, an optimizer's step. All share one pool of memory.
+ */
+
+/**
+ * Captures functions for calls by replay. Each runs `warmups` times on a stream of tcuda's own, all in their order, and then once more for the
+ * capture, in which it only notes what it does (torch's make_graphed_callables). What is allocated in the capture comes from the pool that all of
+ * them share. No function may wait for the device or do what cannot be captured otherwise: the error names the function and, where it was one of
+ * tcuda's, the call.
+ *
+ * @param graphed      gets them; tcuda_graphed_callable_destroy ends them.
+ * @param callables    in the order in which they will be called: forward passes, then the backward passes in reverse, for example.
+ * @param warmups      runs before the capture; negative: 3, as torch. They write the outputs.
+ * @param pool         all zero: a pool of their own; or that of other graphs, which are never replayed at the same time.
+ * @param stream       the work on it comes before, and its later work after; its device is theirs.
+ * @return what a function returned, if that was a tcuda_status_t; else TCUDA_ERROR_INVALID_STATE. Nothing is left of a failure.
+ */
+tcuda_status_t tcuda_graphed_callable_create(tcuda_graphed_callable_t *graphed,
+                                             const tcuda_callable_t *callables,
+                                             size_t count,
+                                             int32_t warmups,
+                                             tcuda_pool_id_t pool,
+                                             tcuda_stream_t stream);
+
+/**
+ * Calls a function by replay. Inputs that lie elsewhere than at the capture are copied to where they lay then; those at the same address cost
+ * nothing. The results are in the outputs of the capture until its next call. Calls from any streams come one after the other.
+ *
+ * @param index    which of them. They are called in the order of the capture; 0 begins anew at any time.
+ * @param inputs   as many as at the capture, of the same shapes and types, anywhere. NULL with `input_count` 0: those of the capture.
+ * @param stream   of their device.
+ * @return TCUDA_ERROR_INVALID_STATE: it is another one's turn. TCUDA_ERROR_CAPTURE: the stream is being captured.
+ */
+tcuda_status_t tcuda_graphed_callable_call(tcuda_graphed_callable_t graphed,
+                                           size_t index,
+                                           const tcuda_tensor_t *inputs,
+                                           size_t input_count,
+                                           tcuda_stream_t stream);
+
+/**
+ * Ends graphed callables. Calls that are under way go on. NULL succeeds.
+ */
+tcuda_status_t tcuda_graphed_callable_destroy(tcuda_graphed_callable_t graphed);
+
 /* ==== Compiled functions ======================================================================================================
  * A function of one element, written in C++, that runs over whole tensors (torch.cuda.jiterator): a template that is compiled when it meets
  * tensors of new types, by NVRTC on a real device and by the system's C++ compiler on the simulated one. What was compiled is kept in
@@ -2950,9 +3460,10 @@ tcuda_status_t tcuda_jit_destroy(tcuda_jit_t jit);
  *
  * @param jit            the function.
  * @param outputs        gets the tensors, as many as the function has; each to be destroyed.
- * @param inputs         1 to 8 tensors of one device, with any strides.
+ * @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike in all
+ *                       tensors (TCUDA_ERROR_NOT_SUPPORTED).
  * @param input_count    as many as the function takes.
- * @param scalars        the extra arguments that are not to have their default values. May be NULL.
+ * @param scalars        the extra arguments that are not to have their default values, each once. May be NULL.
  * @param scalar_count   their number.
  * @param stream         of the tensors' device.
  * @return TCUDA_ERROR_COMPILATION: the message has the compiler's log. TCUDA_ERROR_NOT_SUPPORTED: also where there is no compiler; the
@@ -3018,7 +3529,7 @@ tcuda_status_t tcuda_kernel_module_destroy(tcuda_kernel_module_t module);
 /**
  * A kernel of a module (cuModuleGetFunction). It is not destroyed: it ends with its module.
  *
- * @param kernel   gets the kernel.
+ * @param kernel   gets the kernel: the same for a name each time.
  * @param module   the module.
  * @param name     of an extern "C" kernel, or one of options->names as it was given.
  */
@@ -3044,7 +3555,8 @@ tcuda_status_t tcuda_kernel_launch(tcuda_kernel_t kernel,
                                    tcuda_stream_t stream);
 
 /**
- * How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor).
+ * How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor). Dynamic shared memory that a
+ * launch could not have is TCUDA_ERROR_INVALID_ARGUMENT, here and in tcuda_kernel_best_block.
  *
  * @param blocks   gets the number.
  * @param kernel   the kernel.
@@ -3228,6 +3740,340 @@ tcuda_status_t tcuda_comm_gather_out(const tcuda_tensor_t *out,
                                      size_t count,
                                      int32_t dim);
 
+/* ==== Communicators ===========================================================================================================
+ * Collectives between ranks: threads of a process, processes of a machine or of several, each with a device of its own (torch.cuda.nccl,
+ * and what torch.distributed does with NCCL). NCCL carries the data; it is looked up at the first of these calls. On simulated devices
+ * sockets do, between threads and processes of one machine.
+ * All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns before it
+ * is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
+ * rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they are
+ * floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and) or complex (sum and average).
+ * A tensor without elements is no call at all.
+ * No call waits longer for other ranks than the communicator's timeout; with other processes, wait for results with
+ * tcuda_communicator_synchronize, which also sees a rank that ended. What goes wrong then (TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE,
+ * TCUDA_ERROR_NCCL and errors of the device) aborts the communicator: its streams go on, outputs of calls under way hold anything, every later
+ * call gives the same error, and only tcuda_communicator_destroy takes it. A call that is refused (TCUDA_ERROR_INVALID_ARGUMENT and the like)
+ * changes nothing. docs/COMM.md.
+ */
+
+/**
+ * The version of NCCL (torch.cuda.nccl.version): 22809 is 2.28.9; 0 on simulated devices.
+ *
+ * @return TCUDA_ERROR_NOT_SUPPORTED: there is no NCCL, or an older one than 2.14; the message says where it was looked for.
+ */
+tcuda_status_t tcuda_communicator_version(int32_t *version);
+
+/**
+ * An id for a new communicator (torch.cuda.nccl.unique_id). One rank makes it and the others are told it; each id makes one communicator.
+ * NCCL's holds an address of the process that made it, which has to live until all ranks have found each other.
+ */
+tcuda_status_t tcuda_communicator_unique_id(tcuda_communicator_id_t *id);
+
+/**
+ * Makes one rank of a communicator (torch.cuda.nccl.init_rank); the others do the same with the same id. Waits for all of them.
+ *
+ * @param comm      gets the rank.
+ * @param size      how many ranks there are.
+ * @param id        of tcuda_communicator_unique_id.
+ * @param rank      from 0 on; each is there once.
+ * @param device    -1: the current one. Two ranks on one device do not work.
+ * @param options   may be NULL.
+ * @return TCUDA_ERROR_TIMEOUT: the others did not come; nothing is left. TCUDA_ERROR_INVALID_STATE: within a group.
+ */
+tcuda_status_t tcuda_communicator_init_rank(tcuda_communicator_t *comm,
+                                            int32_t size,
+                                            const tcuda_communicator_id_t *id,
+                                            int32_t rank,
+                                            int32_t device,
+                                            const tcuda_communicator_options_t *options);
+
+/**
+ * Makes all ranks of a communicator in this process (ncclCommInitAll). Where one thread makes the calls of several ranks, they stand in a group.
+ *
+ * @param comms     gets `count` ranks, in the order of the devices.
+ * @param devices   indices, each once; -1 is none.
+ * @param count     devices; 0 does nothing.
+ * @param options   may be NULL.
+ */
+tcuda_status_t tcuda_communicator_init_all(tcuda_communicator_t *comms,
+                                           const int32_t *devices,
+                                           size_t count,
+                                           const tcuda_communicator_options_t *options);
+
+/**
+ * Makes this process' rank of a job whose launcher has set RANK, WORLD_SIZE, LOCAL_RANK (the device), MASTER_ADDR and MASTER_PORT, as torchrun
+ * does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to; TCUDA_COMMUNICATOR_PORT names another
+ * port where that one is taken. Names are looked up by the system, for as long as that takes.
+ *
+ * @param comm      gets the rank.
+ * @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: a variable is missing or wrong. TCUDA_ERROR_TIMEOUT: the message names the ranks that did not come.
+ *         TCUDA_ERROR_SYSTEM: rank 0 cannot listen.
+ */
+tcuda_status_t tcuda_communicator_init_from_env(tcuda_communicator_t *comm,
+                                                const tcuda_communicator_options_t *options);
+
+/**
+ * Makes communicators of parts of the ranks (ncclCommSplit). All ranks make this call, and wait for each other.
+ *
+ * @param part      gets this rank in its part; NULL for a negative color. It has this one's timeout.
+ * @param color     ranks with the same come together; negative: with nobody.
+ * @param key       gives their order; ranks with equal keys stay in theirs.
+ * @param options   may be NULL; only `non_blocking` counts. It goes with a color only.
+ * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
+ */
+tcuda_status_t tcuda_communicator_split(tcuda_communicator_t comm,
+                                        tcuda_communicator_t *part,
+                                        int32_t color,
+                                        int32_t key,
+                                        const tcuda_communicator_options_t *options);
+
+/**
+ * Ends a rank when its calls are done, for which it waits. One that was aborted, or has not found the others, ends at once.
+ *
+ * @return TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE and the like: calls were cut off. The handle has ended all the same.
+ */
+tcuda_status_t tcuda_communicator_destroy(tcuda_communicator_t comm);
+
+/**
+ * Ends whatever a rank is at (ncclCommAbort): its streams go on, and threads that wait in calls of it come back with
+ * TCUDA_ERROR_INVALID_STATE. The other ranks hear of it sooner or later. The handle stays until tcuda_communicator_destroy.
+ */
+tcuda_status_t tcuda_communicator_abort(tcuda_communicator_t comm);
+
+/**
+ * How a rank is (ncclCommGetAsyncError): success while nothing went wrong. Waits for nothing.
+ *
+ * @param ready   gets false while it looks for the other ranks, or another thread waits in a call of it.
+ * @return what went wrong.
+ */
+tcuda_status_t tcuda_communicator_query(tcuda_communicator_t comm, bool *ready);
+
+/**
+ * Waits for a stream's work, as tcuda_stream_synchronize does, and looks meanwhile whether the rank's calls can come to an end: when another rank
+ * failed, or the time is over, the communicator is aborted.
+ *
+ * @param stream       NULL: the current stream of the rank's device.
+ * @param timeout_ms   0: the communicator's.
+ * @return TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE, TCUDA_ERROR_NCCL: it was aborted, and outputs hold anything.
+ */
+tcuda_status_t tcuda_communicator_synchronize(tcuda_communicator_t comm,
+                                              tcuda_stream_t stream,
+                                              uint32_t timeout_ms);
+
+/**
+ * Which rank this is. TCUDA_ERROR_NOT_READY: a part of a split that is not over.
+ */
+tcuda_status_t tcuda_communicator_rank(tcuda_communicator_t comm, int32_t *rank);
+
+/**
+ * How many ranks there are. TCUDA_ERROR_NOT_READY: a part of a split that is not over.
+ */
+tcuda_status_t tcuda_communicator_size(tcuda_communicator_t comm, int32_t *size);
+
+/**
+ * The device of this rank.
+ */
+tcuda_status_t tcuda_communicator_device(tcuda_communicator_t comm, int32_t *device);
+
+/**
+ * Begins a group of this thread: until its end, calls of communicators are checked and kept, and nothing is enqueued. Groups may lie within each other; the
+ * outermost counts. Needed where one thread makes the calls of several ranks, and for sends and receives that depend on each other.
+ */
+tcuda_status_t tcuda_communicator_group_start(void);
+
+/**
+ * Ends a group: its calls are enqueued, together. They may not build on each other, and tensors and streams have to be there until now.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: no group was begun. What else goes wrong ends all communicators of the group.
+ */
+tcuda_status_t tcuda_communicator_group_end(void);
+
+/**
+ * Reduces the inputs of all ranks, and gives the result to all (ncclAllReduce). On simulated devices from rank 0 to the last, halves in
+ * float32 and rounded once; NCCL's order is its own.
+ *
+ * @param output   of the input's size.
+ * @param op       TCUDA_REDUCE_SUM, _PRODUCT, _MAX, _MIN or _AVERAGE.
+ */
+tcuda_status_t tcuda_communicator_all_reduce(tcuda_communicator_t comm,
+                                             const tcuda_tensor_t *output,
+                                             const tcuda_tensor_t *input,
+                                             int32_t op,
+                                             tcuda_stream_t stream);
+
+/**
+ * Puts the inputs of all ranks side by side, in the order of the ranks, and gives that to all (ncclAllGather).
+ *
+ * @param output   of as many times the input's size as there are ranks. The input may be this rank's part of it.
+ */
+tcuda_status_t tcuda_communicator_all_gather(tcuda_communicator_t comm,
+                                             const tcuda_tensor_t *output,
+                                             const tcuda_tensor_t *input,
+                                             tcuda_stream_t stream);
+
+/**
+ * Reduces the inputs of all ranks, and gives each rank its part of the result (ncclReduceScatter).
+ *
+ * @param input   of as many times the output's size as there are ranks. The output may be this rank's part of it.
+ */
+tcuda_status_t tcuda_communicator_reduce_scatter(tcuda_communicator_t comm,
+                                                 const tcuda_tensor_t *output,
+                                                 const tcuda_tensor_t *input,
+                                                 int32_t op,
+                                                 tcuda_stream_t stream);
+
+/**
+ * Gives the root's input to all ranks (ncclBroadcast).
+ *
+ * @param input   the root's; not looked at on other ranks, where it may be NULL.
+ */
+tcuda_status_t tcuda_communicator_broadcast(tcuda_communicator_t comm,
+                                            const tcuda_tensor_t *output,
+                                            const tcuda_tensor_t *input,
+                                            int32_t root,
+                                            tcuda_stream_t stream);
+
+/**
+ * Reduces the inputs of all ranks, and gives the result to the root (ncclReduce).
+ *
+ * @param output   the root's; not looked at on other ranks, where it may be NULL.
+ */
+tcuda_status_t tcuda_communicator_reduce(tcuda_communicator_t comm,
+                                         const tcuda_tensor_t *output,
+                                         const tcuda_tensor_t *input,
+                                         int32_t op,
+                                         int32_t root,
+                                         tcuda_stream_t stream);
+
+/**
+ * Gives each rank its part of each rank's input (ncclAlltoAll): part r of the output is what rank r had for this one.
+ *
+ * @param output   of the input's size, which the ranks share evenly. The two have to be apart.
+ */
+tcuda_status_t tcuda_communicator_all_to_all(tcuda_communicator_t comm,
+                                             const tcuda_tensor_t *output,
+                                             const tcuda_tensor_t *input,
+                                             tcuda_stream_t stream);
+
+/**
+ * Sends a tensor to a rank, which receives one of as many bytes (ncclSend). A rank that sends to itself receives in the same group.
+ */
+tcuda_status_t tcuda_communicator_send(tcuda_communicator_t comm, const tcuda_tensor_t *tensor, int32_t peer, tcuda_stream_t stream);
+
+/**
+ * Receives a tensor from a rank (ncclRecv).
+ */
+tcuda_status_t tcuda_communicator_recv(tcuda_communicator_t comm, const tcuda_tensor_t *tensor, int32_t peer, tcuda_stream_t stream);
+
+/* ==== Sharing between processes ===============================================================================================
+ * Device memory of one process, used by others of the same user on the same machine: exported to 64 bytes that travel as the program likes
+ * (a pipe, a socket, a file), and imported from them. Nothing is copied. A block that others use is not reused before they have closed it,
+ * also when it was freed meanwhile; a process that ends in any way (kill -9) has closed all that it imported. docs/IPC.md has more.
+ */
+
+/**
+ * Makes a block of device memory, or a part of one, known to other processes (torch: sending a tensor by torch.multiprocessing). The work that
+ * the stream has got so far comes before what they do with it, without anybody waiting here.
+ *
+ * What can be reached by others are whole pages or, of plain segments, whole segments: export nothing that shares them with secrets. A block of
+ * a memory pool with `no_split` is alone in its segment.
+ *
+ * @param handle   gets the bytes for tcuda_ipc_import.
+ * @param ptr      device memory of tcuda, from anywhere inside a block.
+ * @param size     bytes from there on; at most to the end of the block.
+ * @param keep_for imports for which the memory is kept though it was freed before: 1 for memory that is sent to one process and freed at
+ *                 once; 0: what is freed cannot be imported any more.
+ * @param stream   a stream of the memory's device.
+ * @return TCUDA_ERROR_INVALID_POINTER: no block of tcuda, or one that was imported itself. TCUDA_ERROR_NOT_SUPPORTED: memory of
+ *         cudaMallocAsync, or a driver without IPC. TCUDA_ERROR_CAPTURE: the stream is being captured.
+ */
+tcuda_status_t tcuda_ipc_export(tcuda_ipc_handle_t *handle,
+                                const void *ptr,
+                                size_t size,
+                                uint32_t keep_for,
+                                tcuda_stream_t stream);
+
+/**
+ * Maps memory that another process exported. The stream's later work waits for what the producer's stream had got before the export.
+ *
+ * Each import wants a tcuda_ipc_close. One that is imported again has the same address; one that this very process exported has the address
+ * that it has anyway. The call waits for the producer's answer, for as long as it lives.
+ *
+ * @param ptr      gets the address in this process. It cannot be freed or exported.
+ * @param size     gets the bytes that were exported; may be NULL.
+ * @param device   gets the index here of the device that the memory is on; may be NULL.
+ * @param handle   what tcuda_ipc_export wrote.
+ * @param stream   a stream of any device.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: these are not the bytes of a handle. TCUDA_ERROR_INVALID_HANDLE: the producer has ended, or the memory
+ *         was freed or withdrawn. TCUDA_ERROR_INVALID_DEVICE: the memory's device is not visible here. TCUDA_ERROR_NOT_SUPPORTED: the producer
+ *         is of another user.
+ */
+tcuda_status_t tcuda_ipc_import(void **ptr,
+                                size_t *size,
+                                int32_t *device,
+                                const tcuda_ipc_handle_t *handle,
+                                tcuda_stream_t stream);
+
+/**
+ * Ends the use of imported memory, after waiting for the work that the stream has got so far. With the last close of an address it is mapped
+ * no more, and the producer may use the memory for something else. NULL succeeds.
+ *
+ * @param ptr      an address of tcuda_ipc_import.
+ * @param stream   the stream that used it last; other streams' uses have to be done or ordered before it.
+ * @return TCUDA_ERROR_INVALID_POINTER: it was not imported, or closed before.
+ */
+tcuda_status_t tcuda_ipc_close(void *ptr,
+                               tcuda_stream_t stream);
+
+/**
+ * Learns at once which consumers closed what they imported, or ended, and makes what was kept for them free memory (torch.cuda.ipc_collect).
+ * That happens by itself too, a moment later, and whenever memory runs short.
+ */
+tcuda_status_t tcuda_ipc_collect(void);
+
+/**
+ * Lets nobody import an export any more, `keep_for` or not. Who has imported it keeps it until he closes it.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: this process exports nothing by the handle (any more).
+ */
+tcuda_status_t tcuda_ipc_withdraw(const tcuda_ipc_handle_t *handle);
+
+/**
+ * Whether the process that exported imported memory lives. Once it has ended (or called tcuda_shutdown) what is in the memory is nobody's: close
+ * it.
+ *
+ * @param ptr      an address of tcuda_ipc_import.
+ */
+tcuda_status_t tcuda_ipc_producer_is_alive(bool *alive,
+                                           const void *ptr);
+
+/**
+ * What this process shares now.
+ */
+tcuda_status_t tcuda_ipc_stats(tcuda_ipc_stats_t *stats);
+
+/**
+ * A name of an event for other processes (torch.cuda.Event.ipc_handle, cudaIpcGetEventHandle).
+ *
+ * @param handle   gets bytes for tcuda_event_from_ipc_handle, or for cudaIpcOpenEventHandle of any library.
+ * @param event    made with TCUDA_EVENT_INTERPROCESS. It has to live for as long as others use it.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: the event was made without TCUDA_EVENT_INTERPROCESS.
+ */
+tcuda_status_t tcuda_event_ipc_handle(tcuda_ipc_event_handle_t *handle, tcuda_event_t event);
+
+/**
+ * An event here that is another process's too (torch.cuda.Event.from_ipc_handle, cudaIpcOpenEventHandle). The producer has to record it before it
+ * is waited for here: what was never recorded holds nothing up.
+ *
+ * @param event    gets the event; tcuda_event_destroy ends it here.
+ * @param device   the device that the event was made on; -1 is the current one.
+ * @param handle   what tcuda_event_ipc_handle wrote in another process. CUDA opens none in its own.
+ */
+tcuda_status_t tcuda_event_from_ipc_handle(tcuda_event_t *event,
+                                           int32_t device,
+                                           const tcuda_ipc_event_handle_t *handle);
+
 /* ==== Telemetry ===============================================================================================================
  * How a device is doing, as the driver sees it for all processes together, by NVML, which is looked up at the first of these calls. They
  * make no context and change no current device, and a device that is lost to this process goes on telling what it told before. A device is
@@ -3300,6 +4146,353 @@ tcuda_status_t tcuda_gpu_processes(tcuda_gpu_process_t *processes, size_t capaci
  * @param max_age   milliseconds; a reading of less than that will do. 0: a new one.
  */
 tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device, uint32_t max_age);
+
+/* ==== Marks and ranges for tools ==============================================================================================
+ * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
+ * by NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than
+ * 5 ns together. They need no device, and work at any time, also after tcuda_shutdown. Ranges of NVTX's own in the same program go
+ * to the same tool. Texts are UTF-8, and go to the tool as they are.
+ * With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
+ */
+
+/**
+ * Whether a tool takes marks and ranges. Never fails.
+ */
+bool tcuda_nvtx_is_attached(void);
+
+/**
+ * Marks a moment of the calling thread (torch.cuda.nvtx.mark, nvtxMarkA).
+ */
+tcuda_status_t tcuda_nvtx_mark(const char *message);
+
+/**
+ * Begins a range of the calling thread, inside those that are open (torch.cuda.nvtx.range_push, nvtxRangePushA). The thread's
+ * tcuda_nvtx_range_pop ends it.
+ *
+ * @return how deep it lies, from 0; -2 where nobody counts, as without a tool (torch says so too); -1: `message` is NULL.
+ */
+int32_t tcuda_nvtx_range_push(const char *message);
+
+/**
+ * Ends the calling thread's newest open range (torch.cuda.nvtx.range_pop, nvtxRangePop).
+ *
+ * @return how deep it lay, from 0; -2 where nobody counts; another negative number of the tool where none is open.
+ */
+int32_t tcuda_nvtx_range_pop(void);
+
+/**
+ * Begins a range that any thread can end, and that may overlap others (torch.cuda.nvtx.range_start, nvtxRangeStartA).
+ *
+ * @param id gets what tcuda_nvtx_range_end wants; 0 without a tool.
+ */
+tcuda_status_t tcuda_nvtx_range_start(uint64_t *id, const char *message);
+
+/**
+ * Ends a range of tcuda_nvtx_range_start (torch.cuda.nvtx.range_end, nvtxRangeEnd). What it does with a number that is none is the tool's.
+ */
+tcuda_status_t tcuda_nvtx_range_end(uint64_t id);
+
+/**
+ * Begins a range when a stream comes there: when the work that it was given before is done (torch.cuda.nvtx._device_range_start). With a tool a host
+ * function tells it, which holds up the stream for a moment; without one the stream is given nothing. A graph that captures it has a new range
+ * with each replay.
+ *
+ * @param range gets what tcuda_nvtx_stream_range_end wants.
+ */
+tcuda_status_t tcuda_nvtx_stream_range_start(uint64_t *range,
+                                             const char *message,
+                                             tcuda_stream_t stream);
+
+/**
+ * Ends a range when a stream comes there (torch.cuda.nvtx._device_range_end). It need not be the stream that the range began on, but has to
+ * come later in the program's order.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: it is no such range, or it was ended.
+ */
+tcuda_status_t tcuda_nvtx_stream_range_end(uint64_t range, tcuda_stream_t stream);
+
+/**
+ * Makes a domain: tools show its marks and ranges apart, and its ranges are pushed and popped apart (nvtxDomainCreateA).
+ */
+tcuda_status_t tcuda_nvtx_domain_create(tcuda_nvtx_domain_t *domain, const char *name);
+
+/**
+ * Ends a domain, whose ranges should be over (nvtxDomainDestroy).
+ */
+tcuda_status_t tcuda_nvtx_domain_destroy(tcuda_nvtx_domain_t domain);
+
+/**
+ * tcuda_nvtx_mark with all that a mark can have (nvtxDomainMarkEx).
+ *
+ * @param domain NULL: the default one, that of the functions without a domain.
+ */
+tcuda_status_t tcuda_nvtx_domain_mark(tcuda_nvtx_domain_t domain, const tcuda_nvtx_event_t *event);
+
+/**
+ * tcuda_nvtx_range_push with all that a range can have (nvtxDomainRangePushEx).
+ *
+ * @return as tcuda_nvtx_range_push; -1: a wrong domain or event.
+ */
+int32_t tcuda_nvtx_domain_range_push(tcuda_nvtx_domain_t domain, const tcuda_nvtx_event_t *event);
+
+/**
+ * Ends the calling thread's newest open range of a domain (nvtxDomainRangePop).
+ *
+ * @return as tcuda_nvtx_range_pop; -1: a wrong domain.
+ */
+int32_t tcuda_nvtx_domain_range_pop(tcuda_nvtx_domain_t domain);
+
+/**
+ * tcuda_nvtx_range_start with all that a range can have (nvtxDomainRangeStartEx).
+ */
+tcuda_status_t tcuda_nvtx_domain_range_start(tcuda_nvtx_domain_t domain, uint64_t *id, const tcuda_nvtx_event_t *event);
+
+/**
+ * Ends a range of tcuda_nvtx_domain_range_start of the same domain (nvtxDomainRangeEnd).
+ */
+tcuda_status_t tcuda_nvtx_domain_range_end(tcuda_nvtx_domain_t domain, uint64_t id);
+
+/**
+ * Gives a category of a domain a name (nvtxDomainNameCategoryA).
+ */
+tcuda_status_t tcuda_nvtx_domain_name_category(tcuda_nvtx_domain_t domain, uint32_t category, const char *name);
+
+/* ==== Libraries of CUDA =======================================================================================================
+ * Handles of cuBLAS, and plans of cuFFT, on tcuda's streams and memory. The libraries are looked up at the first of these calls, as the CUDA
+ * runtime is (docs/LIBRARIES.md); one that the program has loaded is taken first. What they compute a program asks of them itself. Without the
+ * library, and on the simulated device, which runs no machine code of GPUs: TCUDA_ERROR_NOT_SUPPORTED. An answer of the library that is no
+ * success: TCUDA_ERROR_CUDA, or TCUDA_ERROR_OUT_OF_MEMORY, and tcuda_last_error_native has it.
+ */
+
+/**
+ * A handle of cuBLAS for the calling thread and its current stream of the current device (torch.cuda.current_blas_handle).
+ *
+ * Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32
+ * MiB since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A
+ * handle that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a table.
+ */
+tcuda_status_t tcuda_current_blas_handle(tcuda_blas_handle_t *handle);
+
+/**
+ * The same for a stream that is named; its device is the handle's, which has to be current when the handle is used.
+ */
+tcuda_status_t tcuda_blas_handle(tcuda_blas_handle_t *handle, tcuda_stream_t stream);
+
+/**
+ * Takes the calling thread's handles back, and frees their workspaces in the order of their streams (torch._C._cuda_clearCublasWorkspaces). The
+ * thread asks anew before it uses cuBLAS again.
+ */
+tcuda_status_t tcuda_blas_clear(void);
+
+/**
+ * The file that cuBLAS was loaded from, for programs that look its functions up.
+ *
+ * @param text   gets the path with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ */
+tcuda_status_t tcuda_blas_library(char *text, size_t capacity, size_t *needed);
+
+/**
+ * A plan of cuFFT for a transform on a stream, kept from an earlier one or made (torch.backends.cuda.cufft_plan_cache). Its stream is set, and its
+ * work area is a block of the cache. It is the caller's alone, for cufftExecC2C and the like with the stream's device current, until
+ * tcuda_cufft_plan_cache_put.
+ *
+ * @param plan gets the cufftHandle.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: no transform, or one that cuFFT does not have.
+ */
+tcuda_status_t tcuda_cufft_plan_cache_get(int32_t *plan,
+                                          const tcuda_cufft_transform_t *transform,
+                                          tcuda_stream_t stream);
+
+/**
+ * Puts a plan back, once all that it is executed for was enqueued on its stream; nothing is waited for. Others get it from then on. Where
+ * there are more than the cache holds, the one that was used longest ago is destroyed, when what it was executed for is done. A plan that
+ * was used while a graph was captured stays until tcuda_shutdown.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: it is no plan of tcuda_cufft_plan_cache_get, or was put back.
+ */
+tcuda_status_t tcuda_cufft_plan_cache_put(int32_t plan);
+
+/**
+ * How many plans a device has, those in use counted (cufft_plan_cache.size).
+ */
+tcuda_status_t tcuda_cufft_plan_cache_size(int64_t *size, int32_t device);
+
+/**
+ * How many plans a device may have (cufft_plan_cache.max_size): 4096 unless it was set.
+ */
+tcuda_status_t tcuda_cufft_plan_cache_max_size(int64_t *max_size, int32_t device);
+
+/**
+ * Says how many plans a device may have; those that are too many are destroyed at once. 0: none is kept. More may be in use at one time.
+ *
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: below 0.
+ */
+tcuda_status_t tcuda_cufft_plan_cache_set_max_size(int64_t max_size, int32_t device);
+
+/**
+ * Destroys a device's plans (cufft_plan_cache.clear), but for those in use and those that graphs use. Waits for what they were executed for.
+ */
+tcuda_status_t tcuda_cufft_plan_cache_clear(int32_t device);
+
+/**
+ * The file that cuFFT was loaded from, for programs that look its functions up.
+ *
+ * @param text   gets the path with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ */
+tcuda_status_t tcuda_cufft_library(char *text, size_t capacity, size_t *needed);
+
+/* ==== Trace ===================================================================================================================
+ * A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
+ * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. What
+ * failed is not told. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
+ * without end. A C++ exception or longjmp must not leave it.
+ * Of two threads one may be told of an allocation before the other is told of the free that made room for it.
+ * tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it
+ * costs one read of a word that nobody writes; while somebody is told of blocks, threads keep none to themselves, and each allocation
+ * takes some hundred nanoseconds. Registrations stay over tcuda_shutdown, and what that gives back is not told.
+ */
+
+/**
+ * Registers a function that is told of one kind of events, or of all (torch._C._gpu_trace.register_callback_for_*). The section's text says
+ * how it is called. Needs no device.
+ *
+ * @param id        gets a number for tcuda_trace_unregister.
+ * @param kind      TCUDA_TRACE_*.
+ * @param function  not NULL; the same function may be registered several times.
+ * @param user_data goes to each call.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: there is no such kind.
+ */
+tcuda_status_t tcuda_trace_register(uint64_t *id, int32_t kind, tcuda_trace_fn_t function, void *user_data);
+
+/**
+ * Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
+ * they need must not be held here. Called inside a trace function it does not wait.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: no trace function has this number.
+ */
+tcuda_status_t tcuda_trace_unregister(uint64_t id);
+
+/* ==== Synchronization debug mode ==============================================================================================
+ * Finds the calls that make the host wait for a device. In the mode warn each is told, with the call of tcuda, the call of CUDA in it, how
+ * long it took and what the thread said that it is doing (tcuda_memory_annotate): to the function of tcuda_sync_debug_set_callback, else
+ * to the log. In the mode error it fails instead, before anything was done, with TCUDA_ERROR_INVALID_STATE. torch covers copies and streams;
+ * here it is every call that waits: for a stream, an event or a device, also where an allocation would have to; copies that wait; and
+ * what makes the driver wait when it gives memory or takes it back (cudaMalloc, cudaFree, pinned memory, modules). That last sort is told
+ * and counted in the mode error too, but not refused, since memory would be lost. A call that finds all done waits no less. tcuda_shutdown is
+ * never refused.
+ * TCUDA_SYNC_DEBUG sets the mode at the start: default, warn or error. While it is off it costs one read of a word.
+ */
+
+/**
+ * Sets the mode of the process (torch.cuda.set_sync_debug_mode), which goes before that of TCUDA_SYNC_DEBUG.
+ *
+ * @param mode TCUDA_SYNC_DEFAULT, TCUDA_SYNC_WARN or TCUDA_SYNC_ERROR: 0, 1, 2 as torch's.
+ */
+tcuda_status_t tcuda_set_sync_debug_mode(int32_t mode);
+
+/**
+ * The mode of the process (torch.cuda.get_sync_debug_mode).
+ */
+tcuda_status_t tcuda_get_sync_debug_mode(int32_t *mode);
+
+/**
+ * Sets the mode of the calling thread, which goes before that of the process and ends with the thread.
+ *
+ * @param mode as tcuda_set_sync_debug_mode's; TCUDA_SYNC_FOLLOW (-1): that of the process, as at first.
+ */
+tcuda_status_t tcuda_set_thread_sync_debug_mode(int32_t mode);
+
+/**
+ * The mode of the calling thread; TCUDA_SYNC_FOLLOW: it has none of its own.
+ */
+tcuda_status_t tcuda_get_thread_sync_debug_mode(int32_t *mode);
+
+/**
+ * Has a function told of each wait and refusal, instead of the log; NULL brings the log back. A wait that another thread tells of at that
+ * moment may still go to the function before.
+ */
+tcuda_status_t tcuda_sync_debug_set_callback(tcuda_sync_fn_t function, void *user_data);
+
+/**
+ * What was seen so far, on all threads whose mode was not the default one.
+ *
+ * @param stats struct_size has to be set; gets the figures.
+ */
+tcuda_status_t tcuda_sync_debug_stats(tcuda_sync_stats_t *stats);
+
+/**
+ * Sets the figures of tcuda_sync_debug_stats to zero.
+ */
+tcuda_status_t tcuda_sync_debug_reset_stats(void);
+
+/* ==== Stream sanitizer ========================================================================================================
+ * Finds missing order (torch's CUDA Stream Sanitizer): two accesses of which one writes, where no event, wait or synchronization says which
+ * comes first; memory that is used after its free; a block that is freed while a stream may use it that was not recorded; waits for an event
+ * that was never recorded; and replays of a graph over memory that was freed since. It finds them whichever way the race goes, since it
+ * compares what is known and not what happens.
+ * It sees what goes through tcuda: copies, fills, tensors, random numbers, compiled functions, collectives, graphs, allocations and frees,
+ * events and waits. A program says what its own kernels and its host code do by tcuda_sanitizer_annotate_access. Both sides of each report
+ * are named, with the call, the stream, the annotation of the thread and a number that grows with each access. TCUDA_SANITIZER=1 turns it
+ * on at the start. docs/SANITIZER.md says what it knows and what not. While it is off each call reads one word for it.
+ */
+
+/**
+ * Turns the sanitizer on, for the whole process; earlier reports are forgotten. What is under way is not known: turn it on where all is
+ * quiet, best at the start. On already: nothing changes. Stops all threads that use a device's memory for a moment.
+ */
+tcuda_status_t tcuda_sanitizer_enable(void);
+
+/**
+ * Turns it off. Reports stay until it is turned on again.
+ */
+tcuda_status_t tcuda_sanitizer_disable(void);
+
+/**
+ * Says that memory is read or written: by a kernel of the program's on a stream, right before or after its launch, or by the host. Memory of
+ * anybody, but for pageable memory of the host, whose order is the program's own. Does nothing while the sanitizer is off.
+ *
+ * @param ptr    the first byte.
+ * @param size   bytes; 0 does nothing.
+ * @param mode   TCUDA_ACCESS_READ, TCUDA_ACCESS_WRITE or both.
+ * @param stream NULL: the default stream of the memory's device; TCUDA_SANITIZER_HOST: the host.
+ * @param name   of the kernel or what else does it, for reports; kept as long as the process, as those of tcuda_memory_annotate. May be NULL.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: NULL with a size, or a mode that is none. TCUDA_ERROR_INVALID_STATE: too many names.
+ */
+tcuda_status_t tcuda_sanitizer_annotate_access(const void *ptr,
+                                               size_t size,
+                                               int32_t mode,
+                                               tcuda_stream_t stream,
+                                               const char *name);
+
+/**
+ * How many reports there were since it was turned on. The first thousand are kept.
+ */
+tcuda_status_t tcuda_sanitizer_report_count(uint64_t *count);
+
+/**
+ * A report that was kept.
+ *
+ * @param text     gets it with a terminating zero; NULL with capacity 0 asks for the size only.
+ * @param needed   gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.
+ * @param index    from 0, in the order in which they came.
+ * @param format   TCUDA_REPORT_TEXT or TCUDA_REPORT_JSON: an object with kind, text, and the sides current, previous and allocation (or null),
+ *                 each with does, call, device, stream, annotation, sequence, address and size.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: there is no such report, or it was not kept. TCUDA_ERROR_BUFFER_TOO_SMALL: nothing but `needed` was
+ *         written.
+ */
+tcuda_status_t tcuda_sanitizer_report_get(char *text,
+                                          size_t capacity,
+                                          size_t *needed,
+                                          uint64_t index,
+                                          int32_t format);
+
+/**
+ * Has a function told of each report, instead of the log (where they are errors); NULL brings the log back. A report that another thread
+ * tells of at that moment may still go to the function before.
+ */
+tcuda_status_t tcuda_sanitizer_set_callback(tcuda_sanitizer_fn_t function, void *user_data);
 
 /* ==== The simulated device ====================================================================================================
  * With TCUDA_BACKEND=sim, or auto on a machine without a GPU, tcuda runs on a simulated machine of H100s (torch has none). It keeps

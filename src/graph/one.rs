@@ -110,7 +110,7 @@ impl Graph {
                 state.template = Some(graph);
                 state.capture_is_over();
             }
-            Err(error) if state.goes_on(&error) => return Err(explain(error, None)),
+            Err(error) if state.goes_on() => return Err(explain(error, None)),
             Err(error) => {
                 let spoiler = state.capture.as_ref().and_then(|capture| capture.spoiler);
                 state.capture_is_over();
@@ -139,7 +139,7 @@ impl Graph {
         capture.check_thread()?;
         match capture::end(capture.stream) {
             Ok(graph) => state.template = Some(graph),
-            Err(error) if state.goes_on(&error) => return Err(explain(error, None)),
+            Err(error) if state.goes_on() => return Err(explain(error, None)),
             Err(_) => {}
         }
         state.capture_is_over();
@@ -298,7 +298,7 @@ impl Graph {
 
 impl State {
     /// Whether the capture is under way still, in spite of an attempt to end it.
-    fn goes_on(&self, error: &Error) -> bool {
+    fn goes_on(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
         captures::capture_of(capture.stream).is_ok_and(|found| found == Some(capture.id))
     }
