@@ -755,9 +755,9 @@ fn ranks_that_differ() {
         let text = fails!(REMOTE, tcuda_communicator_synchronize(world.0[1], default_of(1), 0));
         assert!(words.iter().any(|word| text.contains(word)) || text.contains("has gone"), "{text}");
         assert_eq!(tensors[1].read(), before);
-        // Who waits for something hears of it as well; what was sent is sent.
+        // Who waits for something hears of it as well; who only sends may be done by then.
         let first = unsafe { tcuda_communicator_synchronize(world.0[0], default_of(0), 0) };
-        assert_eq!(first, if hears { TCUDA_ERROR_REMOTE } else { TCUDA_SUCCESS }, "{}", message());
+        assert!(first == TCUDA_ERROR_REMOTE || (!hears && first == TCUDA_SUCCESS), "{first:?}: {}", message());
         world.0.iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
     };
     let small = Tensor::new(0, I32, 63);
