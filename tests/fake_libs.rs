@@ -273,7 +273,7 @@ fn a_library_that_lacks_something() {
         bare(machine).with("own.so", &build("math.c", BLAS, &[], &["cublasSetWorkspace_v2"])).set("TCUDA_CUBLAS_PATH", "{}/own.so")
     };
     case("a_library_that_lacks_something", build, || unsafe {
-        assert_eq!(tcuda_blas_handle(&mut null_mut(), null_mut()), TCUDA_ERROR_NOT_SUPPORTED);
+        assert_eq!(tcuda_blas_handle(&mut null_mut(), null_mut()), TCUDA_ERROR_NOT_SUPPORTED, "{}", message());
         assert_says(&message(), &["own.so has no cublasSetWorkspace_v2"]);
     });
 }

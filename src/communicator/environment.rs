@@ -22,7 +22,9 @@ struct Job {
 
 pub fn init_from_env(options: Options) -> Result<Arc<Communicator>> {
     super::group::refuse_inside("made")?;
-    let job = Job::read(|name| if name.starts_with("TCUDA_") { config::get(name) } else { std::env::var(name).ok() })?;
+    let job = Job::read(|name| {
+        if config::VARIABLES.iter().any(|variable| variable.name == name) { config::get(name) } else { std::env::var(name).ok() }
+    })?;
     // Before the others are kept waiting.
     crate::device::resolve(job.device).map_err(|error| error.context(format!("LOCAL_RANK={}", job.device)))?;
     let deadline = Deadline::after(options.timeout);

@@ -7,6 +7,7 @@ use crate::base::{Error, Result, Status};
 use crate::copy::Place;
 use crate::event;
 use crate::event::pool::Pooled;
+use crate::runtime;
 use crate::stream::{self, Stream};
 use crate::tensor::{self, View};
 use parking_lot::{Mutex, RwLock};
@@ -57,7 +58,11 @@ impl Drop for Captured {
 struct Side(Stream);
 
 impl Drop for Side {
+    /// Of one that failed half way the work is waited for: what it uses is the program's again.
     fn drop(&mut self) {
+        if let Ok(runtime) = runtime::runtime() {
+            let _ = runtime.outside_capture(|| self.0.synchronize());
+        }
         let _ = stream::destroy(self.0.raw);
     }
 }

@@ -5,6 +5,7 @@ use super::producer;
 use super::socket::{self, MOST_FILES, Peer, Received, Socket};
 use super::wire::{Answer, LONGEST, Opened, Request, Taken};
 use super::{Stats, event, refuse_capture};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory;
@@ -110,6 +111,7 @@ fn take(
     };
     let import = Import { producer: Some(producer.clone()), export: blob.export, size: taken.size as usize, device, mapped, uses: 1 };
     IMPORTS.lock().insert(base + offset, import);
+    watch::tell(|| Happening::HostAllocated { address: base + offset, size: taken.size as usize });
     // A peer that came meanwhile.
     if let Mapped::Virtual(base, size) = mapped {
         let runtime = runtime::runtime()?;
@@ -220,6 +222,7 @@ pub fn close(address: Address, stream: Stream) -> Result<()> {
     } else {
         let import = imports.take(address).ok_or_else(|| not_imported(address))?;
         drop(imports);
+        watch::tell(|| Happening::HostFreeing { address });
         if let Err(error) = give(runtime, &mut segments, &import).or_else(unless_lost) {
             IMPORTS.lock().insert(address, import);
             return Err(error);

@@ -78,6 +78,7 @@ NEVER_SUCCEED = {
 
 HUGE = {"size_t": "SIZE_MAX", "uint64_t": "UINT64_MAX", "uint32_t": "UINT32_MAX", "uint8_t": "UINT8_MAX", "uint16_t": "UINT16_MAX"}
 INTEGERS = {"int32_t": ("INT32_MIN", "INT32_MAX"), "int64_t": ("INT64_MIN", "INT64_MAX"), "int": ("INT32_MIN", "INT32_MAX"),
+            "ptrdiff_t": ("PTRDIFF_MIN", "PTRDIFF_MAX"),
             "long": ("LONG_MIN", "LONG_MAX")}
 PLAIN = ("bool", "double", "float", *HUGE, *INTEGERS)
 DEVICES = r"(.*_)?(device|destination|peer)(_.*)?|from_device|to_device"
@@ -211,7 +212,8 @@ class Generator:
 
     def memory(self, function, parameter, var, declare, null):
         name = parameter.name
-        if name == "user_data" or name.endswith("_data"):
+        # An object of C++ cannot be told from what is none.
+        if name in ("user_data", "filter") or name.endswith("_data"):
             return f"{declare} = NULL;", []
         place = "every_host_block" if "host" in function.name and "host_function" not in function.name else "every_block"
         dead = "FAIL" if re.search(r"_free|_record_stream", function.name) and function.name not in TOLERANT else "ANY"
@@ -269,7 +271,7 @@ class Generator:
             lines.append(f'    every_end_status("{function.name}", (int){call});')
         elif kind == "const char *":
             lines.append(f"    every_end_text({call}, {int(function.name in NO_TEXT)});")
-        elif kind == "void" or kind in PLAIN:
+        elif kind in ("void", "void *") or kind in PLAIN:
             lines += [f"    (void){call};" if kind != "void" else f"    {call};", "    every_end_value();"]
         else:
             raise ValueError(f"{function.name}: nothing is known of the return type '{function.returns}'; teach tests/suites/every.py")

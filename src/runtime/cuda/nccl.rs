@@ -179,9 +179,11 @@ impl Nccl {
 
     /// On the current device.
     pub fn begin(&'static self, id: &Id, size: i32, rank: i32, blocking: bool) -> Result<Arc<Comm>> {
-        let (mut handle, mut config) = (0, Config::new(blocking));
-        let begun = call!(self, ncclCommInitRankConfig(&mut handle, size, UniqueId(*id), rank, &mut config));
-        let comm = Arc::new(Comm { nccl: self, handle: Mutex::new(Some(Box::new(handle))), parent: None, blocking });
+        // NCCL writes it again when it is done, from a thread of its own.
+        let mut place = Box::new(0);
+        let mut config = Config::new(blocking);
+        let begun = call!(self, ncclCommInitRankConfig(&mut *place, size, UniqueId(*id), rank, &mut config));
+        let comm = Arc::new(Comm { nccl: self, handle: Mutex::new(Some(place)), parent: None, blocking });
         // What failed half way is there all the same; in the midst of a group, as blocking ones are made, NCCL ends it with the group.
         begun.inspect_err(|_| {
             if !blocking {
@@ -232,7 +234,7 @@ impl Nccl {
 /// A communicator of NCCL's.
 pub struct Comm {
     nccl: &'static Nccl,
-    /// None: it was ended. Boxed, because NCCL may write it after the call that begins a split; 0 until then.
+    /// None: it was ended. Boxed, because NCCL writes it after the call that makes it, too; 0 until then.
     handle: Mutex<Option<Box<Handle>>>,
     /// Of which it is a part.
     parent: Option<Arc<Comm>>,
@@ -255,9 +257,11 @@ impl Comm {
         let mut place = Box::new(0);
         let mut config = Config::new(self.blocking);
         self.with(|handle| call!(self.nccl, ncclCommSplit(handle, color.unwrap_or(NO_COLOR), key, &mut *place, &mut config)))?;
-        let made =
-            || Arc::new(Comm { nccl: self.nccl, handle: Mutex::new(Some(place)), parent: Some(self.clone()), blocking: self.blocking });
-        Ok(color.map(|_| made()))
+        if color.is_none() {
+            Box::leak(place);
+            return Ok(None);
+        }
+        Ok(Some(Arc::new(Comm { nccl: self.nccl, handle: Mutex::new(Some(place)), parent: Some(self.clone()), blocking: self.blocking })))
     }
 
     pub fn is_ready(&self) -> Result<bool> {
@@ -318,14 +322,11 @@ impl Comm {
     }
 
     fn finish(&self, body: impl FnOnce(Handle) -> Result<()>) -> Result<()> {
-        match self.handle.lock().take() {
-            Some(place) if *place != 0 => body(*place),
-            // NCCL may write it yet: its parent is at the split.
-            Some(place) => {
-                std::mem::forget(place);
-                Ok(())
-            }
-            None => Ok(()),
+        let Some(place) = self.handle.lock().take() else { return Ok(()) };
+        // NCCL may write it yet, from a thread of its own: eight bytes stay.
+        match *Box::leak(place) {
+            0 => Ok(()),
+            handle => body(handle),
         }
     }
 }
