@@ -1,6 +1,8 @@
 """PyTorch over its own allocator and over tcuda's, in turn: the same losses, steps a second, peaks. On a machine with a GPU:
 
-    python3 benches/clients/run.py [LIBRARY] [--rounds N] [--quick]
+    python3 benches/clients/run.py [LIBRARY] [--rounds N] [--seconds N] [--quick]
+
+With --seconds no round is begun that would end later.
 """
 
 import json
@@ -9,10 +11,17 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = next((word for word in sys.argv[1:] if word.endswith(".so") or ".so." in word), str(HERE.parents[1] / "build/lib/libtcuda.so"))
-ROUNDS = int(sys.argv[sys.argv.index("--rounds") + 1]) if "--rounds" in sys.argv else 7
+
+
+def number(word, otherwise):
+    return int(sys.argv[sys.argv.index(word) + 1]) if word in sys.argv else otherwise
+
+
+ROUNDS, SECONDS = number("--rounds", 7), number("--seconds", 1 << 30)
 
 
 def one(allocator):
@@ -25,11 +34,16 @@ def one(allocator):
 
 def main():
     runs = {"native": [], "tcuda": []}
+    start = time.monotonic()
     for round_ in range(ROUNDS):
+        spent = time.monotonic() - start
+        if spent * (round_ + 1) > SECONDS * max(round_, 1):
+            break
         for allocator in ("native", "tcuda") if round_ % 2 == 0 else ("tcuda", "native"):
             runs[allocator].append(one(allocator))
     first = runs["tcuda"][0]
     failed = 0
+    print(f"{len(runs['tcuda'])} rounds; a rate is their median, a peak the largest")
     print(f"{'work':<18}{'native/s':>10}{'tcuda/s':>10}{'ratio':>8}{'native GiB':>12}{'tcuda GiB':>11}{'allocated':>11}  losses")
     for work in (name for name in first if name[0].islower() and isinstance(first[name], dict) and name not in ("refusals",)):
         errors = {allocator: run[work]["error"] for allocator in runs for run in runs[allocator] if "error" in run[work]}

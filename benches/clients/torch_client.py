@@ -141,7 +141,7 @@ def gpt_eager():
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return timed(*((4, 2) if QUICK else (40, 15)), step)
+    return timed(*((4, 2) if QUICK else (30, 15)), step)
 
 
 def gpt_graphs():
@@ -200,7 +200,7 @@ def resnet_eager():
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return timed(*((4, 2) if QUICK else (40, 20)), step)
+    return timed(*((4, 2) if QUICK else (30, 15)), step)
 
 
 def resnet_callable():
@@ -239,7 +239,7 @@ def generate_eager():
         kept["tokens"] = logits[:, -1:].argmax(-1)
         return kept["tokens"].sum() if at % 32 == 31 else None
 
-    return timed(*((64, 64) if QUICK else (384, 128)), step)
+    return timed(*((64, 64) if QUICK else (256, 128)), step)
 
 
 @torch.no_grad()
