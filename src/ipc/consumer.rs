@@ -53,6 +53,15 @@ struct Import {
     uses: usize,
 }
 
+impl Import {
+    fn is_from(&self, producer: &Option<Arc<Producer>>) -> bool {
+        match (&self.producer, producer) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (own, other) => own.is_none() && other.is_none(),
+        }
+    }
+}
+
 struct Imports {
     /// Several exports may lie at one address.
     by_address: BTreeMap<Address, Vec<Import>>,
@@ -209,18 +218,19 @@ pub fn close(address: Address, stream: Stream) -> Result<()> {
     let runtime = runtime::runtime()?;
     runtime.outside_capture(|| stream.synchronize()).or_else(unless_lost)?;
     let Some(producer) = producer else {
-        let import = IMPORTS.lock().take(address).ok_or_else(|| not_imported(address))?;
+        let import = IMPORTS.lock().take(address, &None).ok_or_else(|| not_imported(address))?;
         producer::give_own(&import.export);
         return Ok(());
     };
     let mut segments = producer.turn.lock();
     let mut imports = IMPORTS.lock();
-    let import = imports.last(address).ok_or_else(|| not_imported(address))?;
+    let from = Some(producer.clone());
+    let import = imports.of(address, &from).ok_or_else(|| not_imported(address))?;
     let export = import.export;
     if import.uses > 1 {
         import.uses -= 1;
     } else {
-        let import = imports.take(address).ok_or_else(|| not_imported(address))?;
+        let import = imports.take(address, &from).ok_or_else(|| not_imported(address))?;
         drop(imports);
         watch::tell(|| Happening::HostFreeing { address });
         if let Err(error) = give(runtime, &mut segments, &import).or_else(unless_lost) {
@@ -310,13 +320,19 @@ impl Imports {
         self.by_address.get_mut(&address)?.last_mut()
     }
 
-    fn take(&mut self, address: Address) -> Option<Import> {
+    /// The last one of a producer: CUDA opens a segment at one address, also for two connections to its process.
+    fn of(&mut self, address: Address, producer: &Option<Arc<Producer>>) -> Option<&mut Import> {
+        self.by_address.get_mut(&address)?.iter_mut().rfind(|import| import.is_from(producer))
+    }
+
+    fn take(&mut self, address: Address, producer: &Option<Arc<Producer>>) -> Option<Import> {
         let here = self.by_address.get_mut(&address)?;
-        let import = here.pop();
+        let at = here.iter().rposition(|import| import.is_from(producer))?;
+        let import = here.remove(at);
         if here.is_empty() {
             self.by_address.remove(&address);
         }
-        import
+        Some(import)
     }
 
     /// One use more of what is here already: its address.
