@@ -17,6 +17,10 @@ pub const MEMORY: u32 = 2;
 pub const SYNC: u32 = 4;
 /// The sanitizer sees everything.
 pub const SANITIZER: u32 = 8;
+/// Each call is a range for a profiler.
+pub const SHOWN: u32 = 16;
+/// What the device is given is noted, with the call that gave it.
+pub const WORK: u32 = 32;
 /// The environment was not asked yet who shall look on.
 pub const UNREAD: u32 = 1 << 31;
 
@@ -123,6 +127,12 @@ pub struct Access {
 #[inline(always)]
 pub fn any(bits: u32) -> bool {
     LOOKING.load(Relaxed) & bits != 0
+}
+
+/// Nobody looks on.
+#[inline(always)]
+pub fn quiet() -> bool {
+    LOOKING.load(Relaxed) == 0
 }
 
 pub fn set(bits: u32, on: bool) {

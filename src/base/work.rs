@@ -1,11 +1,10 @@
 //! What streams were given and may not have done yet, for errors of devices, which CUDA tells late: `TCUDA_RECORD_WORK=1`. The seam notes
 //! each piece of work, C functions say whose it is.
 
-use super::{config, log};
+use super::{annotation, config, log, watch};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 const VARIABLE: &str = "TCUDA_RECORD_WORK";
 /// More is not kept.
@@ -26,10 +25,6 @@ pub struct Work {
     pub device: i32,
 }
 
-const NOT_KNOWN: u8 = 0;
-const OFF: u8 = 1;
-const ON: u8 = 2;
-static STATE: AtomicU8 = AtomicU8::new(NOT_KNOWN);
 static WORKS: Mutex<Works> = Mutex::new(Works { last: 0, kept: VecDeque::new() });
 
 struct Works {
@@ -56,32 +51,22 @@ thread_local!(static GIVER: Cell<(&'static str, u32)> = const { Cell::new(("", 0
 
 #[inline(always)]
 pub fn is_on() -> bool {
-    STATE.load(Relaxed) == ON
+    watch::any(watch::WORK)
 }
 
 /// The calling thread is in this C function, and so annotated.
-#[inline(always)]
-pub fn enter(function: &'static str, annotation: impl FnOnce() -> u32) {
-    if STATE.load(Relaxed) != OFF {
-        entered(function, annotation());
-    }
-}
-
 #[cold]
-fn entered(function: &'static str, annotation: u32) {
-    if STATE.load(Relaxed) == NOT_KNOWN {
-        configure();
-    }
-    GIVER.set((function, annotation));
+pub fn enter(function: &'static str) {
+    GIVER.set((function, annotation::current()));
 }
 
-fn configure() {
-    let text = config::get(VARIABLE);
-    let on = text.as_deref() == Some("1");
-    // Before the log is told, whose function may come by here.
-    STATE.store(if on { ON } else { OFF }, Relaxed);
-    if let Some(text) = text.filter(|text| text != "0" && !on) {
-        log::warn(&format!("{VARIABLE} is '{text}'; it can be 0 or 1. It counts as 0."));
+/// At the first call of all.
+#[cold]
+pub fn configure() {
+    match config::get(VARIABLE).as_deref() {
+        Some("1") => watch::set(watch::WORK, true),
+        None | Some("0") => {}
+        Some(text) => log::warn(&format!("{VARIABLE} is '{text}'; it can be 0 or 1. It counts as 0.")),
     }
 }
 

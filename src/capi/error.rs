@@ -4,7 +4,7 @@
 //! people (what was asked, what was found, what to do), CUDA's own code, the function, the device. Success does not clear the record,
 //! so it can be read late. The texts belong to tcuda and hold until the thread's next failing call.
 
-use super::guard::{self, guard_always, guard_value, lasting};
+use super::guard::{self, guard_always, guard_early, guard_value, lasting};
 use super::structs::{Growing, StructOut, UserData};
 use crate::base::log;
 use crate::base::status::{self, tcuda_status_t};
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn tcuda_last_error(info: *mut tcuda_error_info_t) -> tcud
 /// that moment may still go to the function before. Without a function, TCUDA_LOG says what goes to stderr.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_set_log_callback(function: tcuda_log_fn_t, user_data: *mut c_void) -> tcuda_status_t {
-    guard_always("tcuda_set_log_callback", || {
+    guard_early("tcuda_set_log_callback", || {
         let user_data = UserData(user_data);
         log::set_sink(function.map(|function| -> log::Sink {
             Arc::new(move |level, text| {

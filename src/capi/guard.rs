@@ -24,7 +24,9 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
     guard_always(function, || {
         process::check()?;
         let _shown = own::range(function, bytes);
-        work::enter(function, annotation::current);
+        if watch::any(watch::WORK) {
+            work::enter(function);
+        }
         body()
     })
 }
@@ -35,6 +37,12 @@ pub fn guard_always(function: &'static str, body: impl FnOnce() -> Result<()>) -
     if watch::any(watch::UNREAD) {
         look_on();
     }
+    guard_early(function, body)
+}
+
+/// The same for what says where the log goes: what is wrong with the environment is not told before.
+#[inline]
+pub fn guard_early(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
     let scope = watch::Scope::enter(function);
     let work = || {
         let outcome = body();
@@ -73,6 +81,8 @@ fn look_on() {
     if watch::is_first() {
         sync_debug::configure();
         crate::sanitizer::configure();
+        work::configure();
+        own::configure();
     }
 }
 

@@ -82,6 +82,18 @@ fn stats_out(stats: &HostStats) -> tcuda_host_memory_stats_t {
 ///         for and all free memory was given back. Other errors are the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_host_malloc_cached(ptr: *mut *mut c_void, size: usize) -> tcuda_status_t {
+    if !ptr.is_null()
+        && let Some(address) = pinned::allocate_at_hand(size)
+    {
+        unsafe { ptr.write(address as *mut c_void) };
+        return tcuda_status_t::TCUDA_SUCCESS;
+    }
+    unsafe { host_malloc_cached(ptr, size) }
+}
+
+/// A function of C's kind, so that the way above has no unwinding to prepare for.
+#[inline(never)]
+unsafe extern "C" fn host_malloc_cached(ptr: *mut *mut c_void, size: usize) -> tcuda_status_t {
     guard_bytes("tcuda_host_malloc_cached", Some(size), || {
         let out = Out::new(ptr, "ptr")?;
         out.write(pinned::allocate(size)? as *mut c_void);
@@ -96,6 +108,11 @@ pub unsafe extern "C" fn tcuda_host_malloc_cached(ptr: *mut *mut c_void, size: u
 /// @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_host_free_cached(ptr: *mut c_void) -> tcuda_status_t {
+    if pinned::free_at_hand(ptr as usize) { tcuda_status_t::TCUDA_SUCCESS } else { unsafe { host_free_cached(ptr) } }
+}
+
+#[inline(never)]
+unsafe extern "C" fn host_free_cached(ptr: *mut c_void) -> tcuda_status_t {
     guard_destroy("tcuda_host_free_cached", ptr, || pinned::free(ptr as usize))
 }
 

@@ -45,7 +45,6 @@ use provider::Source;
 use snapshot::Snapshot;
 use stats::{Family, Stats};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
@@ -131,21 +130,13 @@ fn forget_thread(thread: &front::Thread) {
     CACHES.get().into_iter().flatten().for_each(|cache| cache.core.lock().forget_thread(thread));
 }
 
-static NOTHING_AT_HAND: AtomicBool = AtomicBool::new(false);
-
-/// Threads keep no memory to themselves, so that each call comes by its C function's whole way. Before anything is allocated.
-pub fn keep_nothing_at_hand() {
-    NOTHING_AT_HAND.store(true, Relaxed);
-}
-
 /// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
 /// not where freed memory is watched or each call is to be seen, not while graphs are captured, and not while somebody is told of each block.
 fn may_have_fronts() -> bool {
     process::is_running()
         && !captures::any()
-        && !NOTHING_AT_HAND.load(Relaxed)
         && !poison::is_on()
-        && !watch::any(watch::MEMORY | watch::SANITIZER)
+        && !watch::any(watch::MEMORY | watch::SANITIZER | watch::SHOWN)
         && options::get().expandable_segments
         && matches!(provider::current(), Source::Driver)
 }
@@ -289,7 +280,7 @@ fn give_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if address == 0 {
         return Ok(());
     }
-    if watch::any(watch::MEMORY | watch::SANITIZER) {
+    if watch::any(watch::MEMORY | watch::SANITIZER | watch::SHOWN) {
         let device = device_of_block(address)?;
         let size = with_block(address, |_, id| Ok(block::at(id).size()))?;
         watch::tell(|| Happening::Freeing { address, size, on: stream.map(Stream::place) });

@@ -1,21 +1,16 @@
-//! tcuda's own calls as ranges of the domain `tcuda`, for tools: `TCUDA_NVTX=1`. Asked for once, before the first call; a call costs a look
-//! at a flag otherwise, and an allocation that a thread has at hand not even that: while calls are shown threads keep no memory.
+//! tcuda's own calls as ranges of the domain `tcuda`, for tools: `TCUDA_NVTX=1`. Asked for once, at the first call; a call costs a look
+//! at a word otherwise, and an allocation that a thread has at hand not even that: while calls are shown threads keep no memory.
 
 use super::{Event, Message, Payload, Tool, tool};
-use crate::base::{config, log};
-use crate::memory;
+use crate::base::{config, log, watch};
 use crate::runtime::nvtx::{Domain, Registered};
 use parking_lot::RwLock;
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const VARIABLE: &str = "TCUDA_NVTX";
 
-/// False: calls are not shown, and never will be.
-static MAY_SHOW: AtomicBool = AtomicBool::new(true);
 static SHOWN: OnceLock<Option<Shown>> = OnceLock::new();
 
 struct Shown {
@@ -43,24 +38,13 @@ impl Drop for Range {
 /// `bytes`: that a call asks for.
 #[inline(always)]
 pub fn range(function: &'static str, bytes: Option<usize>) -> Option<Range> {
-    if MAY_SHOW.load(Relaxed) { show(function, bytes) } else { None }
+    if watch::any(watch::SHOWN) { show(function, bytes) } else { None }
 }
 
 #[cold]
 #[inline(never)]
 fn show(function: &'static str, bytes: Option<usize>) -> Option<Range> {
-    thread_local!(static BEGINS: Cell<bool> = const { Cell::new(false) });
-    // What the tool does while it starts, and the program's function for the log, is not shown.
-    if BEGINS.get() {
-        return None;
-    }
-    let begin = || {
-        BEGINS.set(true);
-        let shown = begin();
-        BEGINS.set(false);
-        shown
-    };
-    let shown = SHOWN.get_or_init(begin).as_ref()?;
+    let shown = SHOWN.get()?.as_ref()?;
     let name = shown.name(function);
     let message = name.registered.map_or(Message::Text(&name.text), Message::Registered);
     let payload = bytes.map_or(Payload::None, |bytes| Payload::Unsigned(bytes as u64));
@@ -68,22 +52,25 @@ fn show(function: &'static str, bytes: Option<usize>) -> Option<Range> {
     Some(Range(shown))
 }
 
+/// At the first call of all: what the tool does while it starts is not shown.
+#[cold]
+pub fn configure() {
+    if SHOWN.get_or_init(begin).is_some() {
+        watch::set(watch::SHOWN, true);
+    }
+}
+
 #[cold]
 fn begin() -> Option<Shown> {
     let wanted = config::get(VARIABLE);
-    let shown = match wanted.as_deref() {
+    match wanted.as_deref() {
         Some("1") => tool().map(|tool| Shown { tool, domain: tool.domain(c"tcuda"), names: RwLock::default() }),
         None | Some("0") => None,
         Some(other) => {
             log::warn(&format!("{VARIABLE} is '{other}'; it can be 0 or 1. It counts as 0."));
             None
         }
-    };
-    match shown {
-        Some(_) => memory::keep_nothing_at_hand(),
-        None => MAY_SHOW.store(false, Relaxed),
     }
-    shown
 }
 
 impl Shown {

@@ -166,12 +166,32 @@ pub fn take(kind: Kind) -> Option<Address> {
             return None;
         }
         bin.asked.store(bin.asked.load(Relaxed) + 1, Relaxed);
-        let address = bin.pop()?;
-        table::find(address)?.store(table::word(kind, State::Out), Relaxed);
-        home.figures.hand_out(kind.bytes());
-        Some(address)
+        hand_out(home, bin, kind)
     });
     taken.ok().flatten()
+}
+
+/// The same, where nothing has to be changed if there is none. Others only take blocks from a bin, and the lock says how many are left.
+#[inline]
+pub fn at_hand(kind: Kind) -> Option<Address> {
+    let taken = OWN.try_with(|Own(home)| {
+        let bin = home.bin(kind);
+        if !bin.is_of(kind) || bin.count.load(Relaxed) == 0 {
+            return None;
+        }
+        let _busy = home.lock();
+        bin.asked.store(bin.asked.load(Relaxed) + 1, Relaxed);
+        hand_out(home, bin, kind)
+    });
+    taken.ok().flatten()
+}
+
+#[inline]
+fn hand_out(home: &Home, bin: &Bin, kind: Kind) -> Option<Address> {
+    let address = bin.pop()?;
+    table::find(address)?.store(table::word(kind, State::Out), Relaxed);
+    home.figures.hand_out(kind.bytes());
+    Some(address)
 }
 
 #[cold]
@@ -190,11 +210,11 @@ pub fn keep(address: Address) -> bool {
     let seen = word.load(Relaxed);
     let Some((kind, State::Out)) = table::parse(seen) else { return false };
     let kept = OWN.try_with(|Own(home)| {
-        let _busy = home.lock();
         let bin = home.bin(kind);
         if !bin.wants(kind) {
             return false;
         }
+        let _busy = home.lock();
         // Another thread may free it at the same time, or note a use.
         if word.compare_exchange(seen, table::word(kind, State::Kept), AcqRel, Relaxed).is_err() {
             return false;

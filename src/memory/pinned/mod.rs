@@ -32,6 +32,7 @@ pub(crate) use registered::{IO_MEMORY, READ_ONLY};
 pub use registered::{register, unregister};
 
 use self::core::{CORE, Core};
+use crate::base::process;
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::memory::cache::core::StreamKey;
@@ -76,8 +77,29 @@ pub fn configure(options: &options::Options) {
     CORE.lock().limit = options.pinned_limit_mb.map(|megabytes| megabytes.saturating_mul(1 << 20));
 }
 
-/// Pinned memory of at least `size` bytes; size 0 gives address 0.
+/// Whether a thread may use what it has at hand: nobody is to be told, and nothing is kept for a graph.
 #[inline]
+fn is_plain() -> bool {
+    watch::quiet() && !captures::any() && process::is_running()
+}
+
+/// `allocate` where nothing is needed but what the thread has at hand. None: nothing happened.
+#[inline]
+pub fn allocate_at_hand(size: usize) -> Option<Address> {
+    let node = NODE.load(Relaxed);
+    if size == 0 || node == BY_DEVICE || !is_plain() || !READY.load(Acquire) {
+        return None;
+    }
+    home::at_hand(Kind::new(size, node)?)
+}
+
+/// `free` likewise. False: nothing happened.
+#[inline]
+pub fn free_at_hand(address: Address) -> bool {
+    is_plain() && home::keep(address)
+}
+
+/// Pinned memory of at least `size` bytes; size 0 gives address 0.
 pub fn allocate(size: usize) -> Result<Address> {
     if size == 0 {
         return Ok(0);
@@ -108,7 +130,6 @@ fn too_large(size: usize) -> Error {
 }
 
 /// Gives a block back; asks the driver nothing. Address 0 does nothing.
-#[inline]
 pub fn free(address: Address) -> Result<()> {
     if address == 0 {
         return Ok(());
