@@ -1,4 +1,4 @@
-"""Draws what run.py measured as SVG: lines over threads, bars over traces. No packages."""
+"""Draws what was measured as SVG: lines over threads or sizes, bars over traces. No packages."""
 
 import html
 import math
@@ -24,8 +24,8 @@ def legend(names, x, y):
     return parts
 
 
-def panel(left, title, xs, series, names, low, high):
-    """One diagram with logarithmic time, from 10^low to 10^high. series: {name: {x: y}}."""
+def panel(left, title, xs, series, names, low, high, below, label=str):
+    """One diagram with a logarithmic height, from 10^low to 10^high. series: {name: {x: y}}; `below` and `label` are for what lies along it."""
     wide, tall = WIDTH - LEFT - 20, HEIGHT - BOTTOM - TOP
 
     def x_of(x):
@@ -38,10 +38,10 @@ def panel(left, title, xs, series, names, low, high):
     for power in range(low, high + 1):
         y = y_of(10 ** power)
         parts.append(f'<line x1="{left + LEFT}" y1="{y:.1f}" x2="{left + LEFT + wide}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(text(left + LEFT - 6, y + 4, f"{10 ** power:,}", 11, "end"))
+        parts.append(text(left + LEFT - 6, y + 4, f"{10 ** power:,}" if power >= 0 else f"{10 ** power:g}", 11, "end"))
     for x in xs:
-        parts.append(text(x_of(x), HEIGHT - BOTTOM + 16, x, 11))
-    parts.append(text(left + LEFT + wide / 2, HEIGHT - 8, "threads"))
+        parts.append(text(x_of(x), HEIGHT - BOTTOM + 16, label(x), 11))
+    parts.append(text(left + LEFT + wide / 2, HEIGHT - 8, below))
     for name, line in series.items():
         colour = COLOURS[names.index(name) % len(COLOURS)]
         points = " ".join(f"{x_of(x):.1f},{y_of(line[x]):.1f}" for x in xs if x in line)
@@ -59,8 +59,24 @@ def threads(panels, names):
     for title, series in panels.items():
         series = {name: line for name, line in series.items() if line}
         if series:
-            parts += panel(left, title, sorted({x for line in series.values() for x in line}), series, names, low, max(high, low + 1))
+            parts += panel(left, title, sorted({x for line in series.values() for x in line}), series, names, low, max(high, low + 1), "threads")
             left += WIDTH
+    return page(left + 190, HEIGHT + 10, parts + legend(names, left + 20, TOP + 20))
+
+
+def bandwidth(panels, names):
+    """panels: {operation: {name: {bytes: GB/s}}}."""
+    values = [y for series in panels.values() for line in series.values() for y in line.values()]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    parts, left = [], 0
+
+    def label(size):
+        power = size.bit_length() - 1
+        return f"{1 << power % 10} {('B', 'KiB', 'MiB', 'GiB')[power // 10]}" if power % 5 == 0 else ""
+
+    for title, series in panels.items():
+        parts += panel(left, title, sorted({x for line in series.values() for x in line}), series, names, low, high, "bytes; GB/s upwards", label)
+        left += WIDTH
     return page(left + 190, HEIGHT + 10, parts + legend(names, left + 20, TOP + 20))
 
 

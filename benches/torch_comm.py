@@ -3,11 +3,14 @@
 
     torch_comm.py LIBTCUDA [--quick]
 
-Wall time of a call with all devices synchronised, median; every way of src/comm/choice.rs is forced in turn, beside the table's own choice, torch,
-NCCL and a plain copy between two devices. Results are compared with torch's, bit for bit, where torch's own order is defined (without NCCL).
+Wall time of a call with all devices synchronised, the median of short turns: every way of src/comm/choice.rs is forced, beside the table's own
+choice, torch, NCCL and a plain copy between two devices. Results are compared with torch's, bit for bit, where torch's own order is defined (without
+NCCL). Bandwidth against size goes to $OUT/comm.svg, or comm.svg.
 """
 
 import ctypes
+import itertools
+import operator
 import os
 import random
 import statistics
@@ -18,13 +21,17 @@ import torch
 import torch.cuda.comm
 import torch.cuda.nccl
 
+import pictures
+
 QUICK = "--quick" in sys.argv
 SIZES = [1 << shift for shift in range(10, 31, 5 if QUICK else 1)]
 DEVICES = list(range(torch.cuda.device_count()))
 COUNT = len(DEVICES)
 SECONDS = 0.12
-WAYS = {"broadcast": ["kernel", "copies", "ring"], "reduce_add": ["kernel", "split"], "scatter": ["kernel", "copies"], "gather": ["kernel", "copies"],
-        "broadcast_coalesced": ["kernel", "copies", "ring"], "reduce_add_coalesced": ["kernel", "split"]}  # fmt: skip
+TURN = 5
+SPREADS, SUMS, PIECES = ["kernel", "copies", "ring"], ["kernel", "split", "staged"], ["kernel", "copies"]
+WAYS = {"broadcast": SPREADS, "broadcast_coalesced": SPREADS, "reduce_add": SUMS, "reduce_add_coalesced": SUMS, "scatter": PIECES, "gather": PIECES}
+SHOWN = ["tcuda", "torch", "nccl", "copy"]
 
 library = ctypes.CDLL([argument for argument in sys.argv[1:] if not argument.startswith("--")][0])
 library.tcuda_last_error_message.restype = ctypes.c_char_p
@@ -77,9 +84,12 @@ class Call:
         for out in self.outs:
             ours = out.contents.tensor
             shape = ours.shape[: ours.ndim]
-            copy = torch.empty(shape, device=ours.device_id)
+            strides = ours.strides[: ours.ndim] if ours.strides else list(itertools.accumulate([1, *shape[:0:-1]], operator.mul))[::-1]
+            span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+            copy = torch.empty(span, device=ours.device_id)
             torch.cuda.synchronize(ours.device_id)
-            must(library.tcuda_copy(ctypes.c_void_p(copy.data_ptr()), ctypes.c_void_p(ours.data), size_t(copy.numel() * 4), False))
+            must(library.tcuda_copy(ctypes.c_void_p(copy.data_ptr()), ctypes.c_void_p(ours.data + ours.byte_offset), size_t(span * 4), False))
+            copy = copy.as_strided(shape, strides)
             found.append(copy)
         self.destroy()
         return found
@@ -97,18 +107,31 @@ def synchronize():
         torch.cuda.synchronize(device)
 
 
-def time_of(call):
-    """Seconds, the median."""
-    for _ in range(3):
-        call()
-    synchronize()
-    times, end = [], time.perf_counter() + SECONDS
-    while len(times) < 5 or (time.perf_counter() < end and len(times) < 200):
-        start = time.perf_counter()
-        call()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def times_of(contenders):
+    """{name: seconds} of {name: (way, call)}, the medians. They take turns, so that what the machine does meanwhile meets all alike."""
+    times = {name: [] for name in contenders}
+
+    def turn(name, count):
+        way, call = contenders[name]
+        os.environ["TCUDA_COMM_WAY"] = way
+        for _ in range(count):
+            start = time.perf_counter()
+            call()
+            synchronize()
+            times[name].append(time.perf_counter() - start)
+
+    for name in contenders:
+        turn(name, 3)
+        times[name].clear()
+    end = time.perf_counter() + SECONDS * len(contenders)
+    while True:
+        for name in contenders:
+            turn(name, TURN)
+        done = len(times[next(iter(contenders))])
+        if time.perf_counter() > end or done >= 200:
+            break
+    os.environ["TCUDA_COMM_WAY"] = ""
+    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def in_order(inputs):
@@ -159,7 +182,7 @@ def coalesced():
 
 class Report:
     def __init__(self):
-        self.wrong, self.compared, self.slower, self.wrongly_chosen = 0, 0, [], []
+        self.wrong, self.compared, self.slower, self.wrongly_chosen, self.bandwidths = 0, 0, [], [], {}
 
     def compare(self, what, call, expected):
         for at, (found, right) in enumerate(zip(call.results(), expected)):
@@ -170,13 +193,16 @@ class Report:
                 print(f"DIFFERENT {what}, result {at}", flush=True)
 
     def row(self, size, name, call, torchs, expected, others=()):
-        times = {"torch": time_of(torchs), **{what: time_of(other) for what, other in others}}
-        for way in ["", *WAYS[name.split(" ")[0]]]:
+        ways = WAYS[name.split(" ")[0]]
+        contenders = {"tcuda": ("", call), "torch": ("", torchs), **{what: ("", other) for what, other in others}, **{way: (way, call) for way in ways}}
+        times = times_of(contenders)
+        for way in ["", *ways]:
             os.environ["TCUDA_COMM_WAY"] = way
-            times[way or "tcuda"] = time_of(call)
             self.compare(f"{name} of {size} bytes by {way or 'the table'}", call, expected)
         os.environ["TCUDA_COMM_WAY"] = ""
-        ways = WAYS[name.split(" ")[0]]
+        for what in SHOWN:
+            if what in times:
+                self.bandwidths.setdefault(name, {}).setdefault(what, {})[size] = size / times[what] / 1e9
         best = min(ways, key=times.get)
         rivals = {what: value for what, value in times.items() if what not in [*ways, "tcuda", "copy"]}
         if times["tcuda"] > 1.02 * min(rivals.values()):
@@ -189,7 +215,7 @@ class Report:
 
 def main():
     print(f"torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}, {COUNT} of {torch.cuda.get_device_name(0)}")
-    print(f"synchronising alone: {time_of(lambda: None) * 1e6:.1f} us")
+    print(f"synchronising alone: {times_of({'nothing': ('', lambda: None)})['nothing'] * 1e6:.1f} us")
     report = Report()
     for size in SIZES:
         for name, call, torchs, expected in cases(size):
@@ -202,6 +228,8 @@ def main():
             report.row(size, name, call, torchs, expected, others)
         torch.cuda.empty_cache()
         library.tcuda_empty_cache(-3)
+    with open(os.path.join(os.environ.get("OUT", "."), "comm.svg"), "w") as file:
+        file.write(pictures.bandwidth(report.bandwidths, SHOWN))
     for size, name, call, torchs, expected in coalesced():
         report.row(size, name, call, torchs, expected)
     for title, lines in (("slower than torch or NCCL", report.slower), ("another way is faster than the table's by a tenth", report.wrongly_chosen)):

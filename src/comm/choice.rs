@@ -12,6 +12,8 @@ pub enum Way {
     Ring,
     /// A kernel on every device but the destination sums its part and writes it there.
     Split,
+    /// The copy engines bring chunks to the destination, where a kernel adds one while the next comes.
+    Staged,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,41 +31,55 @@ use Operation::*;
 use Way::*;
 
 /// What TCUDA_COMM_WAY takes.
-pub const WAYS: [(&str, Way); 4] = [("kernel", Kernel), ("copies", Copies), ("ring", Ring), ("split", Split)];
+pub const WAYS: [(&str, Way); 5] = [("kernel", Kernel), ("copies", Copies), ("ring", Ring), ("split", Split), ("staged", Staged)];
 
+/// Of the rows that an operation fits, the first counts.
 struct Row {
     operation: Operation,
-    /// Devices that take part, at the most; the last row of an operation is for any number.
+    /// Devices that take part, at the most.
     devices: usize,
-    /// Bytes up to which the first way is taken; above it is the second. Of a whole tensor, or of all tensors of the call.
+    /// Bytes at the most, of a whole tensor, or of all tensors of the call.
     bytes: usize,
-    ways: [Way; 2],
+    way: Way,
 }
 
-const fn row(operation: Operation, devices: usize, bytes: usize, ways: [Way; 2]) -> Row {
-    Row { operation, devices, bytes, ways }
+const fn row(operation: Operation, devices: usize, bytes: usize, way: Way) -> Row {
+    Row { operation, devices, bytes, way }
 }
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const ANY: usize = usize::MAX;
 
-/// The thresholds stand for an H200 host with NVLink between all devices.
+/// For H200 with NVLink between all devices: measured on two, a guess for more.
 const TABLE: &[Row] = &[
-    row(Broadcast, 2, 512 * KIB, [Kernel, Copies]),
-    row(Broadcast, ANY, 4 * MIB, [Kernel, Ring]),
-    row(BroadcastCoalesced, 2, ANY, [Kernel, Kernel]),
-    row(BroadcastCoalesced, ANY, 4 * MIB, [Kernel, Ring]),
-    row(Reduce, 2, ANY, [Kernel, Kernel]),
-    row(Reduce, ANY, 2 * MIB, [Kernel, Split]),
-    row(ReduceCoalesced, 2, ANY, [Kernel, Kernel]),
-    row(ReduceCoalesced, ANY, 2 * MIB, [Kernel, Split]),
-    row(Scatter, ANY, MIB, [Kernel, Copies]),
-    row(Gather, ANY, MIB, [Kernel, Copies]),
+    row(Broadcast, ANY, 512 * KIB, Kernel),
+    row(Broadcast, 2, ANY, Copies),
+    row(Broadcast, ANY, 4 * MIB, Kernel),
+    row(Broadcast, ANY, ANY, Ring),
+    row(BroadcastCoalesced, 2, ANY, Kernel),
+    row(BroadcastCoalesced, ANY, 4 * MIB, Kernel),
+    row(BroadcastCoalesced, ANY, ANY, Ring),
+    row(Reduce, 2, ANY, Kernel),
+    row(Reduce, ANY, 2 * MIB, Kernel),
+    row(Reduce, ANY, ANY, Split),
+    row(ReduceCoalesced, 2, ANY, Kernel),
+    row(ReduceCoalesced, ANY, 2 * MIB, Kernel),
+    row(ReduceCoalesced, ANY, ANY, Split),
+    row(Scatter, ANY, MIB, Kernel),
+    row(Scatter, ANY, ANY, Copies),
+    row(Gather, 2, ANY, Kernel),
+    row(Gather, ANY, MIB, Kernel),
+    row(Gather, ANY, ANY, Copies),
 ];
 
 /// Rows of a copy between strided regions from which on the copy engines move them faster than a kernel does.
 pub const WIDE_ROW: usize = 256 * KIB;
+
+/// Tensors of a coalesced call from which on a copy of its own is no dearer than a kernel's share.
+pub const LARGE: usize = MIB;
+/// What is added at once while the next comes.
+pub const STAGE: usize = 16 * MIB;
 
 /// What travels at once around a ring: small enough that the last device does not wait long, large enough for the links' full speed.
 pub fn chunk(bytes: usize) -> usize {
@@ -73,7 +89,7 @@ pub fn chunk(bytes: usize) -> usize {
 fn allowed(operation: Operation) -> &'static [Way] {
     match operation {
         Broadcast | BroadcastCoalesced => &[Kernel, Copies, Ring],
-        Reduce | ReduceCoalesced => &[Kernel, Split],
+        Reduce | ReduceCoalesced => &[Kernel, Split, Staged],
         Scatter | Gather => &[Kernel, Copies],
     }
 }
@@ -83,14 +99,14 @@ fn allowed(operation: Operation) -> &'static [Way] {
 pub fn choose(operation: Operation, devices: usize, bytes: usize) -> Result<Way> {
     if let Some(name) = config::get("TCUDA_COMM_WAY") {
         let Some((_, way)) = WAYS.iter().find(|(known, _)| *known == name) else {
-            return Err(Error::invalid_argument(format!("TCUDA_COMM_WAY is '{name}'. It may be kernel, copies, ring or split.")));
+            return Err(Error::invalid_argument(format!("TCUDA_COMM_WAY is '{name}'. It may be kernel, copies, ring, split or staged.")));
         };
         if allowed(operation).contains(way) {
             return Ok(*way);
         }
     }
-    let row = TABLE.iter().find(|row| row.operation == operation && devices <= row.devices);
-    Ok(row.map_or(allowed(operation)[0], |row| row.ways[usize::from(bytes > row.bytes)]))
+    let row = TABLE.iter().find(|row| row.operation == operation && devices <= row.devices && bytes <= row.bytes);
+    Ok(row.map_or(allowed(operation)[0], |row| row.way))
 }
 
 #[cfg(test)]
@@ -101,8 +117,12 @@ mod tests {
     fn every_operation_has_a_way_for_any_number_of_devices() {
         for operation in [Broadcast, BroadcastCoalesced, Reduce, ReduceCoalesced, Scatter, Gather] {
             let rows: Vec<_> = TABLE.iter().filter(|row| row.operation == operation).collect();
-            assert!(rows.is_sorted_by_key(|row| row.devices) && rows.last().unwrap().devices == ANY, "{operation:?}");
-            assert!(rows.iter().all(|row| row.ways.iter().all(|way| allowed(operation).contains(way))), "{operation:?}");
+            let (last, others) = rows.split_last().unwrap();
+            assert!((last.devices, last.bytes) == (ANY, ANY) && others.iter().all(|row| row.devices.min(row.bytes) < ANY), "{operation:?}");
+            assert!(rows.iter().all(|row| allowed(operation).contains(&row.way)), "{operation:?}");
+            // No row stands behind one that takes all it is for.
+            let is_within = |row: &Row, other: &Row| row.devices <= other.devices && row.bytes <= other.bytes;
+            assert!((1..rows.len()).all(|at| rows[..at].iter().all(|before| !is_within(rows[at], before))), "{operation:?}");
         }
     }
 

@@ -37,14 +37,15 @@ impl Circle {
         runtime::runtime()
     }
 
-    fn mark(&mut self, stream: Stream) -> Result<Pooled> {
+    /// All that the stream has got until now.
+    pub fn mark(&mut self, stream: Stream) -> Result<Pooled> {
         self.enter(stream)?;
         let event = Pooled::take(stream.device)?;
         event::record(event.raw(), stream)?;
         Ok(event)
     }
 
-    fn wait(&mut self, stream: Stream, event: &Pooled) -> Result<()> {
+    pub fn wait(&mut self, stream: Stream, event: &Pooled) -> Result<()> {
         self.enter(stream)?;
         event::wait(event.raw(), stream)
     }

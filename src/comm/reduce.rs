@@ -1,15 +1,19 @@
 //! Sums over tensors of many devices, on one of them.
 
-use super::choice::{self, Operation, Way};
+use super::choice::{self, Operation, STAGE, Way};
 use super::circle::Circle;
 use super::rules::{by_x, take_current};
-use super::spread::{cut, reach_all};
+use super::spread::{by_size, copy, cut, reach_all};
+use crate::base::dtype::DType;
 use crate::base::{Error, Result};
 use crate::device::{self, peer};
-use crate::runtime::kernels::comm::{self, MOST, Segment};
+use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
 use crate::runtime::kernels::element::Element;
 use crate::stream::{self, HANDLE_CURRENT, Stream};
 use crate::tensor::{self, Owned, View};
+
+/// Of a stage.
+const BYTE: DType = DType { code: 1, bits: 8, lanes: 1 };
 
 /// The sum of all inputs on `destination` (-1: the current device), where one of them has to be: the only one itself.
 pub fn reduce_add(inputs: &[View], destination: i32) -> Result<Owned> {
@@ -116,7 +120,7 @@ fn reduce_all(
         }
     }
     if !batches.is_empty() {
-        add(operation, centre, &batches)?;
+        add(operation, centre, &batches, &mut held)?;
     }
     Ok(sums)
 }
@@ -137,18 +141,19 @@ fn readable(input: &View, sum: &View, centre: Stream, held: &mut Vec<Owned>) -> 
     Ok((address, place))
 }
 
-fn add(operation: Operation, centre: Stream, batches: &[Batch]) -> Result<()> {
+fn add(operation: Operation, centre: Stream, batches: &[Batch], held: &mut Vec<Owned>) -> Result<()> {
     let bytes = batches.iter().flat_map(|batch| &batch.segments).map(|segment| segment.size).sum();
     let mut circle = Circle::new(centre, batches.iter().flat_map(|batch| batch.streams.iter().copied()))?;
-    let way = choice::choose(operation, 1 + circle.others().len(), bytes)?;
-    if way == Way::Split && !circle.others().is_empty() && all_reach_all(&circle)? {
-        split(&mut circle, batches)?;
-    } else {
-        circle.collect()?;
-        for batch in batches {
-            add_on(&mut circle, centre, batch.element, &batch.segments)?;
+    match choice::choose(operation, 1 + circle.others().len(), bytes)? {
+        Way::Split if !circle.others().is_empty() && all_reach_all(&circle)? => split(&mut circle, batches)?,
+        Way::Staged if !circle.others().is_empty() => staged(&mut circle, batches, held)?,
+        _ => {
+            circle.collect()?;
+            for batch in batches {
+                add_on(&mut circle, centre, batch.element, &batch.segments)?;
+            }
+            circle.release()?;
         }
-        circle.release()?;
     }
     circle.close();
     Ok(())
@@ -178,6 +183,52 @@ fn split(circle: &mut Circle, batches: &[Batch]) -> Result<()> {
     }
     circle.collect()?;
     circle.release()
+}
+
+/// The copy engines of the devices on which the inputs lie bring them in chunks, into one half of a stage while what is in the other half is
+/// added. Small ones are read by a kernel, all at once.
+fn staged(circle: &mut Circle, batches: &[Batch], held: &mut Vec<Owned>) -> Result<()> {
+    let centre = circle.centre;
+    let parts: Vec<_> = batches.iter().map(|batch| by_size(&batch.segments)).collect();
+    let largest = parts.iter().flat_map(|(_, large)| large).map(|segment| segment.size).max().unwrap_or(0);
+    let step = largest.next_multiple_of(TILE).min(STAGE);
+    let half = step * batches.iter().map(|batch| batch.streams.len()).max().unwrap_or(0);
+    let stage = tensor::empty_strided(centre.device, BYTE, &[2 * half as i64], tensor::contiguous(&[1]), HANDLE_CURRENT)?;
+    let halves = [0, half].map(|offset| stage.view.address + offset);
+    held.push(stage);
+    circle.collect()?;
+    for (batch, (small, _)) in batches.iter().zip(&parts) {
+        add_on(circle, centre, batch.element, small)?;
+    }
+    // From here on the stage is everybody's, and what was small may be written again.
+    circle.release()?;
+    let mut added = [None, None];
+    let mut turn = 0;
+    for (batch, (_, large)) in batches.iter().zip(&parts) {
+        for chunk in large.iter().flat_map(|segment| chunks(segment, step)) {
+            let mut near = chunk.clone();
+            for (at, stream) in batch.streams.iter().enumerate().filter(|(_, stream)| **stream != centre) {
+                if let Some(mark) = &added[turn] {
+                    circle.wait(*stream, mark)?;
+                }
+                near.many[at] = halves[turn] + at * step;
+                copy(circle, *stream, (near.many[at], centre.device), chunk.many[at], chunk.size)?;
+                circle.hand_on(*stream, centre)?;
+            }
+            add_on(circle, centre, batch.element, &[near])?;
+            added[turn] = Some(circle.mark(centre)?);
+            turn = 1 - turn;
+        }
+    }
+    Ok(())
+}
+
+fn chunks(segment: &Segment, step: usize) -> impl Iterator<Item = Segment> {
+    (0..segment.size).step_by(step).map(move |offset| Segment {
+        one: segment.one + offset,
+        many: segment.many.iter().map(|address| address + offset).collect(),
+        size: step.min(segment.size - offset),
+    })
 }
 
 /// More inputs than a launch takes are added to the sum of those before.

@@ -1,6 +1,6 @@
 //! From one device to others, over a list of segments.
 
-use super::choice::{self, Operation, Way};
+use super::choice::{self, LARGE, Operation, Way};
 use super::circle::Circle;
 use crate::base::Result;
 use crate::device::peer;
@@ -24,8 +24,10 @@ pub fn spread(operation: Operation, source: Stream, targets: &[Stream], segments
             circle.release()?;
         }
         _ => {
+            let (small, large) = if reach_all(source, targets)? { by_size(segments) } else { (Vec::new(), segments.to_vec()) };
             circle.collect()?;
-            for segment in segments {
+            kernels(&mut circle, source, &small)?;
+            for segment in large {
                 for (target, to) in targets.iter().zip(&segment.many) {
                     copy(&mut circle, source, (*to, target.device), segment.one, segment.size)?;
                 }
@@ -35,6 +37,11 @@ pub fn spread(operation: Operation, source: Stream, targets: &[Stream], segments
     }
     circle.close();
     Ok(())
+}
+
+/// Small ones, which together go by a kernel sooner than a copy of each begins, and large ones.
+pub fn by_size(segments: &[Segment]) -> (Vec<Segment>, Vec<Segment>) {
+    segments.iter().cloned().partition(|segment| segments.len() > 1 && segment.size < LARGE)
 }
 
 /// One copy by the copy engines, from the device of the stream it runs on.
@@ -68,8 +75,9 @@ fn reach_along(source: Stream, targets: &[Stream]) -> Result<bool> {
 }
 
 fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Result<()> {
+    let Some(first) = segments.first() else { return Ok(()) };
     let runtime = circle.go(stream)?;
-    let most = segments[0].many.len();
+    let most = first.many.len();
     if most <= MOST {
         return comm::spread(runtime, stream.device, stream.raw, segments);
     }

@@ -416,7 +416,7 @@ fn gathered_formats_are_torchs() {
 fn large_tensors_by_every_way() {
     let random = &mut Random(10);
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
-    for way in ["kernel", "copies", "ring", "split"] {
+    for way in ["kernel", "copies", "ring", "split", "staged"] {
         tcuda::base::config::set("TCUDA_COMM_WAY", way.into());
         for (count, offset) in [(300_011, 0), (70_001, 0), (70_002, 1), (9, 0)] {
             let layout = Layout { offset, elements: count as usize + 2, ..packed(I32, &[count]) };
@@ -431,6 +431,25 @@ fn large_tensors_by_every_way() {
             let sum = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
             let expected = (0..count as usize).map(|at| sum_of(&inputs.iter().map(|input| &input.elements[at]).collect::<Vec<_>>(), I32));
             assert!(elements(sum[0].tensor()).into_iter().eq(expected), "sum of {count} by {way}");
+        }
+        // Large ones and small ones, more than two of each, which is what a stage holds.
+        let counts = [300_000, 5, 262_144, 7, 262_145, 300_001, 65_536];
+        let model: Vec<Vec<Tensor>> = devices()
+            .into_iter()
+            .map(|device| counts.map(|count| Tensor::random(random, Where::Device(device), I32, &[count])).into())
+            .collect();
+        let list = pointers(model.iter().flatten());
+        let sums =
+            made(counts.len(), |out| unsafe { tcuda_comm_reduce_add_coalesced(out, list.as_ptr(), counts.len(), devices().len(), 0, 0) });
+        for (at, sum) in sums.iter().enumerate() {
+            let of = |element: usize| sum_of(&model.iter().map(|inputs| &inputs[at].elements[element]).collect::<Vec<_>>(), I32);
+            assert!(elements(sum.tensor()).into_iter().eq((0..counts[at] as usize).map(of)), "sum {at} of several by {way}");
+        }
+        let copies = made(counts.len() * devices().len(), |out| unsafe {
+            tcuda_comm_broadcast_coalesced(out, list.as_ptr(), counts.len(), devices().as_ptr(), devices().len(), 0)
+        });
+        for (at, copy) in copies.iter().enumerate() {
+            assert!(elements(copy.tensor()) == model[0][at % counts.len()].elements, "copy {at} of several by {way}");
         }
         let wide = Tensor::of(random, Where::Device(0), packed(U8, &[3, 600_000]));
         let targets: Vec<i32> = devices().into_iter().rev().collect();
@@ -633,8 +652,11 @@ const ACTS: [(&str, Act); 5] = [
 /// their device's current stream at once. The host waits for none of it.
 fn work_before_is_waited_for_and_work_after_waits() {
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
-    let ways =
-        if before.is_some() { vec![before.as_deref()] } else { vec![None, Some("kernel"), Some("copies"), Some("ring"), Some("split")] };
+    let ways = if before.is_some() {
+        vec![before.as_deref()]
+    } else {
+        vec![None, Some("kernel"), Some("copies"), Some("ring"), Some("split"), Some("staged")]
+    };
     let late = [0, devices().len() - 1];
     let scenes = ways.iter().flat_map(|way| ACTS.into_iter().flat_map(move |act| late.map(|late| (way, act, late))));
     for (way, (name, act), late) in scenes {
@@ -775,7 +797,7 @@ fn each_call_of_the_backend_may_fail_once() {
     let allocated = || [0, 1].map(|device| get!(0, out => tcuda_memory_allocated(out, device)));
     let random = &mut Random(13);
     let before_way = tcuda::base::config::get("TCUDA_COMM_WAY");
-    for way in [None, Some("copies"), Some("ring"), Some("split")] {
+    for way in [None, Some("copies"), Some("ring"), Some("split"), Some("staged")] {
         tcuda::base::config::exchange("TCUDA_COMM_WAY", way.map(str::to_owned));
         let inputs: Vec<Tensor> = (0..2).map(|device| Tensor::of(random, Where::Device(device), packed(I32, &[64, 3]))).collect();
         let strided = Tensor::of(random, Where::Device(0), Layout { strides: vec![1, 64], ..packed(F8, &[64, 3]) });
