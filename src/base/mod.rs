@@ -12,6 +12,7 @@ pub mod dlpack;
 pub mod dtype;
 pub mod entropy;
 pub mod error;
+pub mod few;
 pub mod log;
 pub mod process;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use super::one::{Calls, Communicator};
 use super::patience::Deadline;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, few};
 use crate::runtime::collective::{Call, Group, Work};
 use crate::stream::Stream;
 use crate::{device, memory, runtime};
@@ -79,10 +79,14 @@ struct Share<'a> {
 fn submit(entries: Vec<Entry>) -> Result<()> {
     let Some(first) = entries.first() else { return Ok(()) };
     let deadline = Deadline::after(first.communicator.timeout);
-    let mut order: Vec<&Arc<Communicator>> = entries.iter().map(|entry| &entry.communicator).collect();
+    let mut order: Vec<&Arc<Communicator>> = Vec::new();
+    for Entry { communicator, .. } in &entries {
+        if !order.iter().any(|known| Arc::ptr_eq(known, communicator)) {
+            order.push(communicator);
+        }
+    }
     // Every thread takes the locks in one order.
-    order.sort_by_key(|communicator| Arc::as_ptr(communicator));
-    order.dedup_by_key(|communicator| Arc::as_ptr(communicator));
+    few::sort_by_key(&mut order, |communicator| Arc::as_ptr(communicator));
     if order.iter().any(|communicator| communicator.nccl_blocking != order[0].nccl_blocking) {
         return Err(Error::invalid_argument("The communicators of a group have to agree in nccl_blocking. Nothing was enqueued."));
     }

@@ -5,7 +5,7 @@ use super::draws::{self, Drawn};
 use super::pool::{PoolId, Use};
 use super::retire::{self, Wait};
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, log};
+use crate::base::{Error, Result, Status, few, log};
 use crate::device;
 use crate::event;
 use crate::memory::{captures, pinned::Keeper};
@@ -246,7 +246,7 @@ impl Graph {
         }
         let place = Arc::new(InGraph::new(state.device)?);
         state.drawn.push(Drawn { generator: generator.clone(), place: place.clone() });
-        state.drawn.sort_by_key(|drawn| Arc::as_ptr(&drawn.generator).addr());
+        few::sort_by_key(&mut state.drawn, |drawn| Arc::as_ptr(&drawn.generator).addr());
         Ok(place)
     }
 

@@ -1,7 +1,7 @@
 //! Several tensors of one shape, brought to the fewest dimensions and cut to pieces that a kernel can index.
 
 use super::Few;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, few};
 use crate::runtime::kernels::MAX_DIMS;
 
 /// Outputs and inputs: eight of each.
@@ -42,7 +42,7 @@ impl Walk {
     pub fn new(addresses: Few<usize>, dims: impl Iterator<Item = Dim>) -> Result<Walk> {
         // By the strides of the first output, then of the next tensor.
         let mut dims: Few<Dim> = dims.filter(|dim| dim.size != 1).collect();
-        dims.sort_by_key(|dim| dim.strides);
+        few::sort_by_key(&mut dims, |dim| dim.strides);
         dims.dedup_by(|outer, inner| {
             let joins = (0..addresses.len()).all(|at| outer.strides[at] == inner.strides[at].wrapping_mul(inner.size as i64));
             if joins {

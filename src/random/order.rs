@@ -1,7 +1,7 @@
 //! The order in which torch fills a tensor: its dimensions sorted by their strides, joined where they lie side by side, and cut where 32 bits
 //! cannot index them.
 
-use crate::base::Result;
+use crate::base::{Result, few};
 use crate::runtime::kernels::{Dim, Plan};
 use crate::tensor::View;
 
@@ -18,7 +18,7 @@ pub fn plan(out: &View) -> Result<Plan> {
         .rev()
         .collect();
     // Among equal strides torch puts the smaller dimension inside.
-    dims.sort_by_key(|dim| (dim.to, dim.size));
+    few::sort_by_key(&mut dims, |dim| (dim.to, dim.size));
     Plan::new(out.address, 0, dims.into_iter())
 }
 

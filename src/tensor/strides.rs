@@ -1,5 +1,6 @@
 //! Shapes and strides, counted in elements.
 
+use crate::base::few;
 use smallvec::{SmallVec, smallvec};
 
 /// One number for each dimension; of so few that most tensors need no allocation for them.
@@ -17,7 +18,7 @@ pub fn contiguous(shape: &[i64]) -> Sizes {
 /// Every address between the first and the last element belongs to just one of them.
 pub fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
     let mut dims: SmallVec<[(i64, i64); 6]> = strides.iter().copied().zip(shape.iter().copied()).filter(|dim| dim.1 != 1).collect();
-    dims.sort_unstable();
+    few::sort_by_key(&mut dims, |dim| *dim);
     let mut expected = 1;
     shape.contains(&0)
         || dims.iter().all(|&(stride, size)| {

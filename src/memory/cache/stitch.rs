@@ -340,7 +340,7 @@ impl Core {
         let sources = self.sources(&Reach { slot: COMMON, ordered: &[] }, usize::MAX, true);
         let mut shares = self.shares(&sources);
         shares.retain(|share| share.head == share.size && share.size >= least);
-        shares.sort_by_key(|share| std::cmp::Reverse(share.size));
+        shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
         let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
         shares.iter().map(|share| (share.handle, spans(share))).collect()
     }

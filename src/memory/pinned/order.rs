@@ -195,15 +195,18 @@ fn mark(stream: Stream, count: u64) -> Result<Mark> {
 pub fn wait<T>(wanted: usize, mut enough: impl FnMut() -> Option<T>) -> Result<Option<T>> {
     let waiting = {
         let core = CORE.lock();
-        let mut waiting: Vec<_> = core.pending.iter().map(|block| (block.kind.bytes() < wanted, block.uses.clone())).collect();
-        waiting.sort_by_key(|(is_small, _)| *is_small);
+        let of_size = |is_small| {
+            let blocks = core.pending.iter().filter(move |block| (block.kind.bytes() < wanted) == is_small);
+            blocks.map(|block| block.uses.clone())
+        };
+        let mut waiting: Vec<_> = of_size(false).chain(of_size(true)).collect();
         // Those with the same uses are free at once, or none of them is.
         let mut seen = BTreeSet::new();
-        waiting.retain(|(_, uses)| seen.insert(uses.clone()));
+        waiting.retain(|uses| seen.insert(uses.clone()));
         waiting
     };
     let mut failure = None;
-    for (_, uses) in waiting {
+    for uses in waiting {
         let waited = uses.iter().try_fold(true, |all, (serial, count)| Ok(wait_for(*serial, *count)? && all));
         match waited {
             Ok(true) => {}

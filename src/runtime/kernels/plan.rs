@@ -1,7 +1,7 @@
 //! Strided regions brought to the fewest dimensions, and cut to pieces that a kernel can index.
 
 use crate::base::watch::{self, Access, MOST_STRETCHES};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, few};
 use smallvec::{SmallVec, smallvec};
 
 /// As many as torch's own kernels take.
@@ -32,7 +32,7 @@ impl Plan {
     /// Of at least one element: sizes are positive and extents fit the address space.
     pub fn new(to: usize, from: usize, dims: impl Iterator<Item = Dim>) -> Result<Plan> {
         let mut dims: Vec<Dim> = dims.collect();
-        dims.sort_by_key(|dim| (dim.to.unsigned_abs(), dim.from.unsigned_abs()));
+        few::sort_by_key(&mut dims, |dim| (dim.to.unsigned_abs(), dim.from.unsigned_abs()));
         Plan::in_order(to, from, dims.into_iter())
     }
 
@@ -141,7 +141,7 @@ pub type Accesses = SmallVec<[Access; 1]>;
 /// The stretches that strided elements lie in, as many as the sanitizer is told.
 pub fn stretches(address: usize, width: usize, dims: impl Iterator<Item = (u64, i64)>) -> Vec<(usize, usize)> {
     let mut dims: Vec<(u64, i64)> = dims.filter(|(size, stride)| *size > 1 && *stride != 0).collect();
-    dims.sort_by_key(|(_, stride)| stride.unsigned_abs());
+    few::sort_by_key(&mut dims, |(_, stride)| stride.unsigned_abs());
     let mut whole = (address, width);
     let joined = dims.iter().take_while(|(size, stride)| {
         let joins = *stride == whole.1 as i64;

@@ -1,7 +1,7 @@
 //! A socket between every two ranks of a simulated communicator, whether they are threads of one process or processes of one machine. The
 //! ranks find each other by names that only this machine's kernel knows; the end of a process is the end of its sockets.
 
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, few};
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -181,7 +181,7 @@ impl Mesh {
             .filter(|(hello, _)| hello.color == self.own.color)
             .map(|(hello, at)| (hello.key, at))
             .collect();
-        order.sort_unstable();
+        few::sort_by_key(&mut order, |known| *known);
         let mut all = std::mem::take(&mut self.peers);
         self.peers = order.iter().map(|(_, at)| all[*at].take()).collect();
         let rank = order.iter().position(|(_, at)| *at == own).unwrap_or(0);

@@ -133,9 +133,9 @@ impl Rank {
         let Some((first, others)) = streams.split_first() else { return Ok(()) };
         let stale = works.iter().any(|work| sim.memory.was_freed(&self.spans(work)));
         // As in NCCL's groups, which a send in the midst of collectives does not hold up.
-        let mut works = works.to_vec();
-        works.sort_by_key(|work| matches!(work.call, Call::Send { .. } | Call::Recv { .. }));
-        let (rank, works) = (self.clone(), Arc::<[Asked]>::from(works));
+        let moves = |work: &&Asked| matches!(work.call, Call::Send { .. } | Call::Recv { .. });
+        let works: Arc<[Asked]> = works.iter().filter(|work| !moves(work)).chain(works.iter().filter(moves)).cloned().collect();
+        let rank = self.clone();
         let task = move |_: &'static Sim| if stale { Err(code::ILLEGAL_ADDRESS) } else { rank.run(&works) };
         if sim.keep_action(*first, "COLLECTIVE", || Action::Patient(Arc::new(task.clone())))? {
             // A capture of several streams would have to be joined by events.
