@@ -13,6 +13,7 @@ pub mod dtype;
 pub mod entropy;
 pub mod error;
 pub mod few;
+pub mod handles;
 pub mod log;
 pub mod process;
 pub mod status;

@@ -10,7 +10,7 @@ use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process, sync_debug};
-use crate::{communicator, device, event, graph, ipc, libs, memory, random, runtime, sanitizer, stream};
+use crate::{communicator, device, event, graph, ipc, jit, libs, memory, random, runtime, sanitizer, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
 
@@ -139,6 +139,7 @@ fn shutdown() -> Result<()> {
         event::shutdown();
         stream::shutdown();
     }
+    jit::shutdown();
     random::shutdown();
     sanitizer::shutdown();
     Ok(())

@@ -10,17 +10,15 @@
 
 use super::guard::{Out, guard, guard_always, lasting, text};
 use super::structs::{Growing, StructOut};
+use crate::base::handles::Handles;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, Status, process};
+use crate::base::{Error, Result, process};
 use crate::memory::history::texts;
 use crate::memory::snapshot::{Format, Snapshot};
 use crate::{device, memory};
 use once_cell::sync::OnceCell;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A snapshot: an opaque handle.
 #[allow(non_camel_case_types)]
@@ -125,17 +123,10 @@ struct Held {
     written: [OnceCell<Vec<u8>>; 3],
 }
 
-/// By handle, which is never used again.
-static HELD: Mutex<BTreeMap<usize, Arc<Held>>> = Mutex::new(BTreeMap::new());
-static LAST: AtomicUsize = AtomicUsize::new(0);
+static HELD: Handles<Held> = Handles::new("snapshot", "tcuda_memory_snapshot");
 
 fn held(handle: tcuda_snapshot_t) -> Result<Arc<Held>> {
-    HELD.lock().get(&(handle as usize)).cloned().ok_or_else(|| no_snapshot(handle))
-}
-
-fn no_snapshot(handle: tcuda_snapshot_t) -> Error {
-    let text = format!("{handle:?} is no snapshot, or it was destroyed before. tcuda_memory_snapshot makes one.");
-    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    HELD.get(handle as usize)
 }
 
 fn take(device: i32) -> Result<Snapshot> {
@@ -160,10 +151,7 @@ pub unsafe extern "C" fn tcuda_memory_snapshot(snapshot: *mut tcuda_snapshot_t, 
     guard("tcuda_memory_snapshot", || {
         let out = Out::new(snapshot, "snapshot")?;
         let made = Arc::new(Held { snapshot: take(device)?, written: Default::default() });
-        // Even, and of no page that is mapped: no pointer of the program.
-        let handle = LAST.fetch_add(2, Ordering::Relaxed) + 2;
-        HELD.lock().insert(handle, made);
-        out.write(handle as tcuda_snapshot_t);
+        out.write(HELD.insert(made) as tcuda_snapshot_t);
         Ok(())
     })
 }
@@ -176,9 +164,8 @@ pub unsafe extern "C" fn tcuda_snapshot_destroy(snapshot: tcuda_snapshot_t) -> t
         if checked {
             process::check()?;
         }
-        // Of several threads one gets it, and drops it when the lock is free.
-        let ended = HELD.lock().remove(&(snapshot as usize));
-        if ended.is_none() && checked { Err(no_snapshot(snapshot)) } else { Ok(()) }
+        let ended = HELD.remove(snapshot as usize).map(drop);
+        if checked { ended } else { Ok(()) }
     })
 }
 

@@ -3,6 +3,7 @@
 
 use super::handles;
 use super::pool::PoolId;
+use crate::base::handles::Handles;
 use crate::base::{Error, Result, Status};
 use crate::copy::Place;
 use crate::event;
@@ -10,10 +11,8 @@ use crate::event::pool::Pooled;
 use crate::runtime;
 use crate::stream::{self, Stream};
 use crate::tensor::{self, View};
-use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// torch's num_warmup_iters.
 const WARMUPS: u32 = 3;
@@ -67,11 +66,10 @@ impl Drop for Side {
     }
 }
 
-static GRAPHED: RwLock<BTreeMap<usize, Arc<Graphed>>> = RwLock::new(BTreeMap::new());
+static GRAPHED: Handles<Graphed> = Handles::new("graphed callable", "tcuda_graphed_callable_create");
 
 /// Runs all of them `warmups` times on a stream of its own, then captures them in their order. None: as often as torch.
 pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream: Stream) -> Result<usize> {
-    static LAST: AtomicUsize = AtomicUsize::new(0);
     let count = callables.len();
     if count == 0 {
         return Err(Error::invalid_argument("There is no callable to capture: 'count' is 0."));
@@ -108,10 +106,7 @@ pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream
     }
     event::wait_stream(stream, side.0)?;
     let order = Mutex::new(Order { next: 0, done: Pooled::take(stream.device)? });
-    // Even, as the numbers of graphs.
-    let handle = LAST.fetch_add(2, Ordering::Relaxed) + 2;
-    GRAPHED.write().insert(handle, Arc::new(Graphed { parts, order, side }));
-    Ok(handle)
+    Ok(GRAPHED.insert(Arc::new(Graphed { parts, order, side })))
 }
 
 fn refuse_capture(stream: Stream, what: &str) -> Result<()> {
@@ -124,7 +119,7 @@ fn refuse_capture(stream: Stream, what: &str) -> Result<()> {
 
 /// What a callable does, with these inputs; None: those of the capture.
 pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream) -> Result<()> {
-    let graphed = GRAPHED.read().get(&handle).cloned().ok_or_else(|| unknown(handle))?;
+    let graphed = GRAPHED.get(handle)?;
     let count = graphed.parts.len();
     let part = graphed
         .parts
@@ -194,15 +189,9 @@ fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<(&'a View, 
 
 /// Calls that are under way go on.
 pub fn destroy(handle: usize) -> Result<()> {
-    GRAPHED.write().remove(&handle).map(drop).ok_or_else(|| unknown(handle))
+    GRAPHED.remove(handle).map(drop)
 }
 
 pub fn clear() {
-    std::mem::take(&mut *GRAPHED.write()).into_values().for_each(drop);
-}
-
-#[cold]
-fn unknown(handle: usize) -> Error {
-    let text = format!("{handle:#x} is no graphed callable, or it was destroyed before. tcuda_graphed_callable_create makes one.");
-    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    GRAPHED.clear();
 }

@@ -2,8 +2,8 @@
 
 use super::generate::{Kind, Variant};
 use super::parse;
-use super::registry::Registry;
 use super::{Few, disk};
+use crate::base::handles::Handles;
 use crate::base::{Error, Result};
 use crate::runtime::Runtime;
 use crate::runtime::compile::{Compiler, Image, Program};
@@ -75,7 +75,7 @@ impl<K: Eq + Hash> Table<K> {
     }
 }
 
-static FUNCTIONS: Registry<Function> = Registry::new("compiled function");
+static FUNCTIONS: Handles<Function> = Handles::new("compiled function", "tcuda_jit_create");
 
 /// What is on a device, by device and key: two functions of one source share it.
 static LOADED: LazyLock<Table<(i32, String)>> = LazyLock::new(Table::new);
@@ -121,7 +121,8 @@ pub fn create(source: &str, outputs: usize, scalars: &[Scalar]) -> Result<u64> {
     let outputs = outputs.max(1);
     let names = scalars.iter().map(|scalar| scalar.name.to_owned()).collect();
     let defaults = scalars.iter().map(|scalar| scalar.value).collect();
-    Ok(FUNCTIONS.add(Function { name, source: source.into(), inputs, outputs, by_reference, names, defaults, compiled: Table::new() }))
+    let function = Function { name, source: source.into(), inputs, outputs, by_reference, names, defaults, compiled: Table::new() };
+    Ok(FUNCTIONS.insert(Arc::new(function)) as u64)
 }
 
 fn is_name(text: &str) -> bool {
@@ -129,11 +130,15 @@ fn is_name(text: &str) -> bool {
 }
 
 pub fn destroy(id: u64) -> Result<()> {
-    FUNCTIONS.take(id).map(drop)
+    FUNCTIONS.remove(id as usize).map(drop)
 }
 
 pub fn numbered(id: u64) -> Result<Arc<Function>> {
-    FUNCTIONS.get(id)
+    FUNCTIONS.get(id as usize)
+}
+
+pub(super) fn clear() {
+    FUNCTIONS.clear();
 }
 
 impl Function {

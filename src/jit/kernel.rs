@@ -1,6 +1,6 @@
 //! Whole kernels from CUDA source: compiled, looked up by name, launched with typed arguments.
 
-use super::registry::Registry;
+use crate::base::handles::Handles;
 use crate::base::{Error, Result, log, process};
 use crate::runtime::Runtime;
 use crate::runtime::compile::{Compiler, Program};
@@ -72,8 +72,8 @@ pub struct Kernel {
     most_shared: OnceCell<i32>,
 }
 
-static MODULES: Registry<Module> = Registry::new("module of kernels");
-static KERNELS: Registry<Kernel> = Registry::new("kernel");
+static MODULES: Handles<Module> = Handles::new("module of kernels", "tcuda_kernel_compile");
+static KERNELS: Handles<Kernel> = Handles::new("kernel", "tcuda_kernel_get");
 
 // CUfunction_attribute
 const MAX_THREADS_PER_BLOCK: i32 = 0;
@@ -120,19 +120,20 @@ pub fn compile(source: &str, options: &Options, device: i32) -> Result<u64> {
     let loaded = compiled::Module::load(runtime, &image)
         .map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", options.name)).on_device(device))?;
     let symbols = options.names.iter().map(|name| name.to_string()).zip(image.symbols).collect();
-    Ok(MODULES.add(Module { device: guard.device, loaded, name: options.name.into(), symbols, kernels: Mutex::default() }))
+    let module = Module { device: guard.device, loaded, name: options.name.into(), symbols, kernels: Mutex::default() };
+    Ok(MODULES.insert(Arc::new(module)) as u64)
 }
 
 /// Its kernels go with it.
 pub fn destroy_module(id: u64) -> Result<()> {
-    let module = MODULES.take(id)?;
+    let module = MODULES.remove(id as usize)?;
     KERNELS.remove_where(|kernel| Arc::ptr_eq(&kernel.module, &module));
     Ok(())
 }
 
 /// The handle of a kernel: by the name that it was asked for in `compile`, else by its symbol. A kernel has one.
 pub fn get(module: u64, name: &str) -> Result<u64> {
-    let module = MODULES.get(module)?;
+    let module = MODULES.get(module as usize)?;
     let symbol = module.symbols.iter().find(|(given, _)| given == name).map_or(name, |(_, symbol)| symbol);
     let mut kernels = module.kernels.lock();
     if let Some(known) = kernels.get(symbol) {
@@ -154,13 +155,18 @@ pub fn get(module: u64, name: &str) -> Result<u64> {
     let own_shared = runtime.function_attribute(handle, SHARED_SIZE)?;
     let most_shared = OnceCell::new();
     let kernel = Kernel { name: name.into(), module: module.clone(), function, max_threads, parameters, own_shared, most_shared };
-    let id = KERNELS.add(kernel);
+    let id = KERNELS.insert(Arc::new(kernel)) as u64;
     kernels.insert(symbol.into(), id);
     Ok(id)
 }
 
 pub fn kernel_numbered(id: u64) -> Result<Arc<Kernel>> {
-    KERNELS.get(id)
+    KERNELS.get(id as usize)
+}
+
+pub(super) fn clear() {
+    KERNELS.clear();
+    MODULES.clear();
 }
 
 impl Kernel {

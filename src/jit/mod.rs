@@ -3,8 +3,8 @@
 //!         is kept in memory and in files, how they are called.
 //! Uses:   tensor, copy, memory, stream, device, runtime, base.
 //! Never:  knows which compiler it has, or what the device is (runtime::compile and runtime::kernels::compiled do).
-//! Locks:  the registries of handles, the table of what was compiled, a function's own table; each alone, but that a module's kernels are locked
-//!         while one is entered into the registry. Nothing is locked while a compiler runs but the one entry that it makes.
+//! Locks:  those of handles, the table of what was compiled, a function's own table; each alone, but that a module's kernels are locked
+//!         while one gets its handle. Nothing is locked while a compiler runs but the one entry that it makes.
 //! Tests:  in the files, tests/jit_cache.rs, tests/fake_nvrtc.rs, tests/conformance/jit.rs and complex.rs, tests/nvrtc (the suite of this name).
 
 mod call;
@@ -14,11 +14,16 @@ pub mod generate;
 mod kernel;
 pub mod parse;
 pub mod promote;
-mod registry;
 pub mod walk;
 
 pub use call::{call, call_out};
 pub use function::{Function, Scalar, Value, create, destroy, numbered};
+
+/// Nothing that was made is there any more. What is on the devices went with them.
+pub fn shutdown() {
+    function::clear();
+    kernel::clear();
+}
 
 /// What a call has of its tensors, mostly without an allocation.
 pub type Few<T> = smallvec::SmallVec<[T; 4]>;

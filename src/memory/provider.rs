@@ -6,6 +6,7 @@
 use super::cache::core::ROUND;
 use super::lookup;
 use super::options::{self, Backend};
+use crate::base::handles::Handles;
 use crate::base::{Error, Result, Status};
 use crate::runtime::api::Place;
 use crate::runtime::{Address, RawStream, Runtime};
@@ -140,48 +141,34 @@ fn is_on(runtime: &Runtime, address: Address, size: usize, device: i32) -> Resul
 
 // ---- by number, and the one that is current
 
-#[derive(Default)]
-struct Providers {
-    all: BTreeMap<u64, Arc<Provider>>,
-    last: u64,
-}
-
-static PROVIDERS: Mutex<Providers> = Mutex::new(Providers { all: BTreeMap::new(), last: 0 });
+static PROVIDERS: Handles<Provider> = Handles::new("pluggable allocator", "tcuda_pluggable_allocator_create");
 /// What the devices' own caches take from; None: the driver.
 static CURRENT: RwLock<Option<(u64, Arc<Provider>)>> = RwLock::new(None);
 
 /// A number that is never given again.
 pub fn add(provider: Provider) -> u64 {
-    let mut providers = PROVIDERS.lock();
-    providers.last += 1;
-    let id = providers.last;
-    providers.all.insert(id, Arc::new(provider));
-    id
+    PROVIDERS.insert(Arc::new(provider)) as u64
 }
 
 pub fn numbered(id: u64) -> Result<Arc<Provider>> {
-    PROVIDERS.lock().all.get(&id).cloned().ok_or_else(|| {
-        let text = format!("No pluggable allocator has the handle 0x{id:x}, or it was destroyed.");
-        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
-    })
+    PROVIDERS.get(id as usize)
 }
 
 /// Refused while it is the current one, a pool's, or has segments out.
 pub fn remove(id: u64) -> Result<()> {
-    let provider = numbered(id)?;
-    let mut providers = PROVIDERS.lock();
-    let segments = provider.segments.load(Relaxed);
-    // One here, one in the table.
-    if segments > 0 || Arc::strong_count(&provider) > 2 {
+    let unused = |provider: &Arc<Provider>| {
+        let segments = provider.segments.load(Relaxed);
+        if segments == 0 && Arc::strong_count(provider) == 1 {
+            return Ok(());
+        }
         let text = format!(
             "The allocator '{}' is still in use: {segments} of its segments are out. Change the current allocator, destroy its pools, free \
              its blocks and call tcuda_empty_cache first.",
             provider.name
         );
-        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
-    }
-    providers.all.remove(&id);
-    Ok(())
+        Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text))
+    };
+    PROVIDERS.remove_if(id as usize, unused).map(drop)
 }
 
 pub fn set_current(id: Option<u64>) -> Result<()> {

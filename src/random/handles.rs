@@ -1,20 +1,17 @@
-//! What a program holds of a generator: a number that is never used again. Even ones are the program's own generators, odd ones the
-//! default ones of devices.
+//! What a program holds of a generator. Even numbers are the program's own generators, odd ones the default ones of devices.
 
 use super::defaults;
 use super::generator::{DEFAULT_SEED, Generator, State};
+use crate::base::handles::Handles;
 use crate::base::{Error, Result, Status};
 use crate::device;
-use parking_lot::RwLock;
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handle(pub NonZeroUsize);
 
-static HANDLES: RwLock<BTreeMap<Handle, Arc<Generator>>> = RwLock::new(BTreeMap::new());
+static HANDLES: Handles<Generator> = Handles::new("generator", "tcuda_generator_create");
 
 impl Handle {
     /// The device whose default generator this is.
@@ -26,12 +23,7 @@ impl Handle {
 
 /// Gives a generator a handle.
 pub fn enter(generator: Generator) -> Handle {
-    static LAST: AtomicUsize = AtomicUsize::new(0);
-    // Numbers this small are no addresses: no pointer of the program passes for one.
-    let number = LAST.fetch_add(2, Ordering::Relaxed) + 2;
-    let handle = Handle(NonZeroUsize::new(number).unwrap_or(NonZeroUsize::MAX));
-    HANDLES.write().insert(handle, Arc::new(generator));
-    handle
+    Handle(NonZeroUsize::new(HANDLES.insert(Arc::new(generator))).unwrap_or(NonZeroUsize::MAX))
 }
 
 /// A generator as torch makes it; -1 is the current device.
@@ -51,13 +43,7 @@ pub fn destroy(handle: Handle) -> Result<()> {
         let text = "This is the default generator of a device, which is there for as long as tcuda runs.";
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
     }
-    HANDLES.write().remove(&handle).map(drop).ok_or_else(|| unknown(handle))
-}
-
-#[cold]
-fn unknown(handle: Handle) -> Error {
-    let text = format!("{:#x} is no generator, or it was destroyed before. tcuda_generator_create makes one.", handle.0);
-    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    HANDLES.remove(handle.0.get()).map(drop)
 }
 
 /// The generator of a handle; None: the default one of a device, of which -1 is the current one.
@@ -65,8 +51,8 @@ pub fn named(handle: Option<&Handle>, device: i32) -> Result<Arc<Generator>> {
     let Some(handle) = handle else { return defaults::of(device::resolve(device)?) };
     match handle.device() {
         Some(device) if (0..device::count()).contains(&device) => defaults::of(device),
-        Some(_) => Err(unknown(*handle)),
-        None => HANDLES.read().get(handle).cloned().ok_or_else(|| unknown(*handle)),
+        // No device, and no odd number is any other generator's.
+        _ => HANDLES.get(handle.0.get()),
     }
 }
 
@@ -84,5 +70,5 @@ pub fn for_device(handle: Option<&Handle>, device: i32) -> Result<Arc<Generator>
 }
 
 pub fn clear() {
-    HANDLES.write().clear();
+    HANDLES.clear();
 }

@@ -3,7 +3,7 @@
 //!         device; what a graph has of a generator; the filling of tensors with random numbers.
 //! Uses:   tensor, memory, stream, device, runtime, base.
 //! Never:  makes a number itself (the kernels do); waits for a device.
-//! Locks:  handles::HANDLES or defaults::DEFAULTS, then a generator's own, which is held while kernels that draw from it are launched.
+//! Locks:  that of handles or defaults::DEFAULTS, then a generator's own, which is held while kernels that draw from it are launched.
 //! Tests:  in the files, tests/generator.rs, tests/conformance (generators, random, philox, graph_random), tests_c/test_generator.c.
 
 pub mod captured;
