@@ -1,19 +1,18 @@
 //! CUDA's libraries that compute (cuBLAS, cuFFT): found where the CUDA runtime is, when they are first needed.
 
-use super::adapt;
-use super::library::{Library, file_of};
-use super::search::{self, Candidate, How, Wanted};
-use crate::base::{Error, Result, Status};
+use super::bind;
+use super::library::Library;
+use super::search::{self, Wanted};
+use crate::base::{Error, Result, Status, few};
 use crate::runtime::Runtime;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What there is to know of a library before it is found.
 pub struct Component {
     /// As messages call it.
     pub name: &'static str,
     pub wanted: &'static Wanted,
-    /// The variable that names a file, and the package of Python.
-    pub variable: &'static str,
+    /// Of Python.
     pub package: &'static str,
     /// Names of what it answers.
     pub answers: &'static [(i32, &'static str)],
@@ -21,61 +20,21 @@ pub struct Component {
     pub no_memory: i32,
 }
 
-/// The functions of a library, and its file. Those of the runtime's major version come first in each place.
-pub fn find<T>(
-    component: &Component,
-    runtime: &Runtime,
-    bind: impl Fn(&Library) -> Result<(T, usize), &'static str>,
-) -> Result<(T, PathBuf)> {
-    let mut looked = Vec::new();
-    for mut place in search::places(component.wanted, Path::new("/usr/local")) {
-        place.candidates.sort_by_key(|candidate| candidate.major != Some(runtime.version / 1000));
-        let mut findings = Vec::new();
-        for candidate in &place.candidates {
-            match open(candidate, runtime.driver_version) {
-                Ok(library) => match bind(&library) {
-                    Ok((functions, address)) => {
-                        let file = file_of(address).unwrap_or_else(|| candidate.file.clone());
-                        // It stays: its functions are in use from here on.
-                        std::mem::forget(library);
-                        return Ok((functions, file));
-                    }
-                    Err(missing) => findings.push(format!("{} has no {missing}", candidate.file.display())),
-                },
-                Err(finding) => findings.extend(finding),
-            }
-        }
-        let found = if findings.is_empty() { String::from("nothing") } else { findings.join(", ") };
-        looked.push(format!("{}: {found}", place.name));
-    }
-    Err(Error::not_supported(format!(
-        "{} is not there. It was looked for in {}. Install it (pip install {}, or the CUDA toolkit), or name it in {}.",
-        component.name,
-        looked.join("; "),
-        component.package,
-        component.variable
-    )))
-}
-
-/// Err(None): there is nothing there.
-fn open(candidate: &Candidate, driver_version: i32) -> Result<Library, Option<String>> {
-    let name = candidate.file.display();
-    if let Some(major) = candidate.major
-        && !adapt::serves(driver_version, major)
-    {
-        let there = candidate.how == How::Found || Library::loaded(&candidate.file).is_some();
-        return Err(there.then(|| format!("{name} is for drivers of CUDA {major} and later")));
-    }
-    match candidate.how {
-        How::Loaded => Library::loaded(&candidate.file).ok_or(None),
-        how => Library::open_for_good(&candidate.file).map_err(|text| {
-            let absent = format!("{name}: cannot open shared object file");
-            (how != How::Named || !text.starts_with(&absent)).then_some(text)
-        }),
-    }
-}
-
 impl Component {
+    /// The first that can be used. Those of the runtime's major version come first in each place.
+    pub fn find<T>(&self, runtime: &Runtime, bind: impl Fn(&Library, &Path) -> Result<T, String>) -> Result<T> {
+        let places = search::places(self.wanted, Path::new("/usr/local")).map(|mut place| {
+            few::sort_by_key(&mut place.candidates, |candidate| candidate.major != Some(runtime.version / 1000));
+            place
+        });
+        bind::first(places, runtime.driver_version, bind).map_err(|looked| {
+            Error::not_supported(format!(
+                "{} is not there. It was looked for in {looked}. Install it (pip install {}, or the CUDA toolkit), or name it in {}.",
+                self.name, self.package, self.wanted.variable
+            ))
+        })
+    }
+
     /// An answer other than 0 is an error.
     pub fn check(&self, call: &str, answer: i32) -> Result<()> {
         if answer == 0 {
@@ -86,31 +45,3 @@ impl Component {
         Err(Error::new(status, format!("{call} of {} answered {answer} ({name}).", self.name)).with_native(answer))
     }
 }
-
-/// The functions of a library by name: `functions! { name(types); }` makes `struct Functions` and `Functions::of`.
-macro_rules! functions {
-    ($first:ident($($first_argument:ty),* $(,)?); $($name:ident($($argument:ty),* $(,)?);)*) => {
-        #[allow(non_snake_case)]
-        struct Functions {
-            $first: unsafe extern "C" fn($($first_argument),*) -> i32,
-            $($name: unsafe extern "C" fn($($argument),*) -> i32,)*
-        }
-
-        impl Functions {
-            /// And the address of the first. Err names one that is missing.
-            fn of(library: &super::library::Library) -> Result<(Functions, usize), &'static str> {
-                let find = |name: &'static str| match library.symbol(name) {
-                    0 => Err(name),
-                    address => Ok(address),
-                };
-                let first = find(stringify!($first))?;
-                let functions = Functions {
-                    $first: unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($first_argument),*) -> i32>(first) },
-                    $($name: unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($argument),*) -> i32>(find(stringify!($name))?) },)*
-                };
-                Ok((functions, first))
-            }
-        }
-    };
-}
-pub(super) use functions;

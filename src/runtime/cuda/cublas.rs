@@ -1,6 +1,8 @@
 //! cuBLAS: handles, their streams and workspaces. What it computes, programs ask of it themselves.
 
-use super::component::{self, Component, functions};
+use super::bind::functions;
+use super::component::Component;
+use super::library::file_of;
 use super::search::BLAS;
 use crate::base::Result;
 use crate::runtime::{Address, RawStream, Runtime};
@@ -20,7 +22,6 @@ functions! {
 static COMPONENT: Component = Component {
     name: "cuBLAS",
     wanted: &BLAS,
-    variable: "TCUDA_CUBLAS_PATH",
     package: "nvidia-cublas",
     answers: &[
         (1, "CUBLAS_STATUS_NOT_INITIALIZED"),
@@ -44,7 +45,12 @@ pub struct Cublas {
 /// Found at the first call. A failure is not kept.
 pub fn open(runtime: &Runtime) -> Result<&'static Cublas> {
     static FOUND: OnceCell<Cublas> = OnceCell::new();
-    FOUND.get_or_try_init(|| component::find(&COMPONENT, runtime, Functions::of).map(|(functions, file)| Cublas { functions, file }))
+    FOUND.get_or_try_init(|| {
+        COMPONENT.find(runtime, |library, name| {
+            let functions = Functions::of(library, name)?;
+            Ok(Cublas { file: file_of(functions.cublasCreate_v2 as usize).unwrap_or_else(|| name.into()), functions })
+        })
+    })
 }
 
 impl Cublas {

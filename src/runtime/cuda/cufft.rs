@@ -1,6 +1,8 @@
 //! cuFFT: plans whose work areas come from outside. Programs execute them.
 
-use super::component::{self, Component, functions};
+use super::bind::functions;
+use super::component::Component;
+use super::library::file_of;
 use super::search::FFT;
 use crate::base::Result;
 use crate::runtime::{Address, RawStream, Runtime};
@@ -22,7 +24,6 @@ functions! {
 static COMPONENT: Component = Component {
     name: "cuFFT",
     wanted: &FFT,
-    variable: "TCUDA_CUFFT_PATH",
     package: "nvidia-cufft",
     answers: &[
         (1, "CUFFT_INVALID_PLAN"),
@@ -70,7 +71,12 @@ pub struct Cufft {
 /// Found at the first call. A failure is not kept.
 pub fn open(runtime: &Runtime) -> Result<&'static Cufft> {
     static FOUND: OnceCell<Cufft> = OnceCell::new();
-    FOUND.get_or_try_init(|| component::find(&COMPONENT, runtime, Functions::of).map(|(functions, file)| Cufft { functions, file }))
+    FOUND.get_or_try_init(|| {
+        COMPONENT.find(runtime, |library, name| {
+            let functions = Functions::of(library, name)?;
+            Ok(Cufft { file: file_of(functions.cufftCreate as usize).unwrap_or_else(|| name.into()), functions })
+        })
+    })
 }
 
 impl Cufft {

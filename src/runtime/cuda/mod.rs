@@ -7,6 +7,7 @@
 //! Tests:  tests/fake_cuda.rs, in the files; `cargo check --features signatures` compares the table with CUDA's prototypes.
 
 mod adapt;
+mod bind;
 mod component;
 pub mod cublas;
 pub mod cufft;
@@ -77,7 +78,7 @@ fn try_runtime(candidate: &Candidate, place: &str, driver: &Driver) -> Result<Ru
     {
         return Err(Finding::TooNew(format!("{name} is for drivers of CUDA {major} and later")));
     }
-    let library = open_candidate(candidate)?;
+    let library = bind::open(candidate, Library::open).map_err(|finding| finding.map_or(Finding::Absent, Finding::Unusable))?;
     let fill = |libcuda: Option<&Library>| {
         let find = |slot: &'static str| match libcuda {
             _ if slot.starts_with("cuda") => library.symbol(slot),
@@ -121,14 +122,4 @@ fn try_runtime(candidate: &Candidate, place: &str, driver: &Driver) -> Result<Ru
     let devices = if count == 1 { "1 device".to_string() } else { format!("{count} devices") };
     let reason = format!("{label} from {place}, driver for CUDA {}, {devices}", dotted(driver_version));
     Ok(Runtime { table, name: "cuda", reason, version, driver_version, device_count: count })
-}
-
-fn open_candidate(candidate: &Candidate) -> Result<Library, Finding> {
-    if candidate.how == How::Loaded {
-        return Library::loaded(&candidate.file).ok_or(Finding::Absent);
-    }
-    Library::open(&candidate.file).map_err(|text| {
-        let absent = format!("{}: cannot open shared object file", candidate.file.display());
-        if candidate.how == How::Named && text.starts_with(&absent) { Finding::Absent } else { Finding::Unusable(text) }
-    })
 }

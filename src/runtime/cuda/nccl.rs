@@ -1,8 +1,9 @@
 //! NCCL, which carries data between GPUs. It is looked up when the first communicator is made, in the places of the CUDA runtime. Communicators
 //! are non-blocking ones unless they are told to be otherwise: no call waits for another rank.
 
+use super::bind::{self, functions};
 use super::library::{Library, file_of, text_at};
-use super::search::{self, Candidate, How};
+use super::search;
 use crate::base::{Error, Result, Status};
 use crate::runtime::collective::{Call, ID_BYTES, Id, Work};
 use crate::runtime::table::{Address, RawStream};
@@ -36,28 +37,11 @@ impl Config {
     }
 }
 
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
-        /// Those that this NCCL has.
-        #[allow(non_snake_case)]
-        struct Functions {
-            $($name: Option<unsafe extern "C" fn($($argument),*) -> i32>,)*
-        }
-
-        impl Functions {
-            fn of(library: &Library) -> Functions {
-                Functions {
-                    $($name: unsafe {
-                        std::mem::transmute::<usize, Option<unsafe extern "C" fn($($argument),*) -> i32>>(library.symbol(stringify!($name)))
-                    },)*
-                }
-            }
-        }
-    };
-}
-
 functions! {
+    optional
     ncclGetVersion(*mut i32);
+    ncclGetErrorString(i32) -> *const c_char;
+    ncclGetLastError(Handle) -> *const c_char;
     ncclGetUniqueId(*mut UniqueId);
     ncclCommInitRankConfig(*mut Handle, i32, UniqueId, i32, *mut Config);
     ncclCommSplit(Handle, i32, i32, *mut Handle, *mut Config);
@@ -97,9 +81,6 @@ macro_rules! call {
 
 pub struct Nccl {
     functions: Functions,
-    /// ncclGetErrorString and ncclGetLastError, or 0.
-    error_string: usize,
-    last_error: usize,
     /// 22809 is 2.28.9.
     pub version: i32,
     file: PathBuf,
@@ -108,56 +89,30 @@ pub struct Nccl {
 /// The library, found at the first call. A failure is not kept.
 pub fn open(driver_version: i32) -> Result<&'static Nccl> {
     static FOUND: OnceCell<Nccl> = OnceCell::new();
-    FOUND.get_or_try_init(|| search_in(Path::new("/usr/local"), driver_version))
+    FOUND.get_or_try_init(|| {
+        keep_multicast_off();
+        let places = search::places(&search::COLLECTIVE, Path::new("/usr/local"));
+        bind::first(places, driver_version, load).map_err(|looked| {
+            Error::not_supported(format!(
+                "Communicators need NCCL, and there is none that can be used. libnccl.so.2 was looked for in {looked}. Install it (pip \
+                 install nvidia-nccl-cu{}, or the package of your system), or name it in TCUDA_NCCL_PATH.",
+                (driver_version / 1000).clamp(12, 13)
+            ))
+        })
+    })
 }
 
-fn search_in(local: &Path, driver_version: i32) -> Result<Nccl> {
-    let mut places = Vec::new();
-    for place in search::places(&search::COLLECTIVE, local) {
-        let mut findings = Vec::new();
-        for candidate in &place.candidates {
-            match load(candidate) {
-                Ok(nccl) => return Ok(nccl),
-                Err(Some(finding)) => findings.push(finding),
-                Err(None) => {}
-            }
-        }
-        let found = if findings.is_empty() { String::from("nothing") } else { findings.join(", ") };
-        places.push(format!("{}: {found}", place.name));
-    }
-    Err(Error::not_supported(format!(
-        "Communicators need NCCL, and there is none that can be used. libnccl.so.2 was looked for in {}. Install it (pip install \
-         nvidia-nccl-cu{}, or the package of your system), or name it in TCUDA_NCCL_PATH.",
-        places.join("; "),
-        (driver_version / 1000).clamp(12, 13)
-    )))
-}
-
-/// None: there is nothing there.
-fn load(candidate: &Candidate) -> Result<Nccl, Option<String>> {
-    let name = candidate.file.display();
-    keep_multicast_off();
-    let library = match candidate.how {
-        How::Loaded => Library::loaded(&candidate.file).ok_or(None)?,
-        how => Library::open_for_good(&candidate.file).map_err(|text| {
-            let absent = format!("{name}: cannot open shared object file");
-            (how != How::Named || !text.starts_with(&absent)).then_some(text)
-        })?,
-    };
-    let functions = Functions::of(&library);
+/// Err says what is wrong with it.
+fn load(library: &Library, name: &Path) -> Result<Nccl, String> {
+    let functions = Functions::of(library);
     let mut version = 0;
-    let asked = functions.ncclGetVersion.map(|ask| unsafe { ask(&mut version) });
-    if asked != Some(answer::SUCCESS) {
-        return Err(Some(format!("{name} does not tell its version")));
-    }
+    let ask = functions.ncclGetVersion.filter(|ask| unsafe { ask(&mut version) } == answer::SUCCESS);
+    let Some(ask) = ask else { return Err(format!("{} does not tell its version", name.display())) };
     if functions.ncclCommInitRankConfig.is_none() {
-        return Err(Some(format!("{name} is NCCL {}, which has no ncclCommInitRankConfig; 2.14 is the first that has", dotted(version))));
+        let known = format!("{} is NCCL {}", name.display(), dotted(version));
+        return Err(format!("{known}, which has no ncclCommInitRankConfig; 2.14 is the first that has"));
     }
-    let file = functions.ncclGetVersion.and_then(|known| file_of(known as usize)).unwrap_or_else(|| candidate.file.clone());
-    let (error_string, last_error) = (library.symbol("ncclGetErrorString"), library.symbol("ncclGetLastError"));
-    // It stays: its functions are in use from here on.
-    std::mem::forget(library);
-    Ok(Nccl { functions, error_string, last_error, version, file })
+    Ok(Nccl { functions, version, file: file_of(ask as usize).unwrap_or_else(|| name.into()) })
 }
 
 /// NCCL reads this when its first communicator is made. What is set already stays.
@@ -208,13 +163,10 @@ impl Nccl {
 
     #[cold]
     fn error(&self, call: &str, code: i32) -> Error {
-        let text = |function: usize, argument: usize| unsafe {
-            // Both take one word, a code or a handle, and give a text.
-            let ask = std::mem::transmute::<usize, Option<unsafe extern "C" fn(usize) -> *const c_char>>(function);
-            ask.map(|ask| ask(argument)).filter(|text| !text.is_null()).map(|text| text_at(text))
-        };
-        let name = text(self.error_string, code as usize).unwrap_or_else(|| "unknown error".into());
-        let more = text(self.last_error, 0).filter(|text| !text.is_empty()).map_or(String::new(), |text| format!(" It says: {text}."));
+        let text = |text: *const c_char| (!text.is_null()).then(|| unsafe { text_at(text) });
+        let name = self.functions.ncclGetErrorString.and_then(|ask| text(unsafe { ask(code) })).unwrap_or_else(|| "unknown error".into());
+        let more = self.functions.ncclGetLastError.and_then(|ask| text(unsafe { ask(0) })).filter(|text| !text.is_empty());
+        let more = more.map_or(String::new(), |text| format!(" It says: {text}."));
         let status = match code {
             answer::REMOTE_ERROR => Status::TCUDA_ERROR_REMOTE,
             answer::TIMEOUT => Status::TCUDA_ERROR_TIMEOUT,

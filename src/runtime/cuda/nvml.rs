@@ -1,7 +1,9 @@
 //! NVML, the driver's library for monitors. It is looked up when something is first asked of it, and never makes a context.
 
 use super::adapt;
+use super::bind::{self, functions};
 use super::library::{Library, file_of, text_at};
+use super::search::{Candidate, How, Place};
 use crate::base::{Error, Result, Status, config};
 use crate::runtime::monitor::{Process, Quantity};
 use once_cell::sync::OnceCell;
@@ -9,6 +11,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
+const VARIABLE: &str = "TCUDA_NVML_PATH";
 
 type Handle = *mut c_void;
 
@@ -39,28 +42,10 @@ struct ProcessInfo {
     compute_instance: u32,
 }
 
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
-        /// Those that this NVML has.
-        #[allow(non_snake_case)]
-        struct Functions {
-            $($name: Option<unsafe extern "C" fn($($argument),*) -> i32>,)*
-        }
-
-        impl Functions {
-            fn of(library: &Library) -> Functions {
-                Functions {
-                    $($name: unsafe {
-                        std::mem::transmute::<usize, Option<unsafe extern "C" fn($($argument),*) -> i32>>(library.symbol(stringify!($name)))
-                    },)*
-                }
-            }
-        }
-    };
-}
-
 functions! {
+    optional
     nvmlInit_v2();
+    nvmlErrorString(i32) -> *const c_char;
     nvmlDeviceGetHandleByUUID(*const c_char, *mut Handle);
     nvmlDeviceGetIndex(Handle, *mut u32);
     nvmlDeviceGetUtilizationRates(Handle, *mut Rates);
@@ -92,36 +77,30 @@ const CLOCK_MEMORY: u32 = 2;
 
 pub struct Nvml {
     functions: Functions,
-    /// nvmlErrorString, or 0.
-    error_string: usize,
     file: PathBuf,
 }
 
 /// NVML, found and started at the first call. A failure is not kept.
 pub fn open() -> Result<&'static Nvml> {
     static FOUND: OnceCell<Nvml> = OnceCell::new();
-    FOUND.get_or_try_init(search)
+    FOUND.get_or_try_init(|| {
+        bind::first(std::iter::once(place()), 0, load).map_err(|looked| {
+            Error::not_supported(format!(
+                "Telemetry needs NVML, which comes with the driver as {LIBRARY}. It was looked for {looked}. In a container, the runtime has \
+                 to pass it in (NVIDIA_DRIVER_CAPABILITIES=utility); {VARIABLE} names a file."
+            ))
+        })
+    })
 }
 
-fn search() -> Result<Nvml> {
-    let given = config::get("TCUDA_NVML_PATH");
-    let files = match &given {
-        Some(path) => vec![PathBuf::from(path)],
-        None => std::iter::once(LIBRARY.into()).chain(beside_the_driver()).collect(),
-    };
-    let mut findings = Vec::new();
-    for file in &files {
-        match load(file) {
-            Ok(nvml) => return Ok(nvml),
-            Err(finding) => findings.push(finding),
-        }
+fn place() -> Place {
+    let candidate = |how, file| Candidate { how, file, major: None };
+    if let Some(path) = config::get(VARIABLE) {
+        return Place { name: format!("as {VARIABLE} says"), candidates: vec![candidate(How::Given, path.into())] };
     }
-    let place = if given.is_some() { "as TCUDA_NVML_PATH says" } else { "on the loader's path and beside the driver's library" };
-    Err(Error::not_supported(format!(
-        "Telemetry needs NVML, which comes with the driver as {LIBRARY}. It was looked for {place}: {}. In a container, the runtime has to \
-         pass it in (NVIDIA_DRIVER_CAPABILITIES=utility); TCUDA_NVML_PATH names a file.",
-        findings.join("; ")
-    )))
+    let beside = beside_the_driver().map(|file| candidate(How::Found, file));
+    let candidates = std::iter::once(candidate(How::Named, LIBRARY.into())).chain(beside).collect();
+    Place { name: "on the loader's path and beside the driver's library".into(), candidates }
 }
 
 /// Where the driver's own library was found by other means than the loader's path, NVML is too.
@@ -131,29 +110,20 @@ fn beside_the_driver() -> Option<PathBuf> {
 }
 
 /// Err says what is wrong with it.
-fn load(file: &Path) -> Result<Nvml, String> {
-    let name = file.display();
-    let library = Library::open_for_good(file)?;
-    let functions = Functions::of(&library);
-    let Some(start) = functions.nvmlInit_v2 else { return Err(format!("{name} has no nvmlInit_v2")) };
-    let file = file_of(start as usize).unwrap_or_else(|| file.into());
-    let nvml = Nvml { functions, error_string: library.symbol("nvmlErrorString"), file };
+fn load(library: &Library, name: &Path) -> Result<Nvml, String> {
+    let functions = Functions::of(library);
+    let Some(start) = functions.nvmlInit_v2 else { return Err(format!("{} has no nvmlInit_v2", name.display())) };
+    let nvml = Nvml { functions, file: file_of(start as usize).unwrap_or_else(|| name.into()) };
     match unsafe { start() } {
         answer::SUCCESS => Ok(nvml),
-        code => Err(format!("{name} does not start: {} ({code})", nvml.text_of(code))),
+        code => Err(format!("{} does not start: {} ({code})", name.display(), nvml.text_of(code))),
     }
 }
 
 impl Nvml {
     fn text_of(&self, code: i32) -> String {
-        if self.error_string == 0 {
-            return String::from("unknown error");
-        }
-        unsafe {
-            let ask = std::mem::transmute::<usize, unsafe extern "C" fn(i32) -> *const c_char>(self.error_string);
-            let text = ask(code);
-            if text.is_null() { String::from("unknown error") } else { text_at(text) }
-        }
+        let text = self.functions.nvmlErrorString.map(|ask| unsafe { ask(code) }).filter(|text| !text.is_null());
+        text.map_or_else(|| "unknown error".into(), |text| unsafe { text_at(text) })
     }
 
     /// None: no device has this UUID.

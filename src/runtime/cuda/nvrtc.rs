@@ -1,9 +1,10 @@
 //! NVRTC, CUDA's run-time compiler. It is looked up when the first source is to be compiled, in the places of the CUDA runtime.
 
 use super::adapt;
+use super::bind::{self, functions};
 use super::library::{Library, file_of, text_at};
 use super::report::dotted;
-use super::search::{self, Candidate, How};
+use super::search;
 use crate::base::{Error, Result, Status};
 use crate::runtime::compile::{Failure, Image, Program};
 use once_cell::sync::OnceCell;
@@ -12,31 +13,8 @@ use std::path::{Path, PathBuf};
 
 type Handle = *mut c_void;
 
-macro_rules! functions {
-    ($($name:ident($($argument:ty),*);)*) => {
-        #[allow(non_snake_case)]
-        struct Functions {
-            nvrtcGetErrorString: unsafe extern "C" fn(i32) -> *const c_char,
-            $($name: unsafe extern "C" fn($($argument),*) -> i32,)*
-        }
-
-        impl Functions {
-            /// Err names the function that is missing.
-            fn of(library: &Library) -> Result<Functions, &'static str> {
-                let find = |name: &'static str| match library.symbol(name) {
-                    0 => Err(name),
-                    address => Ok(address),
-                };
-                Ok(Functions {
-                    nvrtcGetErrorString: unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(i32) -> *const c_char>(find("nvrtcGetErrorString")?) },
-                    $($name: unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($($argument),*) -> i32>(find(stringify!($name))?) },)*
-                })
-            }
-        }
-    };
-}
-
 functions! {
+    nvrtcGetErrorString(i32) -> *const c_char;
     nvrtcVersion(*mut i32, *mut i32);
     nvrtcGetNumSupportedArchs(*mut i32);
     nvrtcGetSupportedArchs(*mut i32);
@@ -90,64 +68,37 @@ pub fn open(driver_version: i32) -> Result<&'static Nvrtc> {
 
 /// A new search, with another folder for what the administrator installed.
 pub fn search_in(local: &Path, driver_version: i32) -> Result<Nvrtc> {
-    let mut places = Vec::new();
-    for place in search::places(&search::COMPILER, local) {
-        let mut findings = Vec::new();
-        for candidate in &place.candidates {
-            match try_library(candidate, driver_version) {
-                Ok(nvrtc) => return Ok(nvrtc),
-                Err(Some(finding)) => findings.push(finding),
-                Err(None) => {}
-            }
-        }
-        let found = if findings.is_empty() { String::from("nothing") } else { findings.join(", ") };
-        places.push(format!("{}: {found}", place.name));
-    }
+    let found = bind::first(search::places(&search::COMPILER, local), driver_version, |library, name| load(library, name, driver_version));
     let package = match driver_version / 1000 {
         ..12 => "nvidia-cuda-nvrtc-cu11",
         12 => "nvidia-cuda-nvrtc-cu12",
         13.. => "nvidia-cuda-nvrtc",
     };
-    Err(Error::not_supported(format!(
-        "Functions are compiled at run time by CUDA's library NVRTC, and there is none that works with the driver (for CUDA {}). {} were \
-         looked for in {}. Install it (pip install {package}, or the CUDA toolkit), or name it in TCUDA_NVRTC_PATH.",
-        dotted(driver_version),
-        adapt::COMPILERS.map(|(_, name)| name).join(", "),
-        places.join("; ")
-    )))
+    found.map_err(|looked| {
+        Error::not_supported(format!(
+            "Functions are compiled at run time by CUDA's library NVRTC, and there is none that works with the driver (for CUDA {}). {} were \
+             looked for in {looked}. Install it (pip install {package}, or the CUDA toolkit), or name it in TCUDA_NVRTC_PATH.",
+            dotted(driver_version),
+            adapt::COMPILERS.map(|(_, name)| name).join(", ")
+        ))
+    })
 }
 
-/// None: there is nothing there.
-fn try_library(candidate: &Candidate, driver_version: i32) -> Result<Nvrtc, Option<String>> {
-    let name = candidate.file.display();
-    if let Some(major) = candidate.major
-        && !adapt::serves(driver_version, major)
-    {
-        let there = candidate.how == How::Found || Library::loaded(&candidate.file).is_some();
-        return Err(there.then(|| format!("{name} is for drivers of CUDA {major} and later")));
-    }
-    let library = match candidate.how {
-        How::Loaded => Library::loaded(&candidate.file).ok_or(None)?,
-        how => Library::open_for_good(&candidate.file).map_err(|text| {
-            let absent = format!("{name}: cannot open shared object file");
-            (how != How::Named || !text.starts_with(&absent)).then_some(text)
-        })?,
-    };
-    let functions = Functions::of(&library).map_err(|missing| Some(format!("{name} has no {missing}")))?;
+/// Err says what is wrong with it.
+fn load(library: &Library, name: &Path, driver_version: i32) -> Result<Nvrtc, String> {
+    let functions = Functions::of(library, name)?;
     let (mut major, mut minor, mut count) = (0, 0, 0);
     let asked = unsafe {
         (functions.nvrtcVersion)(&mut major, &mut minor) == 0 && (functions.nvrtcGetNumSupportedArchs)(&mut count) == 0 && count > 0
     };
     let mut capabilities = vec![0; usize::try_from(count).unwrap_or(0)];
     if !asked || unsafe { (functions.nvrtcGetSupportedArchs)(capabilities.as_mut_ptr()) } != 0 {
-        return Err(Some(format!("{name} does not say what it can do")));
+        return Err(format!("{} does not say what it can do", name.display()));
     }
     if !adapt::serves(driver_version, major) {
-        return Err(Some(format!("{name} is of CUDA {major}.{minor}, for newer drivers")));
+        return Err(format!("{} is of CUDA {major}.{minor}, for newer drivers", name.display()));
     }
-    let file = file_of(functions.nvrtcVersion as usize).unwrap_or_else(|| candidate.file.clone());
-    // It stays: its functions are in use from here on.
-    std::mem::forget(library);
+    let file = file_of(functions.nvrtcVersion as usize).unwrap_or_else(|| name.into());
     Ok(Nvrtc { functions, version: (major, minor), file, capabilities })
 }
 

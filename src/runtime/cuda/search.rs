@@ -1,7 +1,7 @@
 //! Where a library of CUDA is looked for, in order. Nothing is loaded here.
 
 use super::adapt::{BLAS_LIBRARIES, COLLECTIVES, COMPILERS, FFT_LIBRARIES, RUNTIMES};
-use crate::base::config;
+use crate::base::{config, few};
 use std::cmp::Reverse;
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 /// A library that is looked up.
 pub struct Wanted {
     /// The variable that names a file.
-    variable: &'static str,
+    pub variable: &'static str,
     /// CUDA's major version (or another one, of what is not a part of CUDA) and the name, newest first.
     names: &'static [(i32, &'static str)],
     /// Below `nvidia` in the packages of Python.
     wheels: &'static [&'static str],
 }
 
-pub const RUNTIME: Wanted = Wanted { variable: "TCUDA_CUDART_PATH", names: &RUNTIMES, wheels: &["cu13/lib", "cuda_runtime/lib"] };
-pub const COMPILER: Wanted = Wanted { variable: "TCUDA_NVRTC_PATH", names: &COMPILERS, wheels: &["cu13/lib", "cuda_nvrtc/lib"] };
-pub const COLLECTIVE: Wanted = Wanted { variable: "TCUDA_NCCL_PATH", names: &COLLECTIVES, wheels: &["nccl/lib"] };
+pub static RUNTIME: Wanted = Wanted { variable: "TCUDA_CUDART_PATH", names: &RUNTIMES, wheels: &["cu13/lib", "cuda_runtime/lib"] };
+pub static COMPILER: Wanted = Wanted { variable: "TCUDA_NVRTC_PATH", names: &COMPILERS, wheels: &["cu13/lib", "cuda_nvrtc/lib"] };
+pub static COLLECTIVE: Wanted = Wanted { variable: "TCUDA_NCCL_PATH", names: &COLLECTIVES, wheels: &["nccl/lib"] };
 
 pub static BLAS: Wanted = Wanted { variable: "TCUDA_CUBLAS_PATH", names: &BLAS_LIBRARIES, wheels: &["cu13/lib", "cublas/lib"] };
 pub static FFT: Wanted = Wanted { variable: "TCUDA_CUFFT_PATH", names: &FFT_LIBRARIES, wheels: &["cu13/lib", "cufft/lib"] };
@@ -115,7 +115,7 @@ fn libraries_of(home: &Path) -> [PathBuf; 2] {
 /// `cuda`, which the administrator chose, then `cuda-13.0`, `cuda-12`, ... from the newest.
 fn toolkits(root: &Path) -> Vec<PathBuf> {
     let mut names: Vec<String> = entries(root).into_iter().filter(|name| name.starts_with("cuda")).collect();
-    names.sort_by_key(|name| (name != "cuda", Reverse(version_in(name))));
+    few::sort_by_key(&mut names, |name| (name != "cuda", Reverse(version_in(name))));
     names.iter().map(|name| root.join(name)).collect()
 }
 
