@@ -1,9 +1,11 @@
 //! The stream sanitizer on the simulated device: small programs with a bug each, which it has to find, and the same programs mended, of which
 //! it has to say nothing.
 
+mod kit;
 mod programs;
 
-use programs::*;
+use kit::*;
+use programs::{PROGRAMS, Program};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;

@@ -1,15 +1,13 @@
-//! What the programs are written with, and the programs: each is given whether it has its bug.
+//! The programs: each is given whether it has its bug.
 
-use std::ffi::{CStr, c_void};
+use super::kit::*;
+use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
-use tcuda::base::dtype::tcuda_dtype_t;
-use tcuda::base::{Status, config};
+use tcuda::base::config;
 use tcuda::capi::comm::tcuda_comm_broadcast_out;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
-use tcuda::capi::error::tcuda_last_error_message;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
 use tcuda::capi::jit::*;
@@ -17,133 +15,8 @@ use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
 use tcuda::capi::sanitizer::*;
 use tcuda::capi::stream::*;
-use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
+use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::capi::tensor::*;
-
-pub fn said() -> String {
-    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
-}
-
-#[track_caller]
-pub fn ok(status: Status) {
-    assert_eq!(status, Status::TCUDA_SUCCESS, "{}", said());
-}
-
-pub const SIZE: usize = 4096;
-pub const NULL: tcuda_stream_t = null_mut();
-pub const HOST: tcuda_stream_t = 0x81 as tcuda_stream_t;
-pub const READ: i32 = 1;
-pub const WRITE: i32 = 2;
-const F32: tcuda_dtype_t = tcuda_dtype_t { code: 2, bits: 32, lanes: 1 };
-const F64: tcuda_dtype_t = tcuda_dtype_t { code: 2, bits: 64, lanes: 1 };
-
-pub fn stream_on(device: i32) -> tcuda_stream_t {
-    let mut stream = NULL;
-    ok(unsafe { tcuda_stream_create(&mut stream, device, 0) });
-    stream
-}
-
-pub fn streams<const N: usize>() -> [tcuda_stream_t; N] {
-    [(); N].map(|()| stream_on(0))
-}
-
-pub fn block(stream: tcuda_stream_t) -> *mut c_void {
-    let mut block = null_mut();
-    ok(unsafe { tcuda_malloc_cached(&mut block, SIZE, stream) });
-    block
-}
-
-pub fn free(block: *mut c_void) {
-    ok(unsafe { tcuda_free_cached(block) });
-}
-
-fn pinned() -> *mut c_void {
-    let mut block = null_mut();
-    ok(unsafe { tcuda_host_malloc_cached(&mut block, SIZE) });
-    block
-}
-
-fn host_free(block: *mut c_void) {
-    ok(unsafe { tcuda_host_free_cached(block) });
-}
-
-/// Work of tcuda's that writes.
-pub fn fill(block: *mut c_void, stream: tcuda_stream_t) {
-    ok(unsafe { tcuda_memset_async(block, 1, SIZE, stream) });
-}
-
-pub fn copy(to: *mut c_void, from: *const c_void, stream: tcuda_stream_t) {
-    ok(unsafe { tcuda_copy_async(to, from, SIZE, stream) });
-}
-
-/// Work of the program's own.
-pub fn kernel(block: *const c_void, mode: i32, stream: tcuda_stream_t) {
-    ok(unsafe { tcuda_sanitizer_annotate_access(block, SIZE, mode, stream, c"my_kernel".as_ptr()) });
-}
-
-fn event() -> tcuda_event_t {
-    let mut event = null_mut();
-    ok(unsafe { tcuda_event_create(&mut event, 2) });
-    event
-}
-
-fn record(event: tcuda_event_t, stream: tcuda_stream_t) {
-    ok(unsafe { tcuda_event_record(event, stream) });
-}
-
-fn wait(event: tcuda_event_t, stream: tcuda_stream_t) {
-    ok(unsafe { tcuda_event_wait(event, stream) });
-}
-
-pub fn after(later: tcuda_stream_t, earlier: tcuda_stream_t) {
-    ok(unsafe { tcuda_stream_wait_stream(later, earlier) });
-}
-
-pub fn synchronize(stream: tcuda_stream_t) {
-    ok(unsafe { tcuda_stream_synchronize(stream) });
-}
-
-/// With no strides it is packed.
-struct Tensor {
-    shape: Box<[i64]>,
-    strides: Box<[i64]>,
-    tensor: tcuda_tensor_t,
-}
-
-fn tensor(data: *mut c_void, dtype: tcuda_dtype_t, shape: &[i64], strides: &[i64], device: i32) -> Tensor {
-    let place = tcuda_place_t { device_type: 2, device_id: device };
-    let ndim = shape.len() as i32;
-    let tensor = tcuda_tensor_t { data, device: place, ndim, dtype, shape: null_mut(), strides: null_mut(), byte_offset: 0 };
-    let mut made = Tensor { shape: shape.into(), strides: strides.into(), tensor };
-    made.tensor.shape = made.shape.as_mut_ptr();
-    if !strides.is_empty() {
-        made.tensor.strides = made.strides.as_mut_ptr();
-    }
-    made
-}
-
-fn floats(data: *mut c_void, device: i32) -> Tensor {
-    tensor(data, F32, &[SIZE as i64 / 4], &[], device)
-}
-
-fn fill_tensor(tensor: &Tensor, stream: tcuda_stream_t) {
-    let value = 1.5f32;
-    ok(unsafe { tcuda_tensor_fill(&tensor.tensor, (&raw const value).cast(), F32, stream) });
-}
-
-/// What is done between a begin and an end of a capture.
-fn captured(stream: tcuda_stream_t, work: impl FnOnce()) -> tcuda_graph_t {
-    let mut graph = null_mut();
-    ok(unsafe { tcuda_graph_create(&mut graph, 0) });
-    ok(tcuda_graph_capture_begin(graph, stream, tcuda_pool_id_t { first: 0, second: 0 }, 2));
-    work();
-    ok(tcuda_graph_capture_end(graph));
-    graph
-}
-
-fn replay(graph: tcuda_graph_t, stream: tcuda_stream_t) {
-    ok(tcuda_graph_replay(graph, stream));
-}
 
 pub type Program = fn(bug: bool);
 
@@ -217,9 +90,7 @@ fn a_read_does_not_wait_for_a_write(bug: bool) {
 }
 
 fn a_write_does_not_wait_for_a_write(bug: bool) {
-    let [one, two] = streams();
-    let block = block(one);
-    fill(block, one);
+    let ([one, two], block) = filled();
     if !bug {
         synchronize(one);
     }
@@ -231,8 +102,7 @@ fn a_write_does_not_wait_for_a_read(bug: bool) {
     let (from, to) = (block(one), block(one));
     fill(from, one);
     copy(to, from, one);
-    let done = event();
-    record(done, one);
+    let done = recorded(one);
     if !bug {
         wait(done, two);
     }
@@ -240,11 +110,8 @@ fn a_write_does_not_wait_for_a_read(bug: bool) {
 }
 
 fn another_stream_waits(bug: bool) {
-    let [one, two, three] = streams();
-    let block = block(one);
-    let done = event();
-    fill(block, one);
-    record(done, one);
+    let ([one, two, three], block) = filled();
+    let done = recorded(one);
     wait(done, if bug { three } else { two });
     kernel(block, READ, two);
 }
@@ -276,11 +143,8 @@ fn the_event_is_recorded_too_early(bug: bool) {
 }
 
 fn the_event_is_recorded_again_elsewhere(bug: bool) {
-    let [one, two, three] = streams();
-    let block = block(one);
-    let done = event();
-    fill(block, one);
-    record(done, one);
+    let ([one, two, three], block) = filled();
+    let done = recorded(one);
     if bug {
         record(done, three);
     }
@@ -289,9 +153,7 @@ fn the_event_is_recorded_again_elsewhere(bug: bool) {
 }
 
 fn the_wait_comes_too_late(bug: bool) {
-    let [one, two] = streams();
-    let block = block(one);
-    fill(block, one);
+    let ([one, two], block) = filled();
     if bug {
         kernel(block, READ, two);
         after(two, one);
@@ -302,11 +164,7 @@ fn the_wait_comes_too_late(bug: bool) {
 }
 
 fn a_wait_goes_one_way_only(bug: bool) {
-    let [one, two] = streams();
-    let block = block(one);
-    fill(block, one);
-    after(two, one);
-    kernel(block, READ, two);
+    let ([one, two], block) = read_on_the_second();
     if !bug {
         after(one, two);
     }
@@ -332,10 +190,7 @@ fn the_host_waits_for_an_event_that_was_never_recorded(bug: bool) {
 }
 
 fn the_host_reads_too_early(bug: bool) {
-    let [one] = streams();
-    let (block, result) = (block(one), pinned());
-    fill(block, one);
-    copy(result, block, one);
+    let (one, result) = on_its_way_to_the_host();
     if !bug {
         synchronize(one);
     }
@@ -347,8 +202,7 @@ fn the_host_writes_too_early(bug: bool) {
     let (block, input) = (block(one), pinned());
     kernel(input, WRITE, HOST);
     copy(block, input, one);
-    let done = event();
-    record(done, one);
+    let done = recorded(one);
     if !bug {
         ok(unsafe { tcuda_event_synchronize(done) });
     }
@@ -356,14 +210,11 @@ fn the_host_writes_too_early(bug: bool) {
 }
 
 fn a_copy_on_the_host_reads_too_early(bug: bool) {
-    let [one] = streams();
-    let (block, result, other) = (block(one), pinned(), pinned());
-    fill(block, one);
-    copy(result, block, one);
+    let (one, result) = on_its_way_to_the_host();
     if !bug {
         synchronize(one);
     }
-    ok(unsafe { tcuda_copy(other, result, SIZE, false) });
+    ok(unsafe { tcuda_copy(pinned(), result, SIZE, false) });
 }
 
 fn the_host_waits_for_another_stream(bug: bool) {
@@ -376,21 +227,14 @@ fn the_host_waits_for_another_stream(bug: bool) {
 }
 
 fn the_host_waits_for_another_device(bug: bool) {
-    let [one] = streams();
-    let (block, result) = (block(one), pinned());
-    fill(block, one);
-    copy(result, block, one);
+    let (_, result) = on_its_way_to_the_host();
     ok(tcuda_synchronize(i32::from(bug)));
     kernel(result, READ, HOST);
 }
 
 fn the_host_does_not_mind_a_query(bug: bool) {
-    let [one] = streams();
-    let (block, result) = (block(one), pinned());
-    fill(block, one);
-    copy(result, block, one);
-    let (done, mut complete) = (event(), false);
-    record(done, one);
+    let (one, result) = on_its_way_to_the_host();
+    let (done, mut complete) = (recorded(one), false);
     while !bug && !complete {
         ok(unsafe { tcuda_event_query(done, &mut complete) });
     }
@@ -483,11 +327,7 @@ fn an_old_pointer_to_a_reused_block(bug: bool) {
 }
 
 fn a_reader_was_not_recorded(bug: bool) {
-    let [one, two] = streams();
-    let block = block(one);
-    fill(block, one);
-    after(two, one);
-    kernel(block, READ, two);
+    let ([_, two], block) = read_on_the_second();
     if !bug {
         ok(unsafe { tcuda_record_stream(block, two) });
     }
@@ -505,11 +345,7 @@ fn a_writer_was_not_recorded(bug: bool) {
 }
 
 fn freed_on_another_stream(bug: bool) {
-    let [one, two, three] = streams();
-    let block = block(one);
-    fill(block, one);
-    after(two, one);
-    kernel(block, READ, two);
+    let ([_, two, three], block) = read_on_the_second();
     ok(unsafe { tcuda_free_cached_on(block, if bug { three } else { two }) });
 }
 
@@ -524,11 +360,7 @@ fn a_reader_of_pinned_memory_was_not_recorded(bug: bool) {
 }
 
 fn recorded_on_another_stream(bug: bool) {
-    let [one, two, three] = streams();
-    let block = block(one);
-    fill(block, one);
-    after(two, one);
-    kernel(block, READ, two);
+    let ([_, two, three], block) = read_on_the_second();
     ok(unsafe { tcuda_record_stream(block, if bug { three } else { two }) });
     free(block);
 }
