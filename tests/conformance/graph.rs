@@ -71,12 +71,30 @@ impl G {
         pool_stats(self.pool()).reserved_bytes.all.current
     }
 
+    /// What is done between a begin and an end of a capture.
+    pub fn capture<T>(&self, stream: tcuda_stream_t, work: impl FnOnce() -> T) -> T {
+        self.begin(stream);
+        let value = work();
+        self.end();
+        value
+    }
+
     pub fn captured(stream: tcuda_stream_t, work: impl FnOnce()) -> G {
         let graph = G::new();
-        graph.begin(stream);
-        work();
-        graph.end();
+        graph.capture(stream, work);
         graph
+    }
+
+    /// One that fills a block of its own; the capture frees it again.
+    fn with_block(stream: tcuda_stream_t, size: usize, value: i32) -> (G, *mut c_void) {
+        let graph = G::new();
+        let block = graph.capture(stream, || {
+            let block = allocate(size, stream);
+            fill(block, value, size, stream);
+            free(block);
+            block
+        });
+        (graph, block)
     }
 }
 
@@ -87,9 +105,11 @@ impl Drop for G {
 }
 
 pub fn pool_stats(pool: tcuda_pool_id_t) -> tcuda_memory_stats_t {
-    let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
-    ok!(tcuda_graph_pool_stats(&mut stats, pool));
-    stats
+    get!(no_stats(), out => tcuda_graph_pool_stats(out, pool))
+}
+
+fn no_stats() -> tcuda_memory_stats_t {
+    tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() }
 }
 
 fn reserved() -> i64 {
@@ -159,9 +179,7 @@ fn what_was_captured_is_done_by_each_replay() {
     ok!(tcuda_graph_reset(graph.0));
     fails!(INVALID_STATE, tcuda_graph_replay(graph.0, stream.0));
     // It is as new.
-    graph.begin(stream.0);
-    fill(block, 5, 64, stream.0);
-    graph.end();
+    graph.capture(stream.0, || fill(block, 5, 64, stream.0));
     graph.replay(stream.0);
     assert_eq!(bytes_of(block, 1, stream.0), [5]);
     drop(graph);
@@ -208,12 +226,8 @@ fn memory_comes_from_a_pool_of_its_own() {
     assert_eq!(bytes_of(second, 1, stream.0), [2]);
     assert_ne!(allocate_and_free(8 * MIB, stream.0), second);
     drop(graph);
-    fails!(INVALID_ARGUMENT, tcuda_graph_pool_stats(&mut pool_stats_out(), pool));
+    fails!(INVALID_ARGUMENT, tcuda_graph_pool_stats(&mut no_stats(), pool));
     empty_caches();
-}
-
-fn pool_stats_out() -> tcuda_memory_stats_t {
-    tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() }
 }
 
 fn allocate_and_free(size: usize, stream: tcuda_stream_t) -> *mut c_void {
@@ -226,12 +240,7 @@ fn memory_of_a_graph_stays_when_memory_runs_short() {
     empty_caches();
     let stream = Own::new();
     let _limit = Limit::of(device(), 64 * MIB as u64);
-    let graph = G::new();
-    graph.begin(stream.0);
-    let block = allocate(20 * MIB, stream.0);
-    fill(block, 5, 20 * MIB, stream.0);
-    free(block);
-    graph.end();
+    let (graph, block) = G::with_block(stream.0, 20 * MIB, 5);
     let held = graph.reserved();
     // Everything that is free goes back for this, and it is not enough.
     let mut out = null_mut();
@@ -393,8 +402,7 @@ fn kept_and_made_ready_later() {
     fails!(INVALID_STATE, tcuda_graph_debug_dump(plain.0, text.as_ptr()));
     fails!(INVALID_STATE, tcuda_graph_instantiate(plain.0));
     let debug = G::with(TCUDA_GRAPH_DEBUG);
-    debug.begin(stream.0);
-    debug.end();
+    debug.capture(stream.0, || ());
     assert_eq!(native(&debug), (true, true));
     synchronize(stream.0);
     free(block);
@@ -409,12 +417,7 @@ fn an_update_of_what_is_ready() {
     let graph = G::captured(stream.0, || fill(block, 1, 64, stream.0));
     let other = |value: i32, twice: bool| {
         let other = G::with(TCUDA_GRAPH_KEEP);
-        other.begin(stream.0);
-        fill(block, value, 64, stream.0);
-        if twice {
-            fill(block, value, 64, stream.0);
-        }
-        other.end();
+        other.capture(stream.0, || (0..=i32::from(twice)).for_each(|_| fill(block, value, 64, stream.0)));
         other
     };
     ok!(tcuda_graph_update(graph.0, other(2, false).0));
@@ -455,12 +458,7 @@ fn a_replay_under_way_keeps_its_memory() {
     empty_caches();
     let (stream, on) = (Own::new(), Own::new());
     let gate = Gate::on(on.0);
-    let graph = G::new();
-    graph.begin(stream.0);
-    let block = allocate(12 * MIB, stream.0);
-    fill(block, 1, 12 * MIB, stream.0);
-    free(block);
-    graph.end();
+    let (graph, block) = G::with_block(stream.0, 12 * MIB, 1);
     graph.replay(on.0);
     let pool = graph.pool();
     drop(graph);
@@ -478,12 +476,7 @@ fn a_replay_on_a_stream_that_is_gone_keeps_its_memory() {
     empty_caches();
     let (stream, on) = (Own::new(), Own::new());
     let gate = Gate::on(on.0);
-    let graph = G::new();
-    graph.begin(stream.0);
-    let block = allocate(12 * MIB, stream.0);
-    fill(block, 1, 12 * MIB, stream.0);
-    free(block);
-    graph.end();
+    let (graph, _) = G::with_block(stream.0, 12 * MIB, 1);
     graph.replay(on.0);
     drop(on);
     drop(graph);
@@ -576,14 +569,13 @@ fn wrong_states_and_arguments() {
     fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first: 0, second: number }, GLOBAL));
     ok!(tcuda::capi::pool::tcuda_mem_pool_destroy(pool));
     graph.begin(stream.0);
-    let own = get_pool_in_capture(&graph);
+    fails!(INVALID_STATE, tcuda_graph_pool(graph.0, &mut OWN.clone()));
     fails!(INVALID_STATE, tcuda_graph_replay(graph.0, other.0));
     fails!(INVALID_STATE, tcuda_graph_capture_begin(graph.0, other.0, OWN, GLOBAL));
     let second = G::new();
     fails!(CAPTURE, tcuda_graph_capture_begin(second.0, stream.0, OWN, GLOBAL));
     graph.end();
     fails!(INVALID_HANDLE, tcuda::capi::pool::tcuda_mem_pool_destroy(graph.pool().first as usize as _));
-    assert!(!own);
     let text = fails!(INVALID_STATE, tcuda_graph_capture_begin(graph.0, stream.0, OWN, GLOBAL));
     assert!(text.contains("already owns a captured graph"), "{text}");
     fails!(INVALID_ARGUMENT, tcuda_graph_create(&mut null_mut(), 4));
@@ -594,11 +586,6 @@ fn wrong_states_and_arguments() {
     ok!(tcuda_graph_destroy(null_mut()));
     synchronize(stream.0);
     empty_caches();
-}
-
-fn get_pool_in_capture(graph: &G) -> bool {
-    let mut pool = OWN;
-    unsafe { tcuda_graph_pool(graph.0, &mut pool) == tcuda::base::Status::TCUDA_SUCCESS }
 }
 
 fn another_devices_memory_and_streams() {
