@@ -7,29 +7,18 @@
  * Memory is what the device lost (cudaMemGetInfo), over the context and the tensors. The bandwidth is that of the bus, as nccl-tests have it:
  * of an all_reduce of B bytes between N ranks in t seconds 2 (N - 1) / N B / t. */
 
+#include "../examples_c/launch.h"
+
 #include "tcuda.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define TRY(call) \
     if ((call) != TCUDA_SUCCESS) { \
         fprintf(stderr, "%s\n", tcuda_last_error_message()); \
         exit(1); \
     }
-
-enum { MOST = 8 };
-
-extern char **environ;
 
 static int quick;
 
@@ -160,62 +149,18 @@ static int run_death(void)
     return status != TCUDA_ERROR_REMOTE && status != TCUDA_ERROR_TIMEOUT && status != TCUDA_ERROR_NCCL;
 }
 
-static int free_port(void)
+/* Starts the ranks of a part. */
+static int start(const char *part, int count, int killed)
 {
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) != 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &length) != 0) {
-        perror("no free port");
-        exit(1);
-    }
-    close(listener);
-    return ntohs(address.sin_port);
-}
-
-static void set(const char *name, int value)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
-}
-
-/* Starts the ranks; how many failed, or, if the last one is to be killed, how many others. */
-static int launch(const char *part, int count)
-{
-    pid_t children[MOST];
     char program[] = "communicators", quickly[] = "--quick", text[16];
     char *arguments[4];
-    int rank, failed = 0, killed = strcmp(part, "death") == 0;
 
     snprintf(text, sizeof text, "%s", part);
     arguments[0] = program;
     arguments[1] = text;
     arguments[2] = quick ? quickly : NULL;
     arguments[3] = NULL;
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set("WORLD_SIZE", count);
-    set("MASTER_PORT", free_port());
-    for (rank = 0; rank < count; rank++) {
-        set("RANK", rank);
-        set("LOCAL_RANK", rank);
-        if (posix_spawn(&children[rank], "/proc/self/exe", NULL, NULL, arguments, environ) != 0) {
-            perror("a process cannot be started");
-            exit(1);
-        }
-    }
-    unsetenv("RANK");
-    for (rank = 0; rank < count; rank++) {
-        int status = 1;
-        waitpid(children[rank], &status, 0);
-        failed += status != 0 && !(killed && rank == count - 1 && WIFSIGNALED(status));
-    }
-    return failed;
+    return launch(arguments, count, killed);
 }
 
 int main(int argc, char **argv)
@@ -234,15 +179,15 @@ int main(int argc, char **argv)
     }
     if (count == 0)
         TRY(tcuda_device_count(&count));
-    if (count > MOST)
-        count = MOST;
+    if (count > MOST_RANKS)
+        count = MOST_RANKS;
     TRY(tcuda_communicator_version(&version));
     printf("%d processes, NCCL %d (0: simulated)\n", (int)count, (int)version);
     fflush(stdout);
-    failed += launch("limited", count);
-    failed += launch("blocking", count);
+    failed += start("limited", count, -1);
+    failed += start("blocking", count, -1);
     if (count > 1)
-        failed += launch("death", count);
+        failed += start("death", count, count - 1);
     printf("communicators: %d processes failed\n", failed);
     return failed != 0;
 }

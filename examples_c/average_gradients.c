@@ -1,6 +1,7 @@
 /* Data-parallel training in one process: each device has the gradients of a model's 300 tensors; they are summed on the first device,
  * divided there, and sent back to all. Two calls, with no buffer in between, whatever the number of devices. */
 
+#include "gradients.h"
 #include "tcuda.h"
 
 #include <stdio.h>
@@ -14,24 +15,11 @@
         }                                                                                                \
     } while (0)
 
-enum { TENSORS = 300, DEVICES = 8, LARGEST = 3 * 768 };
+enum { DEVICES = 8 };
 
 static tcuda_managed_tensor_t *gradients[DEVICES * TENSORS], *sums[TENSORS], *averages[DEVICES * TENSORS];
 static const tcuda_tensor_t *list[DEVICES * TENSORS];
 static float host[LARGEST];
-
-/* A model's sizes: biases, norms and parts of its matrices. */
-static int64_t size_of(int tensor)
-{
-    static const int64_t sizes[] = {64, 256, 768, LARGEST, 1};
-    return sizes[tensor % 5];
-}
-
-/* What a backward pass on a device would have left. */
-static float gradient_of(int device, int tensor, int64_t element)
-{
-    return (float)((device + 1) * (tensor + 1)) + (float)(element % 16);
-}
 
 int main(void)
 {

@@ -6,21 +6,10 @@
  *
  * Under torchrun its own store has the port: TCUDA_COMMUNICATOR_PORT=29555 names another one. */
 
-#ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L
-#endif
+#include "launch.h"
 
+#include "gradients.h"
 #include "tcuda.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define TRY(call)                                                                                        \
     do {                                                                                                 \
@@ -30,25 +19,8 @@
         }                                                                                                \
     } while (0)
 
-enum { TENSORS = 300, MOST = 8, LARGEST = 3 * 768 };
-
-extern char **environ;
-
 static tcuda_managed_tensor_t *gradients[TENSORS];
 static float host[LARGEST];
-
-/* A model's sizes: biases, norms and parts of its matrices. */
-static int64_t size_of(int tensor)
-{
-    static const int64_t sizes[] = {64, 256, 768, LARGEST, 1};
-    return sizes[tensor % 5];
-}
-
-/* What a backward pass of a rank would have left: numbers whose average every type of float holds. */
-static float gradient_of(int rank, int tensor, int64_t element)
-{
-    return (float)((rank + 1) * (tensor + 1)) + (float)(element % 16);
-}
 
 static int run_rank(void)
 {
@@ -100,63 +72,9 @@ static int run_rank(void)
     return wrong != 0;
 }
 
-/* One that is free now. */
-static int free_port(void)
-{
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-    memset(&address, 0, sizeof address);
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) != 0 ||
-        getsockname(listener, (struct sockaddr *)&address, &length) != 0) {
-        perror("no free port");
-        exit(1);
-    }
-    close(listener);
-    return ntohs(address.sin_port);
-}
-
-static void set(const char *name, int value)
-{
-    char text[16];
-
-    snprintf(text, sizeof text, "%d", value);
-    setenv(name, text, 1);
-}
-
-/* What torchrun does. */
-static int launch(char *program, int count)
-{
-    char *arguments[2];
-    pid_t children[MOST];
-    int rank, failed = 0;
-
-    arguments[0] = program;
-    arguments[1] = NULL;
-    set("WORLD_SIZE", count);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set("MASTER_PORT", free_port());
-    for (rank = 0; rank < count; rank++) {
-        set("RANK", rank);
-        set("LOCAL_RANK", rank);
-        if (posix_spawn(&children[rank], "/proc/self/exe", NULL, NULL, arguments, environ) != 0) {
-            perror("a process cannot be started");
-            return 1;
-        }
-    }
-    for (rank = 0; rank < count; rank++) {
-        int status = 1;
-        waitpid(children[rank], &status, 0);
-        failed += status != 0;
-    }
-    return failed != 0;
-}
-
 int main(int argc, char **argv)
 {
+    char *arguments[2];
     int32_t count = 0, version;
 
     if (getenv("RANK") != NULL)
@@ -164,13 +82,15 @@ int main(int argc, char **argv)
     TRY(tcuda_device_count(&count));
     if (argc > 1)
         count = atoi(argv[1]);
-    if (count < 1 || count > MOST) {
-        fprintf(stderr, "usage: %s [PROCESSES], 1 to %d, each with a device of its own\n", argv[0], (int)MOST);
+    if (count < 1 || count > MOST_RANKS) {
+        fprintf(stderr, "usage: %s [PROCESSES], 1 to %d, each with a device of its own\n", argv[0], (int)MOST_RANKS);
         return 2;
     }
     if (tcuda_communicator_version(&version) == TCUDA_ERROR_NOT_SUPPORTED) {
         printf("not averaged: %s\n", tcuda_last_error_message());
         return 0;
     }
-    return launch(argv[0], count);
+    arguments[0] = argv[0];
+    arguments[1] = NULL;
+    return launch(arguments, count, -1) != 0;
 }
