@@ -8,7 +8,7 @@
 //! for its current stream), or are the input or a part of it, whose memory then has to outlive them. A call that fails gives
 //! out nothing, and tensors that it was to write to may hold anything. The same inputs give the same bits, always. docs/COMM.md.
 
-use super::guard::{Out, guard, null, slice};
+use super::guard::{Out, guard, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
 use super::tensor::{hand_out, view};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
@@ -124,10 +124,8 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
     count: usize,
     destination: i32,
 ) -> tcuda_status_t {
-    guard("tcuda_comm_reduce_add", || {
-        let out = Out::new(out, "out")?;
-        out.write(hand_out(comm::reduce_add(&unsafe { views(inputs, count, "inputs") }?, destination)?));
-        Ok(())
+    guard_out("tcuda_comm_reduce_add", out, "out", || {
+        Ok(hand_out(comm::reduce_add(&unsafe { views(inputs, count, "inputs") }?, destination)?))
     })
 }
 
@@ -240,10 +238,8 @@ pub unsafe extern "C" fn tcuda_comm_gather(
     dim: i32,
     destination: i32,
 ) -> tcuda_status_t {
-    guard("tcuda_comm_gather", || {
-        let out = Out::new(out, "out")?;
-        out.write(hand_out(comm::gather(&unsafe { views(tensors, count, "tensors") }?, dim, destination)?));
-        Ok(())
+    guard_out("tcuda_comm_gather", out, "out", || {
+        Ok(hand_out(comm::gather(&unsafe { views(tensors, count, "tensors") }?, dim, destination)?))
     })
 }
 

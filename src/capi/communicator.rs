@@ -16,7 +16,7 @@
 //! call gives the same error, and only tcuda_communicator_destroy takes it. A call that is refused (TCUDA_ERROR_INVALID_ARGUMENT and the like)
 //! changes nothing. docs/COMM.md.
 
-use super::guard::{Out, guard, guard_destroy, null, slice};
+use super::guard::{Out, guard, guard_destroy, guard_out, null, slice};
 use super::structs::{self, Growing, tcuda_stream_t};
 use super::tensor::view;
 use crate::base::dlpack::tcuda_tensor_t;
@@ -128,22 +128,14 @@ unsafe fn make(
 /// @return TCUDA_ERROR_NOT_SUPPORTED: there is no NCCL, or an older one than 2.14; the message says where it was looked for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_version(version: *mut i32) -> tcuda_status_t {
-    guard("tcuda_communicator_version", || {
-        let out = Out::new(version, "version")?;
-        out.write(communicator::version()?);
-        Ok(())
-    })
+    guard_out("tcuda_communicator_version", version, "version", communicator::version)
 }
 
 /// An id for a new communicator (torch.cuda.nccl.unique_id). One rank makes it and the others are told it; each id makes one communicator.
 /// NCCL's holds an address of the process that made it, which has to live until all ranks have found each other.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_communicator_id_t) -> tcuda_status_t {
-    guard("tcuda_communicator_unique_id", || {
-        let out = Out::new(id, "id")?;
-        out.write(tcuda_communicator_id_t { bytes: communicator::unique_id()? });
-        Ok(())
-    })
+    guard_out("tcuda_communicator_unique_id", id, "id", || Ok(tcuda_communicator_id_t { bytes: communicator::unique_id()? }))
 }
 
 /// Makes one rank of a communicator (torch.cuda.nccl.init_rank); the others do the same with the same id. Waits for all of them.
@@ -164,12 +156,10 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
     device: i32,
     options: *const tcuda_communicator_options_t,
 ) -> tcuda_status_t {
-    guard("tcuda_communicator_init_rank", || {
-        let out = Out::new(comm, "comm")?;
+    guard_out("tcuda_communicator_init_rank", comm, "comm", || {
         let id = unsafe { id.as_ref() }.ok_or_else(|| null("id"))?;
         let options = unsafe { self::options(options) }?;
-        out.write(hand_out(communicator::init_rank(size, &id.bytes, rank, device, options)?));
-        Ok(())
+        Ok(hand_out(communicator::init_rank(size, &id.bytes, rank, device, options)?))
     })
 }
 
@@ -208,11 +198,9 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
     comm: *mut tcuda_communicator_t,
     options: *const tcuda_communicator_options_t,
 ) -> tcuda_status_t {
-    guard("tcuda_communicator_init_from_env", || {
-        let out = Out::new(comm, "comm")?;
+    guard_out("tcuda_communicator_init_from_env", comm, "comm", || {
         let options = unsafe { self::options(options) }?;
-        out.write(hand_out(communicator::init_from_env(options)?));
-        Ok(())
+        Ok(hand_out(communicator::init_from_env(options)?))
     })
 }
 
@@ -231,12 +219,10 @@ pub unsafe extern "C" fn tcuda_communicator_split(
     key: i32,
     options: *const tcuda_communicator_options_t,
 ) -> tcuda_status_t {
-    guard("tcuda_communicator_split", || {
-        let out = Out::new(part, "part")?;
+    guard_out("tcuda_communicator_split", part, "part", || {
         let options = unsafe { self::options(options) }?;
         let made = named(comm)?.split((color >= 0).then_some(color), key, options.non_blocking)?;
-        out.write(made.map_or(std::ptr::null_mut(), hand_out));
-        Ok(())
+        Ok(made.map_or(std::ptr::null_mut(), hand_out))
     })
 }
 
@@ -261,11 +247,7 @@ pub extern "C" fn tcuda_communicator_abort(comm: tcuda_communicator_t) -> tcuda_
 /// @return what went wrong.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_query(comm: tcuda_communicator_t, ready: *mut bool) -> tcuda_status_t {
-    guard("tcuda_communicator_query", || {
-        let out = Out::new(ready, "ready")?;
-        out.write(named(comm)?.query()?);
-        Ok(())
-    })
+    guard_out("tcuda_communicator_query", ready, "ready", || named(comm)?.query())
 }
 
 /// Waits for a stream's work, as tcuda_stream_synchronize does, and looks meanwhile whether the rank's calls can come to an end: when another rank
@@ -291,31 +273,19 @@ pub unsafe extern "C" fn tcuda_communicator_synchronize(
 /// Which rank this is. TCUDA_ERROR_NOT_READY: a part of a split that is not over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_rank(comm: tcuda_communicator_t, rank: *mut i32) -> tcuda_status_t {
-    guard("tcuda_communicator_rank", || {
-        let out = Out::new(rank, "rank")?;
-        out.write(named(comm)?.place()?.0);
-        Ok(())
-    })
+    guard_out("tcuda_communicator_rank", rank, "rank", || Ok(named(comm)?.place()?.0))
 }
 
 /// How many ranks there are. TCUDA_ERROR_NOT_READY: a part of a split that is not over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_size(comm: tcuda_communicator_t, size: *mut i32) -> tcuda_status_t {
-    guard("tcuda_communicator_size", || {
-        let out = Out::new(size, "size")?;
-        out.write(named(comm)?.place()?.1);
-        Ok(())
-    })
+    guard_out("tcuda_communicator_size", size, "size", || Ok(named(comm)?.place()?.1))
 }
 
 /// The device of this rank.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_device(comm: tcuda_communicator_t, device: *mut i32) -> tcuda_status_t {
-    guard("tcuda_communicator_device", || {
-        let out = Out::new(device, "device")?;
-        out.write(named(comm)?.device);
-        Ok(())
-    })
+    guard_out("tcuda_communicator_device", device, "device", || Ok(named(comm)?.device))
 }
 
 /// Begins a group of this thread: until its end, calls of communicators are checked and kept, and nothing is enqueued. Groups may lie within each other; the

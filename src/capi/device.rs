@@ -4,7 +4,7 @@
 //! tcuda_set_device are the same. An index that is out of range is TCUDA_ERROR_INVALID_DEVICE. Every call leaves the current device as it
 //! found it, but for those that are there to change it.
 
-use super::guard::{Out, guard, guard_always};
+use super::guard::{Out, guard, guard_always, guard_out};
 use super::structs::{Growing, StructOut};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -146,11 +146,7 @@ pub unsafe extern "C" fn tcuda_device_count(count: *mut i32) -> tcuda_status_t {
 /// The calling thread's current device (torch.cuda.current_device, cudaGetDevice).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_current_device(device: *mut i32) -> tcuda_status_t {
-    guard("tcuda_current_device", || {
-        let out = Out::new(device, "device")?;
-        out.write(device::current()?);
-        Ok(())
-    })
+    guard_out("tcuda_current_device", device, "device", device::current)
 }
 
 /// Makes a device current for the calling thread (torch.cuda.set_device, cudaSetDevice). A negative index does nothing, and succeeds
@@ -168,22 +164,14 @@ pub extern "C" fn tcuda_set_device(device: i32) -> tcuda_status_t {
 /// @param previous gets the device to give to tcuda_set_device in the end.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_exchange_device(previous: *mut i32, device: i32) -> tcuda_status_t {
-    guard("tcuda_exchange_device", || {
-        let out = Out::new(previous, "previous")?;
-        out.write(device::exchange(device)?);
-        Ok(())
-    })
+    guard_out("tcuda_exchange_device", previous, "previous", || device::exchange(device))
 }
 
 /// The device that an address belongs to (torch.cuda.device_of): TCUDA_DEVICE_CPU for host memory, pinned or not, and for NULL. Any
 /// memory of CUDA is known, also what tcuda did not allocate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_device_of(device: *mut i32, ptr: *const c_void) -> tcuda_status_t {
-    guard("tcuda_device_of", || {
-        let out = Out::new(device, "device")?;
-        out.write(device::of_pointer(ptr as usize)?);
-        Ok(())
-    })
+    guard_out("tcuda_device_of", device, "device", || device::of_pointer(ptr as usize))
 }
 
 /// The name of a device (torch.cuda.get_device_name).
@@ -231,22 +219,14 @@ pub unsafe extern "C" fn tcuda_get_device_properties(properties: *mut tcuda_devi
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: the CUDA in use knows no such attribute.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_get_device_attribute(value: *mut i32, attribute: i32, device: i32) -> tcuda_status_t {
-    guard("tcuda_get_device_attribute", || {
-        let out = Out::new(value, "value")?;
-        out.write(device::attribute(attribute, device)?);
-        Ok(())
-    })
+    guard_out("tcuda_get_device_attribute", value, "value", || device::attribute(attribute, device))
 }
 
 /// Whether a device could read and write the memory of another directly (torch.cuda.can_device_access_peer). False for a device and
 /// itself. It enables nothing: copies and the caches do so when they need it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_can_device_access_peer(can_access: *mut bool, device: i32, peer: i32) -> tcuda_status_t {
-    guard("tcuda_can_device_access_peer", || {
-        let out = Out::new(can_access, "can_access")?;
-        out.write(peer::can_access(device, peer)?);
-        Ok(())
-    })
+    guard_out("tcuda_can_device_access_peer", can_access, "can_access", || peer::can_access(device, peer))
 }
 
 /// Waits for all work of a device, on all its streams (torch.cuda.synchronize, cudaDeviceSynchronize). Errors of work given to it before

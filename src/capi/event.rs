@@ -4,7 +4,7 @@
 //! default is TCUDA_EVENT_DISABLE_TIMING. An event belongs to the device that was current when it was made (torch makes it on the device
 //! of the first record). Several threads may use an event; of two records at the same time the later one counts.
 
-use super::guard::{Out, guard, guard_destroy};
+use super::guard::{guard, guard_destroy, guard_out};
 use super::structs::{tcuda_event_t, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::{event, stream};
@@ -16,11 +16,7 @@ use crate::{event, stream};
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: a bit that is not known, or interprocess with timing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_event_create(event: *mut tcuda_event_t, flags: u32) -> tcuda_status_t {
-    guard("tcuda_event_create", || {
-        let out = Out::new(event, "event")?;
-        out.write(event::create(flags)? as tcuda_event_t);
-        Ok(())
-    })
+    guard_out("tcuda_event_create", event, "event", || Ok(event::create(flags)? as tcuda_event_t))
 }
 
 /// Ends an event. Waits that were enqueued on it stay as they are. NULL succeeds.
@@ -49,11 +45,7 @@ pub unsafe extern "C" fn tcuda_event_wait(event: tcuda_event_t, stream: tcuda_st
 /// Whether the work before the last record is done (torch.cuda.Event.query, cudaEventQuery); true for an event that was never recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_event_query(event: tcuda_event_t, complete: *mut bool) -> tcuda_status_t {
-    guard("tcuda_event_query", || {
-        let out = Out::new(complete, "complete")?;
-        out.write(event::query(event as usize)?);
-        Ok(())
-    })
+    guard_out("tcuda_event_query", complete, "complete", || event::query(event as usize))
 }
 
 /// Waits for the work before the last record (torch.cuda.Event.synchronize, cudaEventSynchronize); not at all for an event that was never
@@ -69,9 +61,5 @@ pub unsafe extern "C" fn tcuda_event_synchronize(event: tcuda_event_t) -> tcuda_
 /// @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_event_elapsed_time(milliseconds: *mut f32, start: tcuda_event_t, end: tcuda_event_t) -> tcuda_status_t {
-    guard("tcuda_event_elapsed_time", || {
-        let out = Out::new(milliseconds, "milliseconds")?;
-        out.write(event::elapsed_time(start as usize, end as usize)?);
-        Ok(())
-    })
+    guard_out("tcuda_event_elapsed_time", milliseconds, "milliseconds", || event::elapsed_time(start as usize, end as usize))
 }

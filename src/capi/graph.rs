@@ -14,7 +14,7 @@
 //! TCUDA_ERROR_CAPTURE, and tcuda_graph_capture_end names what did it, if that was a call of tcuda. However a capture ends, also by the end of its thread
 //! or the destruction of its graph or one of its streams, its streams and memory are usable afterwards.
 
-use super::guard::{Out, guard, guard_destroy, guard_value, text};
+use super::guard::{Out, guard, guard_destroy, guard_out, guard_value, text};
 use super::memory::tcuda_memory_stats_t;
 use super::stream::handle;
 use super::structs::{StructOut, tcuda_stream_t};
@@ -71,11 +71,7 @@ impl From<PoolId> for tcuda_pool_id_t {
 ///              it is made ready at once, and kept for tcuda_graph_debug_dump.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graph_create(graph: *mut tcuda_graph_t, flags: u32) -> tcuda_status_t {
-    guard("tcuda_graph_create", || {
-        let out = Out::new(graph, "graph")?;
-        out.write(graph::create(flags)? as tcuda_graph_t);
-        Ok(())
-    })
+    guard_out("tcuda_graph_create", graph, "graph", || Ok(graph::create(flags)? as tcuda_graph_t))
 }
 
 /// The stream to capture on if there is no other: one for each device (torch's default capture stream, which torch has on one device only).
@@ -84,11 +80,7 @@ pub unsafe extern "C" fn tcuda_graph_create(graph: *mut tcuda_graph_t, flags: u3
 /// @param device -1: the current one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graph_capture_stream(stream: *mut tcuda_stream_t, device: i32) -> tcuda_status_t {
-    guard("tcuda_graph_capture_stream", || {
-        let out = Out::new(stream, "stream")?;
-        out.write(handle(graph::own_stream(device)?));
-        Ok(())
-    })
+    guard_out("tcuda_graph_capture_stream", stream, "stream", || Ok(handle(graph::own_stream(device)?)))
 }
 
 /// Begins to capture a stream (CUDAGraph.capture_begin, cudaStreamBeginCapture). Until the end threads keep no memory to themselves.
@@ -172,21 +164,13 @@ pub extern "C" fn tcuda_graph_destroy(graph: tcuda_graph_t) -> tcuda_status_t {
 /// @return TCUDA_ERROR_INVALID_STATE: nothing was captured yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graph_pool(graph: tcuda_graph_t, pool: *mut tcuda_pool_id_t) -> tcuda_status_t {
-    guard("tcuda_graph_pool", || {
-        let out = Out::new(pool, "pool")?;
-        out.write(named(graph)?.pool()?.into());
-        Ok(())
-    })
+    guard_out("tcuda_graph_pool", pool, "pool", || Ok(named(graph)?.pool()?.into()))
 }
 
 /// A pool for graphs to share that has no graph yet (torch.cuda.graph_pool_handle). There is nothing to give back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graph_pool_handle(pool: *mut tcuda_pool_id_t) -> tcuda_status_t {
-    guard("tcuda_graph_pool_handle", || {
-        let out = Out::new(pool, "pool")?;
-        out.write(graph::pool_handle().into());
-        Ok(())
-    })
+    guard_out("tcuda_graph_pool_handle", pool, "pool", || Ok(graph::pool_handle().into()))
 }
 
 /// The statistics of a graph pool alone, which count in the device's too. reserved_bytes is what its graphs cost.
@@ -226,11 +210,7 @@ pub unsafe extern "C" fn tcuda_graph_debug_dump(graph: tcuda_graph_t, path: *con
 /// Whether a stream is being captured, by tcuda or by another library. False before there is a device. Spoils no capture.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_is_capturing(stream: tcuda_stream_t, capturing: *mut bool) -> tcuda_status_t {
-    guard("tcuda_stream_is_capturing", || {
-        let out = Out::new(capturing, "capturing")?;
-        out.write(graph::is_capturing(|| stream::resolve(stream as usize))?);
-        Ok(())
-    })
+    guard_out("tcuda_stream_is_capturing", capturing, "capturing", || graph::is_capturing(|| stream::resolve(stream as usize)))
 }
 
 /// The same for the current stream of the current device (torch.cuda.is_current_stream_capturing). False also on failure.

@@ -4,7 +4,7 @@
 //! forward passes in order, its backward passes behind them, an optimizer's step. All share one pool of memory.
 
 use super::graph::tcuda_pool_id_t;
-use super::guard::{self, Out, guard, guard_destroy, null, slice};
+use super::guard::{self, guard, guard_destroy, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
 use super::tensor::view;
 use crate::base::dlpack::tcuda_tensor_t;
@@ -95,8 +95,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
     pool: tcuda_pool_id_t,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_graphed_callable_create", || {
-        let out = Out::new(graphed, "graphed")?;
+    guard_out("tcuda_graphed_callable_create", graphed, "graphed", || {
         let given = unsafe { slice(callables, count, "callables") }?;
         let stream = stream::resolve(stream as usize)?;
         let runs: Vec<_> = given.iter().map(|callable| move |on: usize| unsafe { run(callable, on) }).collect();
@@ -107,8 +106,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
             callables.push(Callable { run, inputs: unsafe { views(callable.inputs, callable.input_count, "inputs") }? });
         }
         let made = callable::create(&callables, u32::try_from(warmups).ok(), pool.into(), stream)?;
-        out.write(made as tcuda_graphed_callable_t);
-        Ok(())
+        Ok(made as tcuda_graphed_callable_t)
     })
 }
 

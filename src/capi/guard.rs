@@ -18,6 +18,16 @@ pub fn guard(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda
     guard_bytes(function, None, body)
 }
 
+/// The same for a function with one output, which is looked at before anything is done and written when all is.
+#[inline]
+pub fn guard_out<T>(function: &'static str, out: *mut T, parameter: &str, body: impl FnOnce() -> Result<T>) -> tcuda_status_t {
+    guard(function, || {
+        let out = Out::new(out, parameter)?;
+        out.write(body()?);
+        Ok(())
+    })
+}
+
 /// The same for a function that asks for memory, which tools are told.
 #[inline]
 pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {

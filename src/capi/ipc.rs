@@ -4,7 +4,7 @@
 //! (a pipe, a socket, a file), and imported from them. Nothing is copied. A block that others use is not reused before they have closed it,
 //! also when it was freed meanwhile; a process that ends in any way (kill -9) has closed all that it imported. docs/IPC.md has more.
 
-use super::guard::{Out, guard, null};
+use super::guard::{Out, guard, guard_destroy, guard_out, null};
 use super::structs::{Growing, StructOut, tcuda_event_t, tcuda_stream_t};
 use crate::base::Result;
 use crate::base::status::tcuda_status_t;
@@ -79,11 +79,9 @@ pub unsafe extern "C" fn tcuda_ipc_export(
     keep_for: u32,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_ipc_export", || {
-        let out = Out::new(handle, "handle")?;
+    guard_out("tcuda_ipc_export", handle, "handle", || {
         let blob = ipc::export(ptr as usize, size, keep_for, stream::resolve(stream as usize)?)?;
-        out.write(tcuda_ipc_handle_t { bytes: blob.bytes() });
-        Ok(())
+        Ok(tcuda_ipc_handle_t { bytes: blob.bytes() })
     })
 }
 
@@ -131,7 +129,7 @@ pub unsafe extern "C" fn tcuda_ipc_import(
 /// @return TCUDA_ERROR_INVALID_POINTER: it was not imported, or closed before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_ipc_close(ptr: *mut c_void, stream: tcuda_stream_t) -> tcuda_status_t {
-    super::guard::guard_destroy("tcuda_ipc_close", ptr, || ipc::close(ptr as usize, stream::resolve(stream as usize)?))
+    guard_destroy("tcuda_ipc_close", ptr, || ipc::close(ptr as usize, stream::resolve(stream as usize)?))
 }
 
 /// Learns at once which consumers closed what they imported, or ended, and makes what was kept for them free memory (torch.cuda.ipc_collect).
@@ -158,11 +156,7 @@ pub unsafe extern "C" fn tcuda_ipc_withdraw(handle: *const tcuda_ipc_handle_t) -
 /// @param ptr      an address of tcuda_ipc_import.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_ipc_producer_is_alive(alive: *mut bool, ptr: *const c_void) -> tcuda_status_t {
-    guard("tcuda_ipc_producer_is_alive", || {
-        let out = Out::new(alive, "alive")?;
-        out.write(ipc::producer_lives(ptr as usize)?);
-        Ok(())
-    })
+    guard_out("tcuda_ipc_producer_is_alive", alive, "alive", || ipc::producer_lives(ptr as usize))
 }
 
 /// What this process shares now.
@@ -193,11 +187,7 @@ pub unsafe extern "C" fn tcuda_ipc_stats(stats: *mut tcuda_ipc_stats_t) -> tcuda
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: the event was made without TCUDA_EVENT_INTERPROCESS.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_event_ipc_handle(handle: *mut tcuda_ipc_event_handle_t, event: tcuda_event_t) -> tcuda_status_t {
-    guard("tcuda_event_ipc_handle", || {
-        let out = Out::new(handle, "handle")?;
-        out.write(tcuda_ipc_event_handle_t { bytes: event::ipc_handle(event as usize)?.0 });
-        Ok(())
-    })
+    guard_out("tcuda_event_ipc_handle", handle, "handle", || Ok(tcuda_ipc_event_handle_t { bytes: event::ipc_handle(event as usize)?.0 }))
 }
 
 /// An event here that is another process's too (torch.cuda.Event.from_ipc_handle, cudaIpcOpenEventHandle). The producer has to record it before it
@@ -212,11 +202,9 @@ pub unsafe extern "C" fn tcuda_event_from_ipc_handle(
     device: i32,
     handle: *const tcuda_ipc_event_handle_t,
 ) -> tcuda_status_t {
-    guard("tcuda_event_from_ipc_handle", || {
-        let out = Out::new(event, "event")?;
+    guard_out("tcuda_event_from_ipc_handle", event, "event", || {
         let handle = unsafe { handle.as_ref() }.ok_or_else(|| null("handle"))?;
         let device = device::resolve(device)?;
-        out.write(event::from_ipc_handle(device, IpcHandle(handle.bytes))? as tcuda_event_t);
-        Ok(())
+        Ok(event::from_ipc_handle(device, IpcHandle(handle.bytes))? as tcuda_event_t)
     })
 }

@@ -5,7 +5,7 @@
 //! memory and in files (TCUDA_JIT_CACHE_PATH); docs/JIT.md has what a source may use. The work is enqueued on a stream of the tensors'
 //! device; only the first call for new types waits, for the compiler.
 
-use super::guard::{Out, guard, guard_destroy, slice, text};
+use super::guard::{Out, guard, guard_destroy, guard_out, slice, text};
 use super::structs::tcuda_stream_t;
 use super::tensor::{hand_out, view};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
@@ -96,12 +96,10 @@ pub unsafe extern "C" fn tcuda_jit_create(
     scalars: *const tcuda_jit_scalar_t,
     scalar_count: usize,
 ) -> tcuda_status_t {
-    guard("tcuda_jit_create", || {
-        let out = Out::new(jit, "jit")?;
+    guard_out("tcuda_jit_create", jit, "jit", || {
         let source = unsafe { text(source, "source") }?;
         let scalars = unsafe { scalars_of(scalars, scalar_count) }?;
-        out.write(jit::create(source, 0, &scalars)? as usize as tcuda_jit_t);
-        Ok(())
+        Ok(jit::create(source, 0, &scalars)? as usize as tcuda_jit_t)
     })
 }
 
@@ -121,14 +119,12 @@ pub unsafe extern "C" fn tcuda_jit_create_multi_output(
     scalars: *const tcuda_jit_scalar_t,
     scalar_count: usize,
 ) -> tcuda_status_t {
-    guard("tcuda_jit_create_multi_output", || {
-        let out = Out::new(jit, "jit")?;
+    guard_out("tcuda_jit_create_multi_output", jit, "jit", || {
         let source = unsafe { text(source, "source") }?;
         let count = usize::try_from(outputs).ok().filter(|outputs| *outputs > 0);
         let count = count.ok_or_else(|| Error::invalid_argument(format!("'outputs' is {outputs}; 1 to 8 are possible.")))?;
         let scalars = unsafe { scalars_of(scalars, scalar_count) }?;
-        out.write(jit::create(source, count, &scalars)? as usize as tcuda_jit_t);
-        Ok(())
+        Ok(jit::create(source, count, &scalars)? as usize as tcuda_jit_t)
     })
 }
 

@@ -5,7 +5,7 @@
 //! stream than its own uses is made known with tcuda_record_stream. The simulated device runs no whole kernels: there
 //! tcuda_kernel_compile answers TCUDA_ERROR_NOT_SUPPORTED.
 
-use super::guard::{Out, guard, guard_destroy, slice, text};
+use super::guard::{Out, guard, guard_destroy, guard_out, slice, text};
 use super::structs::{Growing, StructOut, read, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
@@ -157,8 +157,7 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
     device: i32,
     options: *const tcuda_kernel_options_t,
 ) -> tcuda_status_t {
-    guard("tcuda_kernel_compile", || {
-        let out = Out::new(module, "module")?;
+    guard_out("tcuda_kernel_compile", module, "module", || {
         let source = unsafe { text(source, "source") }?;
         let mut chosen = Options { name: "kernel.cu", options: Vec::new(), names: Vec::new() };
         if let Some(options) = unsafe { read(options, "options") }? {
@@ -171,8 +170,7 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
         if chosen.name.contains(['"', '\n', '\\']) {
             return Err(Error::invalid_argument("'options->name' holds a quote, a backslash or a new line."));
         }
-        out.write(jit::compile(source, &chosen, device)? as usize as tcuda_kernel_module_t);
-        Ok(())
+        Ok(jit::compile(source, &chosen, device)? as usize as tcuda_kernel_module_t)
     })
 }
 
@@ -193,11 +191,9 @@ pub unsafe extern "C" fn tcuda_kernel_get(
     module: tcuda_kernel_module_t,
     name: *const c_char,
 ) -> tcuda_status_t {
-    guard("tcuda_kernel_get", || {
-        let out = Out::new(kernel, "kernel")?;
+    guard_out("tcuda_kernel_get", kernel, "kernel", || {
         let name = unsafe { text(name, "name") }?;
-        out.write(jit::get(module as usize as u64, name)? as usize as tcuda_kernel_t);
-        Ok(())
+        Ok(jit::get(module as usize as u64, name)? as usize as tcuda_kernel_t)
     })
 }
 
@@ -240,11 +236,7 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
 /// @param shared   bytes of dynamic shared memory of a block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_kernel_occupancy(blocks: *mut i32, kernel: tcuda_kernel_t, block: i32, shared: usize) -> tcuda_status_t {
-    guard("tcuda_kernel_occupancy", || {
-        let out = Out::new(blocks, "blocks")?;
-        out.write(jit::kernel_numbered(kernel as usize as u64)?.occupancy(block, shared)?);
-        Ok(())
-    })
+    guard_out("tcuda_kernel_occupancy", blocks, "blocks", || jit::kernel_numbered(kernel as usize as u64)?.occupancy(block, shared))
 }
 
 /// The size of a block with which the device is fullest (cuOccupancyMaxPotentialBlockSize).

@@ -5,7 +5,7 @@
 //! library, and on the simulated device, which runs no machine code of GPUs: TCUDA_ERROR_NOT_SUPPORTED. An answer of the library that is no
 //! success: TCUDA_ERROR_CUDA, or TCUDA_ERROR_OUT_OF_MEMORY, and tcuda_last_error_native has it.
 
-use super::guard::{Out, guard, null};
+use super::guard::{guard, guard_out, null};
 use super::stream::resolve;
 use super::structs::{self, Growing, tcuda_stream_t};
 use super::text::TextOut;
@@ -80,21 +80,13 @@ fn transform_of(t: &tcuda_cufft_transform_t) -> Transform {
 /// handle that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_current_blas_handle(handle: *mut tcuda_blas_handle_t) -> tcuda_status_t {
-    guard("tcuda_current_blas_handle", || {
-        let out = Out::new(handle, "handle")?;
-        out.write(blas::handle(stream::current(device::CURRENT)?)? as tcuda_blas_handle_t);
-        Ok(())
-    })
+    guard_out("tcuda_current_blas_handle", handle, "handle", || Ok(blas::handle(stream::current(device::CURRENT)?)? as tcuda_blas_handle_t))
 }
 
 /// The same for a stream that is named; its device is the handle's, which has to be current when the handle is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_blas_handle(handle: *mut tcuda_blas_handle_t, stream: tcuda_stream_t) -> tcuda_status_t {
-    guard("tcuda_blas_handle", || {
-        let out = Out::new(handle, "handle")?;
-        out.write(blas::handle(resolve(stream)?)? as tcuda_blas_handle_t);
-        Ok(())
-    })
+    guard_out("tcuda_blas_handle", handle, "handle", || Ok(blas::handle(resolve(stream)?)? as tcuda_blas_handle_t))
 }
 
 /// Takes the calling thread's handles back, and frees their workspaces in the order of their streams (torch._C._cuda_clearCublasWorkspaces). The
@@ -131,11 +123,9 @@ pub unsafe extern "C" fn tcuda_cufft_plan_cache_get(
     transform: *const tcuda_cufft_transform_t,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_cufft_plan_cache_get", || {
-        let out = Out::new(plan, "plan")?;
+    guard_out("tcuda_cufft_plan_cache_get", plan, "plan", || {
         let transform = unsafe { structs::read(transform, "transform") }?.ok_or_else(|| null("transform"))?;
-        out.write(fft::get(&transform_of(&transform), resolve(stream)?)?);
-        Ok(())
+        fft::get(&transform_of(&transform), resolve(stream)?)
     })
 }
 
@@ -152,21 +142,13 @@ pub extern "C" fn tcuda_cufft_plan_cache_put(plan: i32) -> tcuda_status_t {
 /// How many plans a device has, those in use counted (cufft_plan_cache.size).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_cufft_plan_cache_size(size: *mut i64, device: i32) -> tcuda_status_t {
-    guard("tcuda_cufft_plan_cache_size", || {
-        let out = Out::new(size, "size")?;
-        out.write(fft::size(device)?);
-        Ok(())
-    })
+    guard_out("tcuda_cufft_plan_cache_size", size, "size", || fft::size(device))
 }
 
 /// How many plans a device may have (cufft_plan_cache.max_size): 4096 unless it was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_cufft_plan_cache_max_size(max_size: *mut i64, device: i32) -> tcuda_status_t {
-    guard("tcuda_cufft_plan_cache_max_size", || {
-        let out = Out::new(max_size, "max_size")?;
-        out.write(fft::max_size(device)?);
-        Ok(())
-    })
+    guard_out("tcuda_cufft_plan_cache_max_size", max_size, "max_size", || fft::max_size(device))
 }
 
 /// Says how many plans a device may have; those that are too many are destroyed at once. 0: none is kept. More may be in use at one time.

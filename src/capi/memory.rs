@@ -8,7 +8,7 @@
 //! The statistics have torch's names. Sizes are rounded up to 512 bytes; up to 1 MiB is small. A segment is a piece of physical memory
 //! from the driver; free parts of one count as inactive_split only with plain segments (TCUDA_ALLOC_CONF=expandable_segments:False).
 
-use super::guard::{Out, guard, guard_bytes, guard_destroy, guard_value, lasting, null, text};
+use super::guard::{Out, guard, guard_bytes, guard_destroy, guard_out, guard_value, lasting, null, text};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -455,11 +455,7 @@ pub extern "C" fn tcuda_set_per_process_memory_fraction(fraction: f64, device: i
 /// The limit as a share of the device's memory; 1 without one (torch.cuda.get_per_process_memory_fraction).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_get_per_process_memory_fraction(fraction: *mut f64, device: i32) -> tcuda_status_t {
-    guard("tcuda_get_per_process_memory_fraction", || {
-        let out = Out::new(fraction, "fraction")?;
-        out.write(memory::fraction(device::resolve(device)?)?);
-        Ok(())
-    })
+    guard_out("tcuda_get_per_process_memory_fraction", fraction, "fraction", || memory::fraction(device::resolve(device)?))
 }
 
 /// Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts.
@@ -479,10 +475,8 @@ pub extern "C" fn tcuda_set_memory_limit(bytes: u64, device: i32) -> tcuda_statu
 /// @param device -1: the current one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_get_memory_limit(bytes: *mut u64, device: i32) -> tcuda_status_t {
-    guard("tcuda_get_memory_limit", || {
-        let out = Out::new(bytes, "bytes")?;
-        out.write(memory::limit(device::resolve(device)?)?.map_or(u64::MAX, |limit| limit as u64));
-        Ok(())
+    guard_out("tcuda_get_memory_limit", bytes, "bytes", || {
+        Ok(memory::limit(device::resolve(device)?)?.map_or(u64::MAX, |limit| limit as u64))
     })
 }
 
@@ -523,10 +517,8 @@ pub unsafe extern "C" fn tcuda_get_alloc_conf(text: *mut c_char, capacity: usize
 /// @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memory_check_poison(count: *mut u64, device: i32) -> tcuda_status_t {
-    guard("tcuda_memory_check_poison", || {
-        let out = Out::new(count, "count")?;
+    guard_out("tcuda_memory_check_poison", count, "count", || {
         let device = if device == device::ALL { None } else { Some(device::resolve(device)?) };
-        out.write(memory::check_poison(device)?);
-        Ok(())
+        memory::check_poison(device)
     })
 }

@@ -7,7 +7,7 @@
 //!
 //! With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
 
-use super::guard::{Out, guard, guard_always, guard_value, null};
+use super::guard::{Out, guard, guard_always, guard_out, guard_value, null};
 use super::stream::resolve;
 use super::structs::{self, Growing, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
@@ -148,11 +148,9 @@ pub extern "C" fn tcuda_nvtx_range_end(id: u64) -> tcuda_status_t {
 /// @param range gets what tcuda_nvtx_stream_range_end wants.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_nvtx_stream_range_start(range: *mut u64, message: *const c_char, stream: tcuda_stream_t) -> tcuda_status_t {
-    guard("tcuda_nvtx_stream_range_start", || {
-        let out = Out::new(range, "range")?;
+    guard_out("tcuda_nvtx_stream_range_start", range, "range", || {
         let message = unsafe { c_text(message, "message") }?;
-        out.write(nvtx::start_on_stream(message, resolve(stream)?)?);
-        Ok(())
+        nvtx::start_on_stream(message, resolve(stream)?)
     })
 }
 

@@ -11,7 +11,7 @@
 //!
 //! Options of TCUDA_ALLOC_CONF begin with `pinned_`; docs/PINNED.md has them.
 
-use super::guard::{Out, guard, guard_bytes, guard_destroy, guard_value};
+use super::guard::{Out, guard, guard_bytes, guard_destroy, guard_out, guard_value};
 use super::memory::{stat_by_key, stat_key, stat_out, tcuda_stat_t};
 use super::structs::{Growing, StructOut, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
@@ -196,11 +196,7 @@ pub extern "C" fn tcuda_host_set_memory_limit(bytes: u64) -> tcuda_status_t {
 /// The limit in bytes, however it was set; UINT64_MAX without one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_host_get_memory_limit(bytes: *mut u64) -> tcuda_status_t {
-    guard("tcuda_host_get_memory_limit", || {
-        let out = Out::new(bytes, "bytes")?;
-        out.write(pinned::limit()?.map_or(u64::MAX, |limit| limit as u64));
-        Ok(())
-    })
+    guard_out("tcuda_host_get_memory_limit", bytes, "bytes", || Ok(pinned::limit()?.map_or(u64::MAX, |limit| limit as u64)))
 }
 
 /// Pins memory of the program where it lies, for every device (cudaHostRegister). It has to stay until tcuda_host_unregister.
@@ -228,9 +224,5 @@ pub unsafe extern "C" fn tcuda_host_unregister(ptr: *mut c_void) -> tcuda_status
 /// Whether an address is in pinned host memory, whoever pinned it (Tensor.is_pinned): false for device memory, plain host memory and NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_is_pinned(is_pinned: *mut bool, ptr: *const c_void) -> tcuda_status_t {
-    guard("tcuda_is_pinned", || {
-        let out = Out::new(is_pinned, "is_pinned")?;
-        out.write(pinned::is_pinned(ptr as usize)?);
-        Ok(())
-    })
+    guard_out("tcuda_is_pinned", is_pinned, "is_pinned", || pinned::is_pinned(ptr as usize))
 }

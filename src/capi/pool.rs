@@ -8,7 +8,7 @@
 //! A pool can be paused, which gives its memory back to the driver and keeps its addresses, and resumed with the same contents: what is
 //! put to sleep between two uses need not be loaded anew, and no pointer changes.
 
-use super::guard::{Out, guard, guard_destroy};
+use super::guard::{guard, guard_destroy, guard_out};
 use super::memory::tcuda_memory_stats_t;
 use super::plugin::tcuda_pluggable_allocator_t;
 use super::structs::{Growing, StructOut, read, tcuda_stream_t};
@@ -69,8 +69,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
     device: i32,
     options: *const tcuda_mem_pool_options_t,
 ) -> tcuda_status_t {
-    guard("tcuda_mem_pool_create", || {
-        let out = Out::new(pool, "pool")?;
+    guard_out("tcuda_mem_pool_create", pool, "pool", || {
         let device = device::resolve(device)?;
         let options = unsafe { read(options, "options") }?;
         let options = match options {
@@ -84,8 +83,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
                 no_split: flag(options.no_split, "no_split")?,
             },
         };
-        out.write(pools::create(device, options)? as usize as tcuda_mem_pool_t);
-        Ok(())
+        Ok(pools::create(device, options)? as usize as tcuda_mem_pool_t)
     })
 }
 
@@ -127,12 +125,10 @@ pub unsafe extern "C" fn tcuda_mem_pool_malloc(
     stream: tcuda_stream_t,
     pool: tcuda_mem_pool_t,
 ) -> tcuda_status_t {
-    guard("tcuda_mem_pool_malloc", || {
-        let out = Out::new(ptr, "ptr")?;
+    guard_out("tcuda_mem_pool_malloc", ptr, "ptr", || {
         let pool = pools::numbered(id_of(pool))?;
         let stream = stream::resolve_on(stream as usize, pool.cache.device)?;
-        out.write(pools::allocate(&pool, size, 1, stream)? as *mut c_void);
-        Ok(())
+        Ok(pools::allocate(&pool, size, 1, stream)? as *mut c_void)
     })
 }
 
@@ -157,8 +153,7 @@ pub extern "C" fn tcuda_mem_pool_trim(pool: tcuda_mem_pool_t) -> tcuda_status_t 
 ///         pinned memory. Then the pool goes on as it was, though what it had free may have gone back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem_pool_t, mode: i32) -> tcuda_status_t {
-    guard("tcuda_mem_pool_pause", || {
-        let out = Out::new(given, "given")?;
+    guard_out("tcuda_mem_pool_pause", given, "given", || {
         let keep = match mode {
             TCUDA_PAUSE_DROP => false,
             TCUDA_PAUSE_KEEP => true,
@@ -168,8 +163,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem
                 )));
             }
         };
-        out.write(pools::numbered(id_of(pool))?.cache.pause(keep)?);
-        Ok(())
+        pools::numbered(id_of(pool))?.cache.pause(keep)
     })
 }
 
@@ -197,9 +191,5 @@ pub unsafe extern "C" fn tcuda_mem_pool_stats(stats: *mut tcuda_memory_stats_t, 
 /// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in segments of snapshots and in messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_id(id: *mut u64, pool: tcuda_mem_pool_t) -> tcuda_status_t {
-    guard("tcuda_mem_pool_id", || {
-        let out = Out::new(id, "id")?;
-        out.write(pools::numbered(id_of(pool))?.id);
-        Ok(())
-    })
+    guard_out("tcuda_mem_pool_id", id, "id", || Ok(pools::numbered(id_of(pool))?.id))
 }

@@ -11,7 +11,7 @@
 //! Several threads may draw from one generator: each call gets numbers of its own, in the order in which the calls come. A host function
 //! of a stream may not use generators. docs/RANDOM.md says more.
 
-use super::guard::{Out, guard, guard_destroy, null, slice, text};
+use super::guard::{Out, guard, guard_destroy, guard_out, null, slice, text};
 use super::structs::tcuda_stream_t;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status};
@@ -53,11 +53,7 @@ fn pointer(handle: Handle) -> tcuda_generator_t {
 /// @param device    -1: the current one. It draws for work of this device only.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_create(generator: *mut tcuda_generator_t, device: i32) -> tcuda_status_t {
-    guard("tcuda_generator_create", || {
-        let out = Out::new(generator, "generator")?;
-        out.write(pointer(random::create(device)?));
-        Ok(())
-    })
+    guard_out("tcuda_generator_create", generator, "generator", || Ok(pointer(random::create(device)?)))
 }
 
 /// Ends a generator. What was launched with its numbers is not concerned.
@@ -73,31 +69,19 @@ pub extern "C" fn tcuda_generator_destroy(generator: tcuda_generator_t) -> tcuda
 /// @param clone gets the handle; tcuda_generator_destroy ends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_clone(clone: *mut tcuda_generator_t, generator: tcuda_generator_t) -> tcuda_status_t {
-    guard("tcuda_generator_clone", || {
-        let out = Out::new(clone, "clone")?;
-        out.write(pointer(random::enter(named(generator)?.duplicate())));
-        Ok(())
-    })
+    guard_out("tcuda_generator_clone", clone, "clone", || Ok(pointer(random::enter(named(generator)?.duplicate()))))
 }
 
 /// The default generator of a device (torch.cuda.default_generators). It is not destroyed; its handle is always the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_default_generator(generator: *mut tcuda_generator_t, device: i32) -> tcuda_status_t {
-    guard("tcuda_default_generator", || {
-        let out = Out::new(generator, "generator")?;
-        out.write(pointer(random::default_handle(device)?));
-        Ok(())
-    })
+    guard_out("tcuda_default_generator", generator, "generator", || Ok(pointer(random::default_handle(device)?)))
 }
 
 /// The device that a generator is of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_device(generator: tcuda_generator_t, device: *mut i32) -> tcuda_status_t {
-    guard("tcuda_generator_device", || {
-        let out = Out::new(device, "device")?;
-        out.write(named(generator)?.device());
-        Ok(())
-    })
+    guard_out("tcuda_generator_device", device, "device", || Ok(named(generator)?.device()))
 }
 
 /// Sets the seed, and the offset to 0. A negative seed of Python is the same 64 bits.
@@ -118,25 +102,19 @@ pub extern "C" fn tcuda_generator_manual_seed(generator: tcuda_generator_t, seed
 /// @param seed gets it: 53 bits, so that a double holds it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_seed(generator: tcuda_generator_t, seed: *mut u64) -> tcuda_status_t {
-    guard("tcuda_generator_seed", || {
-        let out = Out::new(seed, "seed")?;
+    guard_out("tcuda_generator_seed", seed, "seed", || {
         let generator = named(generator)?;
         let state = State::seeded(random::fresh_seed()?);
         generator.check_uncaptured("set the state")?;
         generator.set_state(state);
-        out.write(state.seed);
-        Ok(())
+        Ok(state.seed)
     })
 }
 
 /// The seed that a generator has now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_initial_seed(generator: tcuda_generator_t, seed: *mut u64) -> tcuda_status_t {
-    guard("tcuda_generator_initial_seed", || {
-        let out = Out::new(seed, "seed")?;
-        out.write(named(generator)?.state().seed);
-        Ok(())
-    })
+    guard_out("tcuda_generator_initial_seed", seed, "seed", || Ok(named(generator)?.state().seed))
 }
 
 /// The state of a generator as torch writes it: 16 bytes, the seed and the offset as 64-bit integers in little endian. The geometry is no
@@ -172,12 +150,10 @@ pub unsafe extern "C" fn tcuda_generator_set_state(generator: tcuda_generator_t,
 /// The offset: how many 32-bit numbers each thread of a launch has drawn since the seed was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_get_offset(generator: tcuda_generator_t, offset: *mut u64) -> tcuda_status_t {
-    guard("tcuda_generator_get_offset", || {
-        let out = Out::new(offset, "offset")?;
+    guard_out("tcuda_generator_get_offset", offset, "offset", || {
         let generator = named(generator)?;
         generator.check_uncaptured("get the offset")?;
-        out.write(generator.state().offset);
-        Ok(())
+        Ok(generator.state().offset)
     })
 }
 
@@ -280,8 +256,7 @@ pub unsafe extern "C" fn tcuda_generator_philox_state(
     increment: u64,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_generator_philox_state", || {
-        let out = Out::new(state, "state")?;
+    guard_out("tcuda_generator_philox_state", state, "state", || {
         let (generator, stream) = match handle_of(generator) {
             Some(handle) => {
                 let generator = random::named(Some(&handle), device::CURRENT)?;
@@ -296,8 +271,7 @@ pub unsafe extern "C" fn tcuda_generator_philox_state(
         let mut draws = generator.draws(stream)?;
         let state = draws.take(increment)?;
         draws.commit();
-        out.write(state);
-        Ok(())
+        Ok(state)
     })
 }
 
@@ -431,9 +405,5 @@ fn seed_freshly(device: i32, seed: *mut u64) -> Result<()> {
 /// The seed that the current device's default generator has now (torch.cuda.initial_seed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_initial_seed(seed: *mut u64) -> tcuda_status_t {
-    guard("tcuda_initial_seed", || {
-        let out = Out::new(seed, "seed")?;
-        out.write(random::named(None, device::CURRENT)?.state().seed);
-        Ok(())
-    })
+    guard_out("tcuda_initial_seed", seed, "seed", || Ok(random::named(None, device::CURRENT)?.state().seed))
 }

@@ -10,7 +10,7 @@
 //! are named, with the call, the stream, the annotation of the thread and a number that grows with each access. TCUDA_SANITIZER=1 turns it
 //! on at the start. docs/SANITIZER.md says what it knows and what not. While it is off each call reads one word for it.
 
-use super::guard::{guard, guard_always, null, text};
+use super::guard::{Out, guard, guard_always, null, text};
 use super::structs::{UserData, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_annotate_access(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut u64) -> tcuda_status_t {
     guard_always("tcuda_sanitizer_report_count", || {
-        super::guard::Out::new(count, "count")?.write(report::count());
+        Out::new(count, "count")?.write(report::count());
         Ok(())
     })
 }

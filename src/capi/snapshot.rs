@@ -8,7 +8,7 @@
 //! An observer of failures (tcuda_register_oom_observer) and a pressure callback may take and write snapshots; the entry of the failure is
 //! in it then. A host function of a stream may not.
 
-use super::guard::{Out, guard, guard_always, lasting, text};
+use super::guard::{Out, guard, guard_always, guard_out, lasting, text};
 use super::structs::{Growing, StructOut};
 use crate::base::handles::Handles;
 use crate::base::status::tcuda_status_t;
@@ -148,11 +148,9 @@ fn at<'a, T>(list: &'a [T], index: u64, what: &str) -> Result<&'a T> {
 /// @param device   -1: the current one; TCUDA_DEVICE_ALL: all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memory_snapshot(snapshot: *mut tcuda_snapshot_t, device: i32) -> tcuda_status_t {
-    guard("tcuda_memory_snapshot", || {
-        let out = Out::new(snapshot, "snapshot")?;
+    guard_out("tcuda_memory_snapshot", snapshot, "snapshot", || {
         let made = Arc::new(Held { snapshot: take(device)?, written: Default::default() });
-        out.write(HELD.insert(made) as tcuda_snapshot_t);
-        Ok(())
+        Ok(HELD.insert(made) as tcuda_snapshot_t)
     })
 }
 

@@ -7,7 +7,7 @@
 //! tcuda_stream_unregister settles what waits for it. A stream may be used by several threads; one that is being destroyed by nobody
 //! else. Handles that tcuda knows to be dead are TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
 
-use super::guard::{Out, guard, guard_destroy};
+use super::guard::{Out, guard, guard_destroy, guard_out};
 use super::structs::{tcuda_event_t, tcuda_stream_t};
 use crate::base::Error;
 use crate::base::status::tcuda_status_t;
@@ -35,11 +35,7 @@ pub(super) fn resolve(stream: tcuda_stream_t) -> Result<Stream, Error> {
 /// @param priority 0 is normal, a smaller number is served first; cut to what the device has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_create(stream: *mut tcuda_stream_t, device: i32, priority: i32) -> tcuda_status_t {
-    guard("tcuda_stream_create", || {
-        let out = Out::new(stream, "stream")?;
-        out.write(handle(stream::create(device, priority)?));
-        Ok(())
-    })
+    guard_out("tcuda_stream_create", stream, "stream", || Ok(handle(stream::create(device, priority)?)))
 }
 
 /// Takes a stream from the pool (torch.cuda.Stream): 32 per priority and device, handed out in turn, so the 33rd is the first one again.
@@ -49,11 +45,7 @@ pub unsafe extern "C" fn tcuda_stream_create(stream: *mut tcuda_stream_t, device
 /// @param priority 0 is normal, a smaller number is served first; cut to tcuda_stream_priority_range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_from_pool(stream: *mut tcuda_stream_t, device: i32, priority: i32) -> tcuda_status_t {
-    guard("tcuda_stream_from_pool", || {
-        let out = Out::new(stream, "stream")?;
-        out.write(handle(stream::from_pool(device, priority)?));
-        Ok(())
-    })
+    guard_out("tcuda_stream_from_pool", stream, "stream", || Ok(handle(stream::from_pool(device, priority)?)))
 }
 
 /// Makes a stream of another library known (torch.cuda.ExternalStream). Needed only where CUDA cannot tell a stream's device (drivers that
@@ -88,31 +80,19 @@ pub unsafe extern "C" fn tcuda_stream_destroy(stream: tcuda_stream_t) -> tcuda_s
 /// What CUDA is to be given for a stream: NULL for the default stream of a device, which CUDA takes as that of its current device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_native(stream: tcuda_stream_t, native: *mut tcuda_stream_t) -> tcuda_status_t {
-    guard("tcuda_stream_native", || {
-        let out = Out::new(native, "native")?;
-        out.write(resolve(stream)?.raw as tcuda_stream_t);
-        Ok(())
-    })
+    guard_out("tcuda_stream_native", native, "native", || Ok(resolve(stream)?.raw as tcuda_stream_t))
 }
 
 /// The device of a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_device(stream: tcuda_stream_t, device: *mut i32) -> tcuda_status_t {
-    guard("tcuda_stream_device", || {
-        let out = Out::new(device, "device")?;
-        out.write(resolve(stream)?.device);
-        Ok(())
-    })
+    guard_out("tcuda_stream_device", device, "device", || Ok(resolve(stream)?.device))
 }
 
 /// The priority of a stream, as the driver has it (torch.cuda.Stream.priority).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_priority(stream: tcuda_stream_t, priority: *mut i32) -> tcuda_status_t {
-    guard("tcuda_stream_priority", || {
-        let out = Out::new(priority, "priority")?;
-        out.write(resolve(stream)?.priority()?);
-        Ok(())
-    })
+    guard_out("tcuda_stream_priority", priority, "priority", || resolve(stream)?.priority())
 }
 
 /// The priorities that the pool tells apart (torch.cuda.Stream.priority_range): least is 0, greatest at best -3.
@@ -132,21 +112,13 @@ pub unsafe extern "C" fn tcuda_stream_priority_range(least: *mut i32, greatest: 
 /// current stream: it means what tcuda does with TCUDA_STREAM_CURRENT, and what programs agree on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_current_stream(stream: *mut tcuda_stream_t, device: i32) -> tcuda_status_t {
-    guard("tcuda_current_stream", || {
-        let out = Out::new(stream, "stream")?;
-        out.write(handle(stream::current(device)?));
-        Ok(())
-    })
+    guard_out("tcuda_current_stream", stream, "stream", || Ok(handle(stream::current(device)?)))
 }
 
 /// The default stream of a device (torch.cuda.default_stream): TCUDA_STREAM_DEFAULT(device).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_default_stream(stream: *mut tcuda_stream_t, device: i32) -> tcuda_status_t {
-    guard("tcuda_default_stream", || {
-        let out = Out::new(stream, "stream")?;
-        out.write(handle(stream::default(device)?));
-        Ok(())
-    })
+    guard_out("tcuda_default_stream", stream, "stream", || Ok(handle(stream::default(device)?)))
 }
 
 /// Makes a stream current on its device for the calling thread, and that device current (torch.cuda.set_stream).
@@ -181,11 +153,7 @@ pub unsafe extern "C" fn tcuda_exchange_stream(
 /// Whether all work given to a stream so far is done (torch.cuda.Stream.query, cudaStreamQuery).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_query(stream: tcuda_stream_t, complete: *mut bool) -> tcuda_status_t {
-    guard("tcuda_stream_query", || {
-        let out = Out::new(complete, "complete")?;
-        out.write(resolve(stream)?.query()?);
-        Ok(())
-    })
+    guard_out("tcuda_stream_query", complete, "complete", || resolve(stream)?.query())
 }
 
 /// Waits until all work given to a stream so far is done (torch.cuda.Stream.synchronize, cudaStreamSynchronize).

@@ -7,7 +7,7 @@
 //! Without NVML, and for what a device does not tell: TCUDA_ERROR_NOT_SUPPORTED. What this process may not ask: TCUDA_ERROR_SYSTEM. Other
 //! failures of NVML: TCUDA_ERROR_CUDA, and tcuda_last_error_native has NVML's code. docs/TELEMETRY.md has more.
 
-use super::guard::{Out, guard, null};
+use super::guard::{Out, guard, guard_out, null};
 use super::structs::{Growing, StructOut};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
@@ -101,11 +101,7 @@ pub unsafe extern "C" fn tcuda_clock_rate(megahertz: *mut i32, device: i32) -> t
 /// than tcuda_mem_get_info it needs no context. Memory that tcuda's cache keeps is in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_device_memory_used(bytes: *mut u64, device: i32) -> tcuda_status_t {
-    guard("tcuda_device_memory_used", || {
-        let out = Out::new(bytes, "bytes")?;
-        out.write(telemetry::memory_used(device)?);
-        Ok(())
-    })
+    guard_out("tcuda_device_memory_used", bytes, "bytes", || telemetry::memory_used(device))
 }
 
 /// The processes that compute on a device as a text for people, as torch writes it (torch.cuda.list_gpu_processes): a line with the

@@ -10,7 +10,7 @@
 //! its tensor says is TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
 //! done.
 
-use super::guard::{Out, guard, guard_always, null, slice};
+use super::guard::{Out, guard, guard_always, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
 use crate::base::dlpack::{self, tcuda_dlpack_version_t, tcuda_managed_tensor_t, tcuda_place_t, tcuda_tensor_t};
 use crate::base::dtype::tcuda_dtype_t;
@@ -134,12 +134,10 @@ pub unsafe extern "C" fn tcuda_tensor_empty(
     shape: *const i64,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_tensor_empty", || {
-        let out = Out::new(out, "out")?;
+    guard_out("tcuda_tensor_empty", out, "out", || {
         let ndim = tensor::check_ndim(ndim, "ndim")?;
         let shape = unsafe { slice(shape, ndim, "shape") }?;
-        out.write(hand_out(tensor::empty(device, dtype, shape, stream as usize)?));
-        Ok(())
+        Ok(hand_out(tensor::empty(device, dtype, shape, stream as usize)?))
     })
 }
 
@@ -155,11 +153,9 @@ pub unsafe extern "C" fn tcuda_tensor_empty_like(
     tensor: *const tcuda_tensor_t,
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
-    guard("tcuda_tensor_empty_like", || {
-        let out = Out::new(out, "out")?;
+    guard_out("tcuda_tensor_empty_like", out, "out", || {
         let tensor = unsafe { view(tensor, "tensor") }?;
-        out.write(hand_out(tensor::empty_like(&tensor, stream as usize)?));
-        Ok(())
+        Ok(hand_out(tensor::empty_like(&tensor, stream as usize)?))
     })
 }
 

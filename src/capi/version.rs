@@ -2,7 +2,7 @@
 //!
 //! The macros TCUDA_VERSION_* are of the header a program was compiled with; these functions are of the library that is loaded.
 
-use super::guard::{Out, guard, guard_always, guard_value, lasting};
+use super::guard::{guard_always, guard_out, guard_value, lasting};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::runtime;
@@ -38,21 +38,13 @@ pub extern "C" fn tcuda_version_string() -> *const c_char {
 /// The version of the CUDA runtime in use, as cudaRuntimeGetVersion: 13000 for 13.0. The simulated device says which one it follows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_runtime_version(version: *mut i32) -> tcuda_status_t {
-    guard("tcuda_runtime_version", || {
-        let out = Out::new(version, "version")?;
-        out.write(runtime::runtime()?.version);
-        Ok(())
-    })
+    guard_out("tcuda_runtime_version", version, "version", || Ok(runtime::runtime()?.version))
 }
 
 /// The newest CUDA version that the driver supports, as cudaDriverGetVersion.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_driver_version(version: *mut i32) -> tcuda_status_t {
-    guard("tcuda_driver_version", || {
-        let out = Out::new(version, "version")?;
-        out.write(runtime::runtime()?.driver_version);
-        Ok(())
-    })
+    guard_out("tcuda_driver_version", version, "version", || Ok(runtime::runtime()?.driver_version))
 }
 
 fn architectures(one: impl Fn(i32) -> String) -> String {
