@@ -45,15 +45,20 @@ impl Capture {
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static OPEN: Mutex<Vec<(u64, Arc<Graph>)>> = Mutex::new(Vec::new());
 
-/// The captures that this thread began, which only it can end.
-struct Own(RefCell<Vec<Arc<Graph>>>);
+/// The captures that this thread began, by number: the graph of one that another thread ended may be in a capture of that one's by now.
+struct Own(RefCell<Vec<u64>>);
 
 impl Drop for Own {
     fn drop(&mut self) {
         if crate::base::process::is_running() {
-            self.0.take().into_iter().for_each(|graph| drop(graph.abandon()));
+            self.0.take().into_iter().for_each(|id| drop(abandon(id)));
         }
     }
+}
+
+/// Ends a capture, if it is under way and that is this thread's to do.
+fn abandon(id: u64) -> Result<()> {
+    graph_of(id).map_or(Ok(()), |graph| graph.abandon(Some(id)))
 }
 
 thread_local!(static OWN: Own = const { Own(RefCell::new(Vec::new())) });
@@ -81,14 +86,21 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
             other => {
                 end(stream).map(|graph| drop(runtime.graph_destroy(graph))).ok();
                 other?;
-                return Err(Error::internal("a capture that has just begun is not active"));
+                let text = "Another thread made the capture invalid as it began, by a call that its mode forbids, or one on its stream.";
+                return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
             }
         };
         Ok(found)
     })?;
-    OPEN.lock().push((found, graph.clone()));
+    let mut open = OPEN.lock();
+    let _ = OWN.try_with(|own| {
+        let mut own = own.0.borrow_mut();
+        own.retain(|id| open.iter().any(|(known, _)| known == id));
+        own.push(found);
+    });
+    open.push((found, graph.clone()));
+    drop(open);
     COUNT.fetch_add(1, Relaxed);
-    let _ = OWN.try_with(|own| own.0.borrow_mut().push(graph.clone()));
     Ok(Capture { id: found, stream, spoiler: None, owner: (mode != RELAXED).then(captures::thread) })
 }
 
@@ -112,17 +124,15 @@ pub fn over(capture: &Capture) {
     captures::end(capture.id);
     let mut open = OPEN.lock();
     if let Some(at) = open.iter().position(|(id, _)| *id == capture.id) {
-        let (_, graph) = open.swap_remove(at);
+        open.swap_remove(at);
         COUNT.fetch_sub(1, Relaxed);
-        drop(open);
-        let _ = OWN.try_with(|own| own.0.borrow_mut().retain(|other| !Arc::ptr_eq(other, &graph)));
     }
 }
 
 /// A stream that takes part goes: its capture ends first, as far as that is this thread's to do. A graph that was replayed there marks it.
 fn stream_goes(stream: Stream) -> Result<()> {
-    if let Some(graph) = captures::capture_of(stream)?.and_then(graph_of) {
-        graph.abandon()?;
+    if let Some(id) = captures::capture_of(stream)? {
+        abandon(id)?;
     }
     handles::all().into_iter().for_each(|graph| graph.leave_stream(stream));
     Ok(())

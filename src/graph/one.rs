@@ -132,10 +132,10 @@ impl Graph {
         Ok(())
     }
 
-    /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it.
-    pub fn abandon(&self) -> Result<()> {
+    /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it. `only`: none but that one.
+    pub fn abandon(&self, only: Option<u64>) -> Result<()> {
         let mut state = self.state.lock();
-        let Some(capture) = &state.capture else { return Ok(()) };
+        let Some(capture) = state.capture.as_ref().filter(|capture| only.is_none_or(|id| id == capture.id)) else { return Ok(()) };
         capture.check_thread()?;
         match capture::end(capture.stream) {
             Ok(graph) => state.template = Some(graph),
@@ -252,7 +252,7 @@ impl Graph {
 
     /// As new. Replays that are under way go on, and what they use stays until they are over.
     pub fn reset(&self) -> Result<()> {
-        self.abandon()?;
+        self.abandon(None)?;
         self.state.lock().clear();
         Ok(())
     }

@@ -20,6 +20,7 @@ tests![
     a_capture_ends_with_its_graph_and_with_its_stream,
     a_capture_ends_with_its_thread,
     another_thread_cannot_end_it_unless_it_is_relaxed,
+    a_thread_that_ends_leaves_the_captures_of_others,
     captures_on_several_threads,
     caches_go_on_beside_a_capture,
     a_capture_out_of_memory: [VirtualMemory],
@@ -168,6 +169,36 @@ fn another_thread_cannot_end_it_unless_it_is_relaxed() {
         graph.replay(stream.0);
         ok!(tcuda_graph_reset(graph.0));
     }
+    drop(graph);
+    empty_caches();
+}
+
+fn a_thread_that_ends_leaves_the_captures_of_others() {
+    empty_caches();
+    let (first, second) = (Own::new(), Own::new());
+    let (graph, barrier, on_first) = (G::new(), std::sync::Barrier::new(2), first.0 as usize);
+    std::thread::scope(|scope| {
+        let began = scope.spawn(|| {
+            let graph = &graph;
+            ok!(tcuda_graph_capture_begin(graph.0, handle(on_first), OWN, RELAXED));
+            free(allocate(MIB, handle(on_first)));
+            barrier.wait();
+            barrier.wait();
+        });
+        barrier.wait();
+        // The capture is ended here, and the same graph begins another one.
+        graph.end();
+        ok!(tcuda_graph_reset(graph.0));
+        ok!(tcuda_graph_capture_begin(graph.0, second.0, OWN, RELAXED));
+        barrier.wait();
+        began.join().unwrap();
+    });
+    let block = allocate(MIB, second.0);
+    fill(block, 6, MIB, second.0);
+    graph.end();
+    graph.replay(second.0);
+    assert_eq!(bytes_of(block, 1, second.0), [6]);
+    free(block);
     drop(graph);
     empty_caches();
 }
