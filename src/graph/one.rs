@@ -118,18 +118,18 @@ impl Graph {
                 return Err(explain(error, spoiler));
             }
         }
-        if state.node_count() == Ok(0) {
-            let text = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.";
-            log::write(log::Level::Warning, text);
-        }
-        if self.flags & KEEP != 0 {
-            return Ok(());
-        }
-        state.instantiate()?;
-        if self.flags & DEBUG == 0 {
+        let is_empty = state.node_count() == Ok(0);
+        let ready = if self.flags & KEEP == 0 { state.instantiate() } else { Ok(()) };
+        if ready.is_ok() && self.flags & (KEEP | DEBUG) == 0 {
             state.drop_template();
         }
-        Ok(())
+        // With no lock held: who hears it may call tcuda.
+        drop(state);
+        if is_empty {
+            let text = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.";
+            log::warn(text);
+        }
+        ready
     }
 
     /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it. `only`: none but that one.

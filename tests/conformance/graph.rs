@@ -22,6 +22,7 @@ tests![
     a_pool_is_used_again_after_its_last_graph,
     kept_and_made_ready_later,
     an_update_of_what_is_ready,
+    who_hears_the_log_may_ask_for_the_graph,
     a_replay_into_a_capture,
     a_replay_under_way_keeps_its_memory,
     a_replay_on_a_stream_that_is_gone_keeps_its_memory,
@@ -433,6 +434,26 @@ fn an_update_of_what_is_ready() {
     free(block);
     drop(graph);
     empty_caches();
+}
+
+fn who_hears_the_log_may_ask_for_the_graph() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static GRAPH: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn hear(_: i32, text: *const std::ffi::c_char, _: *mut c_void) {
+        let graph = GRAPH.load(Ordering::Relaxed) as tcuda_graph_t;
+        ok!(tcuda_graph_pool(graph, &mut OWN.clone()));
+        ok!(tcuda_graph_reset(graph));
+        assert!(unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap().contains("Graph is empty"));
+        GRAPH.store(0, Ordering::Relaxed);
+    }
+    let (stream, graph) = (Own::new(), G::new());
+    GRAPH.store(graph.0 as usize, Ordering::Relaxed);
+    ok!(tcuda::capi::error::tcuda_set_log_callback(Some(hear), null_mut()));
+    graph.begin(stream.0);
+    graph.end();
+    ok!(tcuda::capi::error::tcuda_set_log_callback(None, null_mut()));
+    assert_eq!(GRAPH.load(Ordering::Relaxed), 0, "it was told");
+    fails!(INVALID_STATE, tcuda_graph_replay(graph.0, stream.0));
 }
 
 fn a_replay_into_a_capture() {
