@@ -169,18 +169,18 @@ impl Graph {
         if std::ptr::eq(self, from) {
             return Err(Error::invalid_argument("A graph cannot be updated from itself."));
         }
-        let (template, number, uses, keepers) = {
+        // Both at once: what is taken from one must not be gone before the other has it. In the order of their addresses.
+        let (mut state, from) = if std::ptr::from_ref(self) < std::ptr::from_ref(from) {
+            let state = self.captured()?;
+            (state, from.captured()?)
+        } else {
             let from = from.captured()?;
-            if !from.drawn.is_empty() {
-                return Err(Error::invalid_argument("A graph that draws random numbers cannot update another one."));
-            }
-            let template = from.template.ok_or_else(kept_nothing)?;
-            (template, from.number, from.uses.iter().map(Use::again).collect::<Vec<_>>(), from.keepers.clone())
+            (self.captured()?, from)
         };
-        let mut state = self.captured()?;
-        if !state.drawn.is_empty() {
-            return Err(Error::invalid_argument("A graph that draws random numbers cannot be updated from another one."));
+        if !from.drawn.is_empty() || !state.drawn.is_empty() {
+            return Err(Error::invalid_argument("A graph that draws random numbers cannot be updated from another one, nor update one."));
         }
+        let template = from.template.ok_or_else(kept_nothing)?;
         let exec = match state.exec {
             Some(exec) => exec,
             None => return Err(state_error("This graph is not ready for replays yet: tcuda_graph_instantiate makes it so.")),
@@ -190,10 +190,11 @@ impl Graph {
             let text = "The captures differ in more than arguments: number, kinds or order of what they do. Capture and instantiate anew.";
             return Err(Error::invalid_argument(text));
         }
-        state.number = number;
-        // What it used before, replays that are under way use still.
-        state.uses.extend(uses);
-        state.keepers.extend(keepers);
+        state.number = from.number;
+        state.leave_update();
+        // Of its own capture, which is what it kept.
+        state.uses.extend(from.uses.first().map(Use::again));
+        state.keepers.extend(from.keepers.first().cloned());
         Ok(())
     }
 
@@ -352,13 +353,31 @@ impl State {
         Ok(())
     }
 
+    /// What was begun so far, and may not be over.
+    fn replays(&mut self) -> Vec<Wait> {
+        let mut waits = std::mem::take(&mut self.waits);
+        waits.extend(std::mem::take(&mut self.replayed_on).into_iter().filter_map(retire::mark));
+        waits
+    }
+
+    /// What the update before brought goes when the replays are over that it was for; and what it was captured with stays for them, whatever
+    /// becomes of the graph.
+    fn leave_update(&mut self) {
+        if self.uses.len() > 1 {
+            let waits = self.replays();
+            let (mut uses, mut keepers) = (self.uses.split_off(1), self.keepers.split_off(1));
+            uses.extend(self.uses.first().map(Use::again));
+            keepers.extend(self.keepers.first().cloned());
+            retire::leave(self.device, waits, (uses, keepers, Vec::new()));
+        }
+    }
+
     /// Nothing is left. What replays may still use goes when they are over.
     fn clear(&mut self) {
         watch::tell(|| Happening::GraphGone { capture: self.number });
         self.drop_exec();
         self.drop_template();
-        let mut waits = std::mem::take(&mut self.waits);
-        waits.extend(std::mem::take(&mut self.replayed_on).into_iter().filter_map(retire::mark));
+        let waits = self.replays();
         let held = (std::mem::take(&mut self.uses), std::mem::take(&mut self.keepers), std::mem::take(&mut self.drawn));
         held.2.iter().for_each(|drawn| drawn.place.close());
         self.last = None;

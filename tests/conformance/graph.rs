@@ -22,6 +22,7 @@ tests![
     a_pool_is_used_again_after_its_last_graph,
     kept_and_made_ready_later,
     an_update_of_what_is_ready,
+    updates_hold_the_pool_of_the_last_one,
     who_hears_the_log_may_ask_for_the_graph,
     a_replay_into_a_capture,
     a_replay_under_way_keeps_its_memory,
@@ -433,6 +434,52 @@ fn an_update_of_what_is_ready() {
     assert_eq!(bytes_of(block, 1, stream.0), [2]);
     free(block);
     drop(graph);
+    empty_caches();
+}
+
+fn updates_hold_the_pool_of_the_last_one() {
+    empty_caches();
+    let stream = Own::new();
+    let (block, result) = (allocate(64, stream.0), pinned(64));
+    let capture = |value: i32| {
+        let graph = G::with(TCUDA_GRAPH_KEEP);
+        graph.begin(stream.0);
+        let between = allocate(3 * MIB, stream.0);
+        fill(between, value, 64, stream.0);
+        copy(block.cast::<u8>(), between, 64, stream.0);
+        free(between);
+        graph.end();
+        graph
+    };
+    let graph = capture(0);
+    ok!(tcuda_graph_instantiate(graph.0));
+    let pool = graph.reserved();
+    for value in 1..=5 {
+        ok!(tcuda_graph_update(graph.0, capture(value).0));
+        graph.replay(stream.0);
+        copy(result, block, 64, stream.0);
+        synchronize(stream.0);
+        assert_eq!(unsafe { *result }, value as u8);
+        ok!(tcuda_empty_cache(-1));
+        // Its own and that of the update. Beside them, what holds the small block.
+        assert!((2 * pool..3 * pool).contains(&reserved()), "{} after {value} updates, {pool} each", reserved());
+    }
+    // Under a replay it stays, whatever becomes of the graph: a capture that begins gives back what is over.
+    let gate = Gate::on(stream.0);
+    graph.replay(stream.0);
+    ok!(tcuda_graph_update(graph.0, capture(6).0));
+    let aside = Own::new();
+    drop(G::captured(aside.0, || fill(block, 7, 64, aside.0)));
+    assert!(reserved() >= 3 * pool, "{}", reserved());
+    drop(graph);
+    drop(G::captured(aside.0, || fill(block, 7, 64, aside.0)));
+    assert!(reserved() >= 3 * pool, "{}", reserved());
+    gate.open();
+    copy(result, block, 64, stream.0);
+    synchronize(stream.0);
+    assert_eq!(unsafe { *result }, 5);
+    ok!(tcuda_host_free_cached(result.cast()));
+    free(block);
     empty_caches();
 }
 
