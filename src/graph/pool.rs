@@ -18,12 +18,18 @@ struct Used {
     by: usize,
 }
 
-static USED: Mutex<BTreeMap<PoolId, Used>> = Mutex::new(BTreeMap::new());
+/// By number: (n, 0) and (0, n) are one pool.
+static USED: Mutex<BTreeMap<u64, Used>> = Mutex::new(BTreeMap::new());
 
 impl PoolId {
     /// By which memory knows it.
     pub fn number(self) -> u64 {
         self.first.max(self.second)
+    }
+
+    /// Of the form that numbers of pools have.
+    fn is_one(self) -> bool {
+        (self.first == 0) != (self.second == 0)
     }
 }
 
@@ -37,20 +43,12 @@ pub struct Use(pub PoolId);
 
 impl Use {
     pub fn of(id: PoolId, device: i32) -> Result<Use> {
-        let id = match (id.first, id.second) {
-            (0, 0) => PoolId { first: pools::reserve_id(), second: 0 },
-            (0, _) | (_, 0) if pools::is_reserved(id.number()) => id,
-            (first, second) => {
-                let text = format!(
-                    "({first}, {second}) is the number of no graph pool. Give that of tcuda_graph_pool or tcuda_graph_pool_handle, or all zero."
-                );
-                return Err(Error::invalid_argument(text));
-            }
-        };
+        let id = if id.number() == 0 { PoolId { first: pools::reserve_id(), second: 0 } } else { id };
+        let number = id.number();
         // Before the lock, which those take that are given back.
         pools::sweep(false, None);
         let mut used = USED.lock();
-        match used.get_mut(&id) {
+        match used.get_mut(&number).filter(|_| id.is_one()) {
             Some(known) if known.device != device => {
                 let text = format!(
                     "The graph pool ({}, {}) is on device {}; the graph is captured on device {device}. Take a pool for each device.",
@@ -59,9 +57,16 @@ impl Use {
                 return Err(Error::invalid_argument(text).on_device(device));
             }
             Some(known) => known.by += 1,
+            None if id.is_one() && pools::is_reserved(number) => {
+                pools::create_private(device, number)?;
+                used.insert(number, Used { device, by: 1 });
+            }
             None => {
-                pools::create_private(device, id.number())?;
-                used.insert(id, Used { device, by: 1 });
+                let PoolId { first, second } = id;
+                let text = format!(
+                    "({first}, {second}) is the number of no graph pool. Give that of tcuda_graph_pool or tcuda_graph_pool_handle, or all zero."
+                );
+                return Err(Error::invalid_argument(text));
             }
         }
         Ok(Use(id))
@@ -69,7 +74,7 @@ impl Use {
 
     /// Another one of the same pool.
     pub fn again(&self) -> Use {
-        if let Some(used) = USED.lock().get_mut(&self.0) {
+        if let Some(used) = USED.lock().get_mut(&self.0.number()) {
             used.by += 1;
         }
         Use(self.0)
@@ -79,12 +84,12 @@ impl Use {
 impl Drop for Use {
     fn drop(&mut self) {
         let mut used = USED.lock();
-        let Some(known) = used.get_mut(&self.0) else { return };
+        let Some(known) = used.get_mut(&self.0.number()) else { return };
         known.by -= 1;
         if known.by > 0 {
             return;
         }
-        used.remove(&self.0);
+        used.remove(&self.0.number());
         pools::release(self.0.number());
         drop(used);
         pools::sweep(false, None);
@@ -93,7 +98,8 @@ impl Drop for Use {
 
 /// What a pool holds. All zero: no graph uses it yet.
 pub fn stats(id: PoolId) -> Result<Stats> {
-    if USED.lock().contains_key(&id) {
+    let used = USED.lock();
+    if id.is_one() && used.contains_key(&id.number()) {
         return Ok(pools::private(id.number())?.cache.stats());
     }
     // A pool that was never used holds nothing.

@@ -85,10 +85,10 @@ pub fn reserve_id() -> u64 {
     pools.last
 }
 
-/// Whether the number may be a graph pool's.
+/// Whether the number was given, and no pool has it.
 pub fn is_reserved(id: u64) -> bool {
     let pools = POOLS.read();
-    id <= pools.last && pools.by_id.get(&id).is_none_or(|pool| pool.is_private)
+    (1..=pools.last).contains(&id) && !pools.by_id.contains_key(&id)
 }
 
 /// A graph's pool. Its memory stays where it is until `release`. Sweeps nothing: the caller may hold what a sweep gives back.

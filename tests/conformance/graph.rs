@@ -342,6 +342,13 @@ fn graphs_share_a_pool() {
     ok!(tcuda_graph_capture_begin(third.0, a.0, second.pool(), GLOBAL));
     third.end();
     assert_eq!((second.pool().second, third.pool().second, second.reserved()), (pool.second, pool.second, held));
+    // The other way round it is the same one.
+    let turned = G::new();
+    let other_way = tcuda_pool_id_t { first: pool.second, second: 0 };
+    ok!(tcuda_graph_capture_begin(turned.0, a.0, other_way, GLOBAL));
+    turned.end();
+    assert_eq!(pool_stats(other_way).reserved_bytes.all.current, held);
+    drop(turned);
     // The order in which they end says nothing.
     drop(first);
     second.replay(a.0);
@@ -631,6 +638,16 @@ fn wrong_states_and_arguments() {
     for (first, second) in [(1, 1), (u64::MAX, 0), (0, u64::MAX)] {
         fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first, second }, GLOBAL));
     }
+    let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
+    fails!(INVALID_ARGUMENT, tcuda_graph_pool_stats(&mut stats, OWN));
+    // A pool that PyTorch has is none for graphs, though its number is of the same row.
+    let next = get!(OWN, out => tcuda_graph_pool_handle(out)).second + 1;
+    tcuda::memory::lent::begin(0, (7, 7), Box::new(|_| false)).unwrap();
+    for (first, second) in [(0, next), (next, 0)] {
+        fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first, second }, GLOBAL));
+    }
+    tcuda::memory::lent::end(0, (7, 7)).unwrap();
+    tcuda::memory::lent::release(0, (7, 7)).unwrap();
     // A memory pool of the program's own is none for graphs, nor the other way round.
     let pool = get!(null_mut(), out => tcuda::capi::pool::tcuda_mem_pool_create(out, -1, std::ptr::null()));
     let number = get!(0, out => tcuda::capi::pool::tcuda_mem_pool_id(out, pool));
