@@ -72,7 +72,11 @@ unsafe fn run(callable: &tcuda_callable_t, stream: usize) -> Result<()> {
         let said = format!("returned {}: {}: {}", status::name(code).unwrap_or(""), text(last.function), text(last.message));
         return Err(Error::new(last.status, said).with_native(last.native).on_device(last.device).with_bytes(last.bytes));
     }
-    Err(Error::new(tcuda_status_t::TCUDA_ERROR_INVALID_STATE, format!("returned {code}")))
+    // Of its own, and maybe one of tcuda's numbers.
+    match status::all().find(|status| *status as i32 == code) {
+        Some(status) => Err(Error::new(status, format!("returned {}", status::name(code).unwrap_or("")))),
+        None => Err(Error::new(tcuda_status_t::TCUDA_ERROR_INVALID_STATE, format!("returned {code}"))),
+    }
 }
 
 /// Captures functions for calls by replay. Each runs `warmups` times on a stream of tcuda's own, all in their order, and then once more for the

@@ -350,7 +350,11 @@ fn a_function_that_fails() {
     assert!(said.contains("returned 7000") && said.contains("warm-up 1"), "{said}");
     let said = fails!(INVALID_STATE, tcuda_graphed_callable_create(&mut made, &one, 1, 0, OWN, stream.0));
     assert!(said.contains("while it was captured"), "{said}");
-    // A status of tcuda's stays one, with what it said.
+    // A status of tcuda's stays one, whoever made it.
+    one.user_data = Status::TCUDA_ERROR_SYSTEM as usize as *mut c_void;
+    let said = fails!(SYSTEM, tcuda_graphed_callable_create(&mut made, &one, 1, -1, OWN, stream.0));
+    assert!(said.contains("returned TCUDA_ERROR_SYSTEM") && said.contains("warm-up 1"), "{said}");
+    // With what tcuda said of it.
     one.function = Some(allocates_too_much);
     let said = fails!(OUT_OF_MEMORY, tcuda_graphed_callable_create(&mut made, &one, 1, -1, OWN, stream.0));
     assert!(said.contains("tcuda_malloc_cached"), "{said}");
