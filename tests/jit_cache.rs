@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 use tcuda::base::dlpack::tcuda_tensor_t;
 use tcuda::base::status::tcuda_status_t::TCUDA_SUCCESS;
@@ -210,6 +211,39 @@ fn a_folder_that_cannot_be_is_done_without() {
     assert!(text.contains("cannot be kept in") && text.contains("file/below"), "{text}");
     place.run(&[("TCUDA_JIT_CACHE_PATH", Path::new("/proc/nowhere"))]);
     assert_eq!(place.compilations(), 2);
+}
+
+/// Who hears that it cannot be kept may call functions, that one too.
+#[test]
+fn the_log_may_compile() {
+    if std::env::var_os(CHILD).is_none() {
+        let place = Place::new("log");
+        return drop(finish(place.start_test("the_log_may_compile", &[("TCUDA_JIT_CACHE_PATH", Path::new("/proc/nowhere"))])));
+    }
+    static JIT: AtomicUsize = AtomicUsize::new(0);
+    static HEARD: AtomicUsize = AtomicUsize::new(0);
+    fn call(jit: tcuda_jit_t) {
+        let (mut x, mut out, shape) = (null_mut(), null_mut(), [3i64]);
+        let dtype = tcuda::base::dtype::DType { code: 2, bits: 32, lanes: 1 };
+        assert_eq!(unsafe { tcuda_tensor_empty(&mut x, 0, dtype, 1, shape.as_ptr(), null_mut()) }, TCUDA_SUCCESS);
+        let inputs: [*const tcuda_tensor_t; 1] = [unsafe { &raw const (*x).tensor }];
+        assert_eq!(unsafe { tcuda_jit_call(jit, &mut out, inputs.as_ptr(), 1, null(), 0, null_mut()) }, TCUDA_SUCCESS);
+        assert_eq!(unsafe { (tcuda_tensor_destroy(x), tcuda_tensor_destroy(out)) }, (TCUDA_SUCCESS, TCUDA_SUCCESS));
+    }
+    fn create(source: &std::ffi::CStr) -> tcuda_jit_t {
+        let mut jit = null_mut();
+        assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS);
+        jit
+    }
+    unsafe extern "C" fn hear(_: i32, _: *const std::ffi::c_char, _: *mut std::ffi::c_void) {
+        HEARD.fetch_add(1, Ordering::Relaxed);
+        call(JIT.load(Ordering::Relaxed) as tcuda_jit_t);
+        call(create(c"template <typename T> T twice(T x) { return x + x; }"));
+    }
+    assert_eq!(unsafe { tcuda::capi::error::tcuda_set_log_callback(Some(hear), null_mut()) }, TCUDA_SUCCESS);
+    JIT.store(create(c"template <typename T> T same(T x) { return x; }") as usize, Ordering::Relaxed);
+    call(JIT.load(Ordering::Relaxed) as tcuda_jit_t);
+    assert_eq!(HEARD.load(Ordering::Relaxed), 1);
 }
 
 #[test]

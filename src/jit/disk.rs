@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Where files go; None: nowhere.
@@ -28,13 +28,14 @@ pub fn load(folder: &Path, key: &str) -> Option<Image> {
 
 pub fn store(folder: &Path, key: &str, image: &Image) {
     if let Err(error) = try_store(folder, key, image) {
-        static SAID: Once = Once::new();
-        SAID.call_once(|| {
+        // No Once: who hears it may compile too.
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
             log::info(&format!(
                 "What is compiled at run time cannot be kept in {}: {error}. It is compiled again in each process.",
                 folder.display()
             ));
-        });
+        }
     }
 }
 

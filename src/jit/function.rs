@@ -12,6 +12,7 @@ use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 /// torch's limits.
@@ -161,17 +162,29 @@ impl Function {
     /// Ready to run on a device, which is current.
     pub fn on_device(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
         let cell = self.compiled.cell((device, variant.clone()));
-        cell.get_or_try_init(|| self.compile(runtime, device, variant)).copied()
+        let mut fresh = None;
+        let function = cell.get_or_try_init(|| self.compile(runtime, device, variant, &mut fresh)).copied();
+        // Not before others may go on: what is wrong with the folder goes to the log, and its callback may call functions.
+        if let Some((folder, key, image)) = fresh {
+            disk::store(&folder, &key, &image);
+        }
+        function
     }
 
-    fn compile(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
+    /// `fresh`: what was compiled anew, and where it is to be kept.
+    fn compile(
+        &self,
+        runtime: &Runtime,
+        device: i32,
+        variant: &Variant,
+        fresh: &mut Option<(PathBuf, String, Image)>,
+    ) -> Result<compiled::Function> {
         let compiler = Compiler::of(runtime, device)?;
         let text = variant.text(compiler.prelude(), &self.name, &self.source);
         let options: &[&str] = compiler.elementwise_options();
         let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));
         let cell = LOADED.cell((device, key.clone()));
         let folder = disk::folder();
-        let mut fresh = None;
         let function = cell.get_or_try_init(|| {
             let load = |image: &Image| -> Result<compiled::Function> {
                 let loaded = Module::load(runtime, image).and_then(|module| {
@@ -193,13 +206,9 @@ impl Function {
             }
             let image = compiler.compile(&Program { name: &self.name, text: &text, source: &self.source, names: &[], options })?;
             let function = load(&image)?;
-            fresh = Some(image);
+            *fresh = folder.clone().map(|folder| (folder, key.clone(), image));
             Ok(function)
         });
-        // Not before others may go on: what is wrong with the folder goes to the log, and its callback may call functions.
-        if let (Some(folder), Some(image)) = (&folder, fresh) {
-            disk::store(folder, &key, &image);
-        }
         function.copied()
     }
 }
