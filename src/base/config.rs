@@ -100,7 +100,12 @@ pub fn get(name: &str) -> Option<String> {
     if let Some((_, value)) = OVERRIDES.read().iter().find(|(n, _)| *n == name) {
         return Some(value.clone());
     }
-    std::env::var(name).ok().filter(|v| !v.is_empty())
+    environment(name).filter(|v| !v.is_empty())
+}
+
+/// What is no UTF-8 is not as good as unset: whoever reads it finds that it is wrong.
+fn environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// Where a value in effect is from.
@@ -119,7 +124,7 @@ pub fn in_effect(variable: &Variable) -> (String, Source) {
     }
     // Empty, this one hides every device.
     let counts = |value: &String| !value.is_empty() || variable.name == "CUDA_VISIBLE_DEVICES";
-    match std::env::var(variable.name).ok().filter(counts) {
+    match environment(variable.name).filter(counts) {
         Some(value) => (value, Source::Environment),
         None => (variable.default.into(), Source::Default),
     }
