@@ -138,7 +138,7 @@ impl Communicator {
         const MOST: i32 = 1 << 20;
         if !(1..=MOST).contains(&size) || !(0..size).contains(&rank) {
             return Err(Error::invalid_argument(format!(
-                "Rank {rank} of {size}: there is at least one rank, and they are numbered from 0."
+                "Rank {rank} of {size}: there are 1 to {MOST} ranks, and they are numbered from 0."
             )));
         }
         let guard = device::Guard::new(device)?;

@@ -66,6 +66,8 @@ fn entry(communicator: &Arc<Communicator>, call: Call, ends: Ends, stream: Strea
     if count == 0 {
         return Ok(None);
     }
+    check_aligned(input, any.item() / per_element, "input")?;
+    check_aligned(output, any.item() / per_element, "output")?;
     if let (Some(input), Some(output)) = (input, output) {
         check_overlap(call, input, output, rank as usize, count)?;
     }
@@ -167,6 +169,17 @@ fn wire_of(call: Call, view: &View) -> Result<(Call, Wire, usize)> {
         },
         Some(Element::I16 | Element::U16) => Err(unable(view, "NCCL does not compute with integers of 16 bits")),
         None => Err(unable(view, "such numbers are moved only")),
+    }
+}
+
+/// Kernels that compute with numbers reach none that lies askew.
+fn check_aligned(view: Option<&View>, width: usize, name: &str) -> Result<()> {
+    match view {
+        Some(view) if !view.address.is_multiple_of(width) => Err(Error::invalid_argument(format!(
+            "'{name}' is at 0x{:x}, which is no multiple of {width} bytes, the size of what is reduced. Copy it to memory of its own first.",
+            view.address
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -601,6 +601,10 @@ fn what_is_wrong_is_refused() {
     let shifted = tcuda_tensor_t { byte_offset: 4, shape: half.as_mut_ptr(), ..one.view };
     let front = tcuda_tensor_t { shape: half.as_mut_ptr(), ..one.view };
     refused(reduce(&shifted, &front, sum), INVALID, "overlap");
+    for askew in [1, 2, 3] {
+        let askew = tcuda_tensor_t { byte_offset: askew, shape: half.as_mut_ptr(), ..one.view };
+        refused(reduce(&askew, &askew, sum), INVALID, "no multiple of 4 bytes");
+    }
     refused(unsafe { tcuda_communicator_all_to_all(comm, one.get(), one.get(), NULL) }, INVALID, "apart");
     for root in [-1, size as i32, i32::MAX] {
         refused(unsafe { tcuda_communicator_broadcast(comm, one.get(), one.get(), root, NULL) }, INVALID, "'root' is");
@@ -634,7 +638,7 @@ fn what_is_wrong_is_refused() {
         tcuda_communicator_init_rank(&mut out, size, &id, rank, device, options)
     };
     for (size, rank) in [(0, 0), (-1, 0), (1, 1), (1, -1), (i32::MAX, 0)] {
-        refused(init(size, rank, 0, null()), INVALID, "at least one rank");
+        refused(init(size, rank, 0, null()), INVALID, "there are 1 to 1048576 ranks");
     }
     for device in bad_devices() {
         refused(init(1, 0, device, null()), TCUDA_ERROR_INVALID_DEVICE, &device.to_string());
