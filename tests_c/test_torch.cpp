@@ -199,6 +199,20 @@ static void limits(Log &log)
     CHECK(log.last.find("CUDA out of memory") != std::string::npos);
 }
 
+// Tensors that go after tcuda_shutdown, and graphs, say nothing: their memory went with it.
+static void late(Log &log)
+{
+    std::function<bool(tcuda_stream_t)> all = [](tcuda_stream_t) { return true; };
+    void *block = get(MIB, nullptr);
+    tcuda_torch_begin_allocate_to_pool(0, 0, ID, &all);
+    tcuda_torch_end_allocate_to_pool(0, 0, ID);
+    int lines = log.lines;
+    CHECK_OK(tcuda_shutdown());
+    give(block, MIB, nullptr);
+    tcuda_torch_release_pool(0, 0, ID);
+    CHECK_EQUAL(log.lines, lines);
+}
+
 int main()
 {
     Log log = {0, ""};
@@ -208,5 +222,6 @@ int main()
     streams();
     pools(log);
     limits(log);
+    late(log);
     return CHECK_DONE();
 }

@@ -6,10 +6,10 @@
 //! message.
 
 use super::cxx;
-use super::guard::{guard, last_error};
+use super::guard::{guard, guard_destroy, last_error};
 use super::structs::tcuda_stream_t;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Result, Status, log};
+use crate::base::{Result, Status, log, process};
 use crate::stream::{self, Stream};
 use crate::{device, memory};
 use std::ffi::{CStr, c_void};
@@ -48,7 +48,8 @@ pub extern "C" fn tcuda_torch_free(ptr: *mut c_void, size: isize, device: i32, s
     let _ = (size, device, stream);
     let address = ptr as usize;
     if !memory::free_at_hand(address) {
-        tell(guard("tcuda_torch_free", || memory::free(address)));
+        // Tensors may go after tcuda_shutdown.
+        tell(guard_destroy("tcuda_torch_free", ptr, || memory::free(address)));
     }
 }
 
@@ -98,7 +99,10 @@ pub extern "C-unwind" fn tcuda_torch_end_allocate_to_pool(device: i32, pool_firs
 /// set_release_pool: a graph that used the pool is gone. With the last of them the pool's memory goes back, as its blocks are freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_release_pool(device: i32, pool_first: u64, pool_second: u64) {
-    tell(guard("tcuda_torch_release_pool", || memory::lent::release(device::resolve(device)?, (pool_first, pool_second))));
+    // After tcuda_shutdown it is gone already.
+    if !process::is_shut_down() {
+        tell(guard("tcuda_torch_release_pool", || memory::lent::release(device::resolve(device)?, (pool_first, pool_second))));
+    }
 }
 
 /// `guard`, with nothing of it in the caller.
