@@ -241,11 +241,20 @@ impl Graph {
 
     /// What its capture has of a generator.
     pub fn draws_from(&self, generator: &Arc<Generator>) -> Result<Arc<InGraph>> {
+        let known = |state: &State| {
+            let of = state.drawn.iter().find(|drawn| Arc::ptr_eq(&drawn.generator, generator));
+            of.map_or(Err(state.device), |drawn| Ok(drawn.place.clone()))
+        };
+        let device = match known(&self.state.lock()) {
+            Ok(place) => return Ok(place),
+            Err(device) => device,
+        };
+        // With no lock held: where memory is short, programs are asked, who may ask for the graph.
+        let place = Arc::new(InGraph::new(device)?);
         let mut state = self.state.lock();
-        if let Some(drawn) = state.drawn.iter().find(|drawn| Arc::ptr_eq(&drawn.generator, generator)) {
-            return Ok(drawn.place.clone());
+        if let Ok(place) = known(&state) {
+            return Ok(place);
         }
-        let place = Arc::new(InGraph::new(state.device)?);
         state.drawn.push(Drawn { generator: generator.clone(), place: place.clone() });
         few::sort_by_key(&mut state.drawn, |drawn| Arc::as_ptr(&drawn.generator).addr());
         Ok(place)

@@ -7,6 +7,8 @@ use crate::{fails, get, ok, tests};
 use tcuda::capi::distributions::*;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::pressure::*;
 use tcuda::capi::random::*;
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::random::tcuda_philox_state_t;
@@ -20,6 +22,7 @@ tests![
     a_capture_that_comes_to_nothing_draws_nothing,
     what_draws_updates_no_other_graph,
     a_seed_between_replays_counts,
+    who_is_asked_for_memory_may_ask_for_the_graph,
 ];
 
 const COUNT: usize = 3000;
@@ -261,4 +264,42 @@ fn a_seed_between_replays_counts() {
     ok!(tcuda_generator_set_offset(generator.0, 0));
     ok!(tcuda_generator_manual_seed(generator.0, 9));
     assert!(replayed() == first);
+}
+
+fn who_is_asked_for_memory_may_ask_for_the_graph() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static GRAPH: AtomicUsize = AtomicUsize::new(0);
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn asked(_: *const tcuda_pressure_t, _: *mut std::ffi::c_void) -> bool {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        let graph = GRAPH.load(Ordering::Relaxed) as tcuda_graph_t;
+        fails!(INVALID_STATE, tcuda_graph_replay(graph, NULL));
+        false
+    }
+    empty_caches();
+    let (stream, generator, graph) = (Own::new(), Generator::seeded(3), G::new());
+    // All there is, for as long as it lasts.
+    let held = allocate(2 * MIB, NULL);
+    let mut out = Block::new(F32, 16);
+    let limit = stat(-1, "reserved_bytes.all.current") as u64;
+    GRAPH.store(graph.0 as usize, Ordering::Relaxed);
+    graph.begin(stream.0);
+    ok!(tcuda_set_memory_limit(limit, -1));
+    let mut small = Vec::new();
+    let mut block = std::ptr::null_mut();
+    while unsafe { tcuda_malloc_cached(&mut block, 512, NULL) } == tcuda::base::Status::TCUDA_SUCCESS {
+        small.push(block);
+    }
+    let id = get!(0, out => tcuda_register_pressure_callback(out, Some(asked), std::ptr::null_mut()));
+    fails!(OUT_OF_MEMORY, tcuda_random_uniform(&out.tensor(), 0.0, 1.0, generator.0, stream.0));
+    ok!(tcuda_unregister_pressure_callback(id));
+    assert!(ASKED.load(Ordering::Relaxed) > 0);
+    ok!(tcuda_set_memory_limit(u64::MAX, -1));
+    ok!(tcuda_random_uniform(&out.tensor(), 0.0, 1.0, generator.0, stream.0));
+    graph.end();
+    graph.replay(stream.0);
+    synchronize(stream.0);
+    small.into_iter().chain([held]).for_each(free);
+    drop((graph, out));
+    empty_caches();
 }
