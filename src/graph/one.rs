@@ -32,8 +32,8 @@ pub struct Graph {
 struct State {
     capture: Option<Capture>,
     device: i32,
-    /// The driver's number of what it does: that of its capture, or of the one it was updated from.
-    number: u64,
+    /// What it does: its capture, or the one it was updated from.
+    number: Option<Arc<Number>>,
     /// Where it was captured.
     pool: Option<PoolId>,
     /// What was captured.
@@ -49,6 +49,15 @@ struct State {
     replayed_on: Vec<Stream>,
     /// Streams that are gone.
     waits: Vec<Wait>,
+}
+
+/// The driver's number of a capture, for as long as some graph does what was captured.
+struct Number(u64);
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        watch::tell(|| Happening::GraphGone { capture: self.0 });
+    }
 }
 
 fn state_error(text: &'static str) -> Error {
@@ -90,7 +99,7 @@ impl Graph {
         let used = Use::of(pool, stream.device)?;
         let keeper = Keeper::new();
         let capture = capture::begin(self, stream, mode, used.0.number(), keeper.clone())?;
-        (state.device, state.number, state.pool) = (stream.device, capture.id, Some(used.0));
+        (state.device, state.number, state.pool) = (stream.device, Some(Arc::new(Number(capture.id))), Some(used.0));
         state.uses.push(used);
         state.keepers.push(keeper);
         state.capture = Some(capture);
@@ -190,7 +199,7 @@ impl Graph {
             let text = "The captures differ in more than arguments: number, kinds or order of what they do. Capture and instantiate anew.";
             return Err(Error::invalid_argument(text));
         }
-        state.number = from.number;
+        state.number = from.number.clone();
         state.leave_update();
         // Of its own capture, which is what it kept.
         state.uses.extend(from.uses.first().map(Use::again));
@@ -225,10 +234,12 @@ impl Graph {
             state.replayed_on.push(stream);
         }
         let entered = stream.enter()?;
-        let number = state.number;
+        let number = state.number.clone();
         let launch = || {
             entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))?;
-            watch::tell(|| Happening::Replayed { capture: number, on: stream.place() });
+            if let Some(number) = &number {
+                watch::tell(|| Happening::Replayed { capture: number.0, on: stream.place() });
+            }
             Ok(())
         };
         if state.drawn.is_empty() {
@@ -383,7 +394,7 @@ impl State {
 
     /// Nothing is left. What replays may still use goes when they are over.
     fn clear(&mut self) {
-        watch::tell(|| Happening::GraphGone { capture: self.number });
+        self.number = None;
         self.drop_exec();
         self.drop_template();
         let waits = self.replays();
