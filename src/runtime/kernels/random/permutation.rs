@@ -43,8 +43,7 @@ pub fn permutation_on_device(
     let bits = u64::from((length + 1).next_power_of_two().trailing_zeros()).max(2);
     let random = Random::new(piece, element, [bits / 2, bits - bits / 2, first, length], state);
     let blocks = if length <= SMALL { 1 } else { random.count.div_ceil(THREADS) };
-    let (address, size) = piece.target_range(width);
-    let accesses: Vec<Access> = state.accesses().chain([Access { address, size, write: true }]).collect();
+    let accesses: Vec<Access> = state.accesses().chain(piece.writes(width)).collect();
     unsafe { launch(runtime, device, stream, kernel_of(length), (blocks, THREADS), random, &accesses) }
 }
 
