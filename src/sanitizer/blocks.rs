@@ -21,6 +21,8 @@ pub struct Block {
     pub capture: Option<u64>,
     /// Streams that were recorded.
     pub users: Mutex<Vec<Who>>,
+    /// What was known of these bytes before the free: all of it holds again if that fails.
+    before: Vec<(usize, usize, Arc<Block>)>,
 }
 
 pub struct Blocks(Stretches<Arc<Block>>);
@@ -44,7 +46,8 @@ impl Blocks {
         let (address, size) = (allocated.address, allocated.size);
         let is_host = allocated.on.is_none();
         let is_kept = AtomicBool::new(false);
-        let block = Block { address, size, allocated, freed: None, owner, is_host, is_kept, capture, users: Mutex::default() };
+        let (users, before) = (Mutex::default(), Vec::new());
+        let block = Block { address, size, allocated, freed: None, owner, is_host, is_kept, capture, users, before };
         self.0.put(address, address + size, Arc::new(block));
     }
 
@@ -58,17 +61,52 @@ impl Blocks {
         let users = Mutex::new(block.as_ref().map(|block| block.users.lock().clone()).unwrap_or_default());
         let is_host = block.is_some_and(|block| block.is_host);
         let is_kept = AtomicBool::new(false);
-        let gone = Block { address, size, allocated, freed: Some(freed), owner, is_host, is_kept, capture, users };
+        let before = self.0.take(address, address + size);
+        let gone = Block { address, size, allocated, freed: Some(freed), owner, is_host, is_kept, capture, users, before };
         self.0.put(address, address + size, Arc::new(gone));
     }
 
     /// The free failed.
     pub fn kept(&mut self, address: usize) {
         let Some(block) = self.find(address).filter(|block| block.address == address && block.freed.is_some()) else { return };
-        self.made(block.allocated, block.owner, block.capture);
+        self.forget(address, block.size);
+        block.before.iter().for_each(|(start, end, before)| self.0.put(*start, *end, before.clone()));
     }
 
     pub fn forget(&mut self, address: usize, size: usize) {
         self.0.take(address, address + size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::Does;
+    use super::*;
+    use crate::base::watch::Place;
+
+    fn side(does: Does, address: usize) -> Side {
+        Side { does, call: "tcuda_x", on: Some(Place { device: 0, raw: 7 }), annotation: 0, sequence: 1, address, size: 512 }
+    }
+
+    #[test]
+    fn a_free_that_failed_has_not_been() {
+        let mut blocks = Blocks::new();
+        blocks.made(side(Does::Allocate, 4096), Some(3), Some(9));
+        let block = blocks.find(4100).unwrap();
+        block.users.lock().push(5);
+        blocks.freed(Some(block.clone()), side(Does::Free, 4096), 4096, 512);
+        assert!(blocks.freed_in(4100, 1).is_some());
+        blocks.kept(4096);
+        assert!(Arc::ptr_eq(&blocks.find(4100).unwrap(), &block) && blocks.freed_in(4096, 512).is_none());
+        // The second free of a block, which fails as well.
+        blocks.freed(Some(block), side(Does::Free, 4096), 4096, 512);
+        let first = blocks.find(4096).unwrap();
+        blocks.freed(None, side(Does::Free, 4096), 4096, 512);
+        blocks.kept(4096);
+        assert!(Arc::ptr_eq(&blocks.find(4096).unwrap(), &first));
+        // Of what is not known nothing is known afterwards.
+        blocks.freed(None, side(Does::Free, 8192), 8192, 512);
+        blocks.kept(8192);
+        assert!(blocks.find(8192).is_none());
     }
 }

@@ -3,6 +3,7 @@
 
 mod kit;
 mod programs;
+mod rare;
 
 use kit::*;
 use programs::{PROGRAMS, Program};

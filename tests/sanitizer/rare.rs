@@ -1,0 +1,85 @@
+//! What the sanitizer knows after calls that failed, and of graphs that were updated.
+
+use crate::programs::*;
+use crate::{kinds_of, turn};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use tcuda::base::Status;
+use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
+use tcuda::base::dtype::tcuda_dtype_t;
+use tcuda::capi::distributions::tcuda_random_permutation;
+use tcuda::capi::graph::*;
+use tcuda::capi::pinned::*;
+use tcuda::capi::structs::tcuda_stream_t;
+
+fn pinned() -> *mut c_void {
+    let mut block = null_mut();
+    ok(unsafe { tcuda_host_malloc_cached(&mut block, SIZE) });
+    block
+}
+
+#[test]
+fn pinned_memory_that_was_freed_twice_is_free_still() {
+    let _turn = turn();
+    let program = |_| {
+        let [one] = streams();
+        let (host, to) = (pinned(), block(one));
+        ok(unsafe { tcuda_host_free_cached(host) });
+        assert_eq!(unsafe { tcuda_host_free_cached(host) }, Status::TCUDA_ERROR_INVALID_POINTER);
+        kernel(host, READ, one);
+        free(to);
+    };
+    assert_eq!(kinds_of(program, true), ["use-after-free"]);
+}
+
+fn kept(stream: tcuda_stream_t, work: impl FnOnce()) -> tcuda_graph_t {
+    let mut graph = null_mut();
+    ok(unsafe { tcuda_graph_create(&mut graph, 1) });
+    ok(tcuda_graph_capture_begin(graph, stream, tcuda_pool_id_t { first: 0, second: 0 }, 2));
+    work();
+    ok(tcuda_graph_capture_end(graph));
+    ok(tcuda_graph_instantiate(graph));
+    graph
+}
+
+#[test]
+fn a_graph_does_what_it_was_updated_from_when_that_is_gone() {
+    let _turn = turn();
+    let program = |_| {
+        let [one, two] = streams();
+        let (before, after) = (block(one), block(one));
+        let (graph, from) = (kept(one, || fill(before, one)), kept(one, || fill(after, one)));
+        ok(tcuda_graph_update(graph, from));
+        ok(tcuda_graph_destroy(from));
+        ok(tcuda_graph_replay(graph, one));
+        kernel(after, READ, two);
+        kernel(before, READ, two);
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!(kinds_of(program, true), ["race"]);
+}
+
+/// Every second element, beside which another stream works.
+#[test]
+fn a_permutation_writes_its_own_elements_only() {
+    let _turn = turn();
+    let program = |bug: bool| {
+        let [one, two] = streams();
+        let block = block(one);
+        let (mut shape, mut strides) = ([64i64], [2i64]);
+        let tensor = tcuda_tensor_t {
+            data: block,
+            device: tcuda_place_t { device_type: 2, device_id: 0 },
+            ndim: 1,
+            dtype: tcuda_dtype_t { code: 0, bits: 64, lanes: 1 },
+            shape: shape.as_mut_ptr(),
+            strides: strides.as_mut_ptr(),
+            byte_offset: 0,
+        };
+        ok(unsafe { tcuda_random_permutation(&tensor, null_mut(), one) });
+        let at = if bug { block } else { block.wrapping_byte_add(8) };
+        let name = c"beside".as_ptr();
+        ok(unsafe { tcuda::capi::sanitizer::tcuda_sanitizer_annotate_access(at, 8, WRITE, two, name) });
+    };
+    assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
+}
