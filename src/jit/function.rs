@@ -12,7 +12,6 @@ use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 /// torch's limits.
@@ -73,6 +72,23 @@ impl<K: Eq + Hash> Table<K> {
             return cell.clone();
         }
         self.0.write().entry(key).or_default().clone()
+    }
+
+    /// What fails leaves nothing: keys are long, and of wrong sources there may be many.
+    fn get_or_try(&self, key: K, make: impl FnOnce() -> Result<compiled::Function>) -> Result<compiled::Function>
+    where
+        K: Clone,
+    {
+        let cell = self.cell(key.clone());
+        let made = cell.get_or_try_init(make).copied();
+        if made.is_err() {
+            let mut cells = self.0.write();
+            // Another thread may have had it since.
+            if cells.get(&key).is_some_and(|known| known.get().is_none()) {
+                cells.remove(&key);
+            }
+        }
+        made
     }
 }
 
@@ -162,30 +178,22 @@ impl Function {
     /// Ready to run on a device, which is current.
     pub fn on_device(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
         let cell = self.compiled.cell((device, variant.clone()));
-        let mut fresh = None;
-        let function = cell.get_or_try_init(|| self.compile(runtime, device, variant, &mut fresh)).copied();
-        // Not before others may go on: what is wrong with the folder goes to the log, and its callback may call functions.
-        if let Some((folder, key, image)) = fresh {
-            disk::store(&folder, &key, &image);
+        if let Some(known) = cell.get() {
+            return Ok(*known);
         }
-        function
+        // Nobody waits here: who hears from the log that nothing can be kept may call this very function.
+        let compiled = self.compile(runtime, device, variant)?;
+        Ok(*cell.get_or_init(|| compiled))
     }
 
-    /// `fresh`: what was compiled anew, and where it is to be kept.
-    fn compile(
-        &self,
-        runtime: &Runtime,
-        device: i32,
-        variant: &Variant,
-        fresh: &mut Option<(PathBuf, String, Image)>,
-    ) -> Result<compiled::Function> {
+    fn compile(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
         let compiler = Compiler::of(runtime, device)?;
         let text = variant.text(compiler.prelude(), &self.name, &self.source);
         let options: &[&str] = compiler.elementwise_options();
         let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));
-        let cell = LOADED.cell((device, key.clone()));
         let folder = disk::folder();
-        let function = cell.get_or_try_init(|| {
+        let mut fresh = None;
+        let function = LOADED.get_or_try((device, key.clone()), || {
             let load = |image: &Image| -> Result<compiled::Function> {
                 let loaded = Module::load(runtime, image).and_then(|module| {
                     let function = module.function(runtime, ENTRY)?;
@@ -206,10 +214,14 @@ impl Function {
             }
             let image = compiler.compile(&Program { name: &self.name, text: &text, source: &self.source, names: &[], options })?;
             let function = load(&image)?;
-            *fresh = folder.clone().map(|folder| (folder, key.clone(), image));
+            fresh = Some(image);
             Ok(function)
         });
-        function.copied()
+        // Not before others may go on: what is wrong with the folder goes to the log, and its callback may call functions.
+        if let (Some(folder), Some(image)) = (&folder, fresh) {
+            disk::store(folder, &key, &image);
+        }
+        function
     }
 }
 
@@ -243,6 +255,20 @@ mod tests {
         assert!(of(axpy, 0, &[scalar("_aB9", 1.0)]).is_ok());
         refused(two, 9, &[], "1 to 8 outputs");
         refused("template <class T> T f(T a, T b, T c, T d, T e, T f, T g, T h, T i) { return a; }", 0, &[], "takes 9 tensors");
+    }
+
+    #[test]
+    fn what_does_not_compile_leaves_nothing() {
+        let table = Table::new();
+        let wrong = || Err(Error::internal("on purpose"));
+        assert!(table.get_or_try("a", wrong).is_err() && table.0.read().is_empty());
+        // Another thread makes it while this one fails.
+        let failing = table.get_or_try("a", || {
+            table.0.write().insert("a", Arc::new(OnceCell::with_value(compiled::Function::Driver(7))));
+            wrong()
+        });
+        assert!(failing.is_err());
+        assert!(matches!(table.get_or_try("a", wrong), Ok(compiled::Function::Driver(7))));
     }
 
     #[test]
