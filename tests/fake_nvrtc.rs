@@ -259,6 +259,36 @@ fn a_file_that_cannot_be_loaded() {
     );
 }
 
+/// What was loaded for a function and cannot be used is not left on the device, call by call.
+#[test]
+fn a_module_without_its_function_is_unloaded() {
+    case(
+        "a_module_without_its_function_is_unloaded",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])).set("FAKE_FUNCTION", "2"),
+        || {
+            let mut jit = null_mut();
+            let source = c"template <typename T> T axpy(T x) { return x; }";
+            assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS, "{}", message());
+            let mut shape = [5000i64];
+            let tensor = tcuda_tensor_t {
+                data: TO as _,
+                device: tcuda_place_t { device_type: 2, device_id: 1 },
+                ndim: 1,
+                dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
+                shape: shape.as_mut_ptr(),
+                strides: null_mut(),
+                byte_offset: 0,
+            };
+            let list = [&raw const tensor];
+            for round in 1..=3 {
+                let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 1, null(), 0, STREAM as _) };
+                refused(status, TCUDA_ERROR_OUT_OF_MEMORY, &["'axpy' cannot be loaded on device 1", "cuModuleGetFunction"]);
+                assert_eq!((driver_calls("cuModuleLoadData"), driver_calls("cuModuleUnload")), (round, round));
+            }
+        },
+    );
+}
+
 #[test]
 fn what_the_compiler_says() {
     case(

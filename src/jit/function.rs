@@ -196,7 +196,7 @@ impl Function {
         let function = LOADED.get_or_try((device, key.clone()), || {
             let load = |image: &Image| -> Result<compiled::Function> {
                 let loaded = Module::load(runtime, image).and_then(|module| {
-                    let function = module.function(runtime, ENTRY)?;
+                    let function = module.function(runtime, ENTRY).inspect_err(|_| drop(module.unload(runtime)))?;
                     // It stays on the device, as tcuda's own kernels do.
                     std::mem::forget(module);
                     Ok(function)
