@@ -2,7 +2,7 @@
 
 use super::generator::Draws;
 use super::handles::{Handle, for_device};
-use super::order::{Step, pair_plan, parts, plan, steps};
+use super::order::{Step, last, pair_plan, parts, plan, steps};
 use super::rules;
 use crate::base::dtype::DType;
 use crate::base::{Error, Result};
@@ -64,26 +64,21 @@ fn filling(
 fn fill(out: &View, distribution: Distribution, generator: Option<&Handle>, stream: usize) -> Result<()> {
     let element = out.element("out")?;
     let draw = Draw::new(distribution, element).ok_or_else(|| rules::wrong_type(distribution, element))?;
-    let mut list = Vec::new();
-    if out.count() > 0 {
-        steps(plan(out)?, out.item(), &mut list);
-    }
-    let prepare = |runtime: &Runtime, stream: Stream| match list.last() {
-        Some(Step::Draw(piece)) => draw.prepare(runtime, stream.device, piece),
-        _ => Ok(()),
+    let plan = if out.count() > 0 { Some(plan(out)?) } else { None };
+    let prepare = |runtime: &Runtime, stream: Stream| match &plan {
+        Some(plan) => draw.prepare(runtime, stream.device, &last(plan, out.item())),
+        None => Ok(()),
     };
     filling(out, generator, stream, prepare, |filling| {
+        let Some(plan) = &plan else { return Ok(()) };
         let most_threads = filling.draws.geometry().most_threads();
-        for step in &list {
-            match step {
-                Step::Skip(count) => drop(filling.draws.take(increment(*count, &draw, most_threads))?),
-                Step::Draw(piece) => {
-                    let state = filling.draws.take(increment(piece.count(), &draw, most_threads))?;
-                    on_device(filling.runtime, filling.stream.device, filling.stream.raw, &draw, piece, most_threads, state)?;
-                }
+        steps(plan.clone(), out.item(), &mut |step| match step {
+            Step::Skip(count) => filling.draws.take(increment(count, &draw, most_threads)).map(drop),
+            Step::Draw(piece) => {
+                let state = filling.draws.take(increment(piece.count(), &draw, most_threads))?;
+                on_device(filling.runtime, filling.stream.device, filling.stream.raw, &draw, &piece, most_threads, state)
             }
-        }
-        Ok(())
+        })
     })
 }
 
@@ -163,24 +158,20 @@ pub fn bernoulli_tensor(out: &View, p: &View, generator: Option<&Handle>, stream
     rules::check(p.place == out.place, || format!("'p' is in {}, 'out' in {}: both have to be on one device.", p.place, out.place))?;
     let p = &p.broadcast(&out.shape).map_err(|error| error.context("'p' has to have the shape of 'out'"))?;
     check_apart(out, p)?;
-    let mut list = Vec::new();
-    if out.count() > 0 {
-        parts(&pair_plan(out, p)?, MOST, 0, &mut list);
-    }
-    let prepare = |runtime: &Runtime, stream: Stream| match list.first() {
-        Some((part, _)) => {
+    let plan = if out.count() > 0 { Some(pair_plan(out, p)?) } else { None };
+    let prepare = |runtime: &Runtime, stream: Stream| match &plan {
+        Some(plan) => {
             p.end(Some(stream), "p")?;
-            prepare_chances(runtime, stream.device, (element, p_type), part)
+            prepare_chances(runtime, stream.device, (element, p_type), plan)
         }
         None => Ok(()),
     };
     filling(out, generator, stream, prepare, |filling| {
         let state = filling.draws.take(CHANCES)?;
-        if !list.is_empty() {
-            memory::record_stream_of(p.address, filling.stream)?;
-        }
-        list.iter().try_for_each(|(part, first)| {
-            chances_on_device(filling.runtime, filling.stream.device, filling.stream.raw, (element, p_type), part, *first, state)
+        let Some(plan) = &plan else { return Ok(()) };
+        memory::record_stream_of(p.address, filling.stream)?;
+        parts(plan, MOST, 0, &mut |part, first| {
+            chances_on_device(filling.runtime, filling.stream.device, filling.stream.raw, (element, p_type), part, first, state)
         })
     })
 }
@@ -201,21 +192,16 @@ pub fn permutation(out: &View, generator: Option<&Handle>, stream: usize) -> Res
     };
     let element = out.element("out")?;
     rules::check_permutation(length, element)?;
-    let mut list = Vec::new();
-    if length > 0 {
-        parts(&plan(out)?, MOST, 0, &mut list);
-    }
-    let prepare = |runtime: &Runtime, stream: Stream| match list.first() {
-        Some((part, _)) => prepare_permutation(runtime, stream.device, element, part, length as u64),
+    let plan = if length > 0 { Some(plan(out)?) } else { None };
+    let prepare = |runtime: &Runtime, stream: Stream| match &plan {
+        Some(plan) => prepare_permutation(runtime, stream.device, element, plan, length as u64),
         None => Ok(()),
     };
     filling(out, generator, stream, prepare, |filling| {
-        if length == 0 {
-            return Ok(());
-        }
+        let Some(plan) = &plan else { return Ok(()) };
         let state = filling.draws.take(4)?;
-        list.iter().try_for_each(|(part, first)| {
-            let place = (*first, length as u64);
+        parts(plan, MOST, 0, &mut |part, first| {
+            let place = (first, length as u64);
             permutation_on_device(filling.runtime, filling.stream.device, filling.stream.raw, element, part, place, state)
         })
     })

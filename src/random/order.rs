@@ -41,12 +41,13 @@ pub fn pair_plan(out: &View, other: &View) -> Result<Plan> {
     Plan::in_order(out.address, other.address, dims.into_iter().rev())
 }
 
-/// Parts of a plan that one launch can do, in the order of their elements: each part, and how many elements come before it.
-pub fn parts(plan: &Plan, most: u64, first: u64, list: &mut Vec<(Plan, u64)>) {
+/// Parts of a plan that one launch can do, in the order of their elements: each part, and how many elements come before it. No list is made of
+/// them: of a size that no memory has there are too many.
+pub fn parts(plan: &Plan, most: u64, first: u64, each_part: &mut impl FnMut(&Plan, u64) -> Result<()>) -> Result<()> {
     if plan.count() <= most {
-        return list.push((plan.clone(), first));
+        return each_part(plan, first);
     }
-    let Some((outer, inner)) = plan.dims.split_last() else { return };
+    let Some((outer, inner)) = plan.dims.split_last() else { return Ok(()) };
     let each: u64 = inner.iter().map(|dim| dim.size).product();
     // As many of the outermost as fit; where not even one does, one by one.
     let step = (most / each).max(1);
@@ -57,8 +58,9 @@ pub fn parts(plan: &Plan, most: u64, first: u64, list: &mut Vec<(Plan, u64)>) {
         if size > 1 || inner.is_empty() {
             part.dims.push(Dim { size, ..*outer });
         }
-        parts(&part, most, first + at * each, list);
+        parts(&part, most, first + at * each, each_part)?;
     }
+    Ok(())
 }
 
 /// Whether torch does it in one launch.
@@ -74,12 +76,12 @@ pub enum Step {
     Draw(Plan),
 }
 
-/// Cut in halves, always along the dimension that reaches farthest.
-pub fn steps(plan: Plan, width: usize, steps: &mut Vec<Step>) {
+/// Cut in halves, always along the dimension that reaches farthest; no list here either.
+pub fn steps(plan: Plan, width: usize, each: &mut impl FnMut(Step) -> Result<()>) -> Result<()> {
     if is_small(&plan, width) {
-        return steps.push(Step::Draw(plan));
+        return each(Step::Draw(plan));
     }
-    steps.push(Step::Skip(plan.count()));
+    each(Step::Skip(plan.count()))?;
     let mut rest = plan;
     // torch halves what is left until it is small, does it, and goes on with the other halves, the last first.
     let mut waiting = Vec::new();
@@ -89,12 +91,21 @@ pub fn steps(plan: Plan, width: usize, steps: &mut Vec<Step>) {
             waiting.push(second);
             rest = first;
         }
-        steps.push(Step::Draw(rest));
+        each(Step::Draw(rest))?;
         match waiting.pop() {
             Some(next) => rest = next,
-            None => return,
+            None => return Ok(()),
         }
     }
+}
+
+/// The last one that is drawn, which is like all others.
+pub fn last(plan: &Plan, width: usize) -> Plan {
+    let mut rest = plan.clone();
+    while !is_small(&rest, width) {
+        rest = halves(&rest).1;
+    }
+    rest
 }
 
 fn halves(plan: &Plan) -> (Plan, Plan) {
@@ -116,6 +127,7 @@ fn halves(plan: &Plan) -> (Plan, Plan) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::Error;
 
     fn dim(size: u64, to: i64) -> Dim {
         Dim { size, to, from: 0 }
@@ -136,14 +148,14 @@ mod tests {
     fn parts_follow_one_another() {
         let whole = plan_of(&[(10, 4), (7, 100), (3, 1000)]);
         for most in [1, 3, 10, 25, 70, 100, 210] {
-            let mut list = Vec::new();
-            parts(&whole, most, 0, &mut list);
             let mut next = 0;
-            for (part, first) in &list {
-                assert!(*first == next && part.count() <= most, "{most}: {part:?}");
+            let each = &mut |part: &Plan, first| {
+                assert!(first == next && part.count() <= most, "{most}: {part:?}");
                 assert_eq!(part.to, (next / 70 * 1000 + next / 10 % 7 * 100 + next % 10 * 4) as usize);
                 next += part.count();
-            }
+                Ok(())
+            };
+            parts(&whole, most, 0, each).unwrap();
             assert_eq!(next, 210);
         }
     }
@@ -152,13 +164,17 @@ mod tests {
     fn what_32_bits_index_is_one_launch() {
         let drawn = |dims: &[(u64, i64)], width| {
             let mut list = Vec::new();
-            steps(plan_of(dims), width, &mut list);
-            list.into_iter()
-                .map(|step| match step {
+            let each = &mut |step| {
+                list.push(match step {
                     Step::Skip(count) => (usize::MAX, count),
                     Step::Draw(plan) => (plan.to, plan.count()),
-                })
-                .collect::<Vec<_>>()
+                });
+                Ok(())
+            };
+            steps(plan_of(dims), width, each).unwrap();
+            let last = last(&plan_of(dims), width);
+            assert_eq!(list.last(), Some(&(last.to, last.count())));
+            list
         };
         const SKIP: usize = usize::MAX;
         // 2 GiB of floats: the last one begins at 2^31 - 4.
@@ -173,5 +189,23 @@ mod tests {
         assert_eq!(four, [(SKIP, 1 << 31), (0, 1 << 29), (1 << 31, 1 << 29), (1 << 32, 1 << 29), (3 << 31, 1 << 29)]);
         // The dimension that reaches farther is cut, not the longer one.
         assert_eq!(drawn(&[(10, 4), (3, 1 << 31)], 4)[1..], [(0, 10), (1 << 31, 10), (1 << 32, 10)]);
+    }
+
+    /// Tensors say of themselves how large they are: what does not go on makes no list first.
+    #[test]
+    fn a_size_that_no_memory_has_ends_with_its_first_launch() {
+        let whole = plan_of(&[(1 << 60, 4)]);
+        let refused = || Err(Error::internal("on purpose"));
+        let mut launches = 0;
+        let each = &mut |step| match step {
+            Step::Skip(count) => Ok(assert_eq!(count, 1 << 60)),
+            Step::Draw(_) => {
+                launches += 1;
+                refused()
+            }
+        };
+        assert!(steps(whole.clone(), 4, each).is_err());
+        assert!(parts(&whole, 1 << 30, 0, &mut |_, _| refused()).is_err());
+        assert_eq!((launches, last(&whole, 4).count()), (1, 1 << 29));
     }
 }
