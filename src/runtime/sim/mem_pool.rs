@@ -142,7 +142,7 @@ impl Memory {
     /// From now on nobody may ask for it. True: it is the pool's.
     fn free_ordered(&self, address: Address) -> Result<bool, Code> {
         let mut books = self.books();
-        let block = books.blocks.get_mut(&address).filter(|block| !block.freed).ok_or(code::INVALID_VALUE)?;
+        let block = books.blocks.get_mut(&address).filter(|block| !block.freed && !block.imported).ok_or(code::INVALID_VALUE)?;
         block.freed = true;
         block.pending += 1;
         let (device, room, ordered) = (block.device, block.room, block.ordered);

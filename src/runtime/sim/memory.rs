@@ -5,6 +5,7 @@ use super::host::HostBlock;
 use super::mem_pool::MemPool;
 use super::os::{self, PAGE, Pages};
 use super::peer::Peers;
+use super::share::Opened;
 use super::small::{self, Small};
 use super::vmm::{Handle, Mapping, Space};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -25,6 +26,7 @@ pub(super) struct Books {
     pub handles: HashMap<MemHandle, Handle>,
     /// Pages of blocks that another process may have opened, by their start.
     pub shared: HashMap<Address, Pages>,
+    pub opened: Vec<Opened>,
     pub next_handle: MemHandle,
     pub pools: Vec<Pool>,
     /// Ranges that work touches at this moment, each with the number of its holder.
@@ -165,6 +167,7 @@ impl Memory {
             mappings: BTreeMap::new(),
             handles: HashMap::new(),
             shared: HashMap::new(),
+            opened: Vec::new(),
             next_handle: 1,
             pools: (0..devices).map(|_| pool()).collect(),
             held: Vec::new(),
@@ -432,6 +435,13 @@ impl Books {
         self.regions.insert(address, Region { end: address + size, kind: RegionKind::Window(device) });
         let block = Block { device, size, room: size, now: size, pending: 0, freed: false, ordered: false, imported: true };
         self.blocks.insert(address, block);
+    }
+
+    /// The block of cudaMalloc that an address lies in, and its start.
+    pub fn plain_block(&self, address: Address) -> Option<(Address, &Block)> {
+        let (start, block) = self.blocks.range(..=address).next_back()?;
+        let is_plain = !block.freed && !block.ordered && !block.imported;
+        (is_plain && address - start < block.size).then_some((*start, block))
     }
 
     pub fn remove_imported(&mut self, address: Address) {

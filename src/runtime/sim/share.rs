@@ -8,7 +8,7 @@ use super::super::table::{Address, Code, IpcHandle, MemHandle, RawEvent, code};
 use super::Sim;
 use super::beacon::Beacon;
 use super::event::Event;
-use super::memory::Memory;
+use super::memory::{Books, Memory};
 use super::os::{self, FileName, PAGE, Pages};
 use super::small;
 use super::vmm::{FILE, Handle};
@@ -46,6 +46,21 @@ pub fn read_name(kind: &[u8; 5], handle: &IpcHandle) -> Option<Name> {
     let word = |at: usize| u64::from_ne_bytes(bytes[8 + at * 8..16 + at * 8].try_into().unwrap_or_default());
     let small = |at: usize| i32::try_from(word(at)).ok();
     Some(Name { file: (small(0)?, small(1)?, word(2)), device: word(3) as usize, size: word(4) as usize, offset: word(5) as usize })
+}
+
+/// A block of another process that is open here: by one device as often as it was asked for, at one address.
+pub struct Opened {
+    name: Name,
+    by: usize,
+    device: usize,
+    start: Address,
+    uses: usize,
+}
+
+impl Opened {
+    fn address(&self) -> Address {
+        self.start + self.name.offset
+    }
 }
 
 /// A stretch of a board's memory as one number.
@@ -90,17 +105,17 @@ impl Sim {
         Ok(handle)
     }
 
-    /// A name for a block of cudaMalloc.
+    /// A name for the block of cudaMalloc that an address lies in.
     pub fn share(&self, address: Address) -> Result<IpcHandle, Code> {
-        let device = self.memory.block_device(address).ok_or(code::INVALID_VALUE)?;
-        let (file, size, offset) = self.memory.share(address)?;
+        let (device, file, size, offset) = self.memory.share(address)?;
         Ok(write_name(b"block", Name { file, device: self.devices[device].number, size, offset }))
     }
 
-    /// Another process's block, for the current device and all that reach it.
+    /// Another process's block, for the current device and all that reach it. Open already: its address, and one use more.
     pub fn open_shared(&self, handle: &IpcHandle, flags: u32) -> Result<Address, Code> {
-        let current = self.current()?;
-        if flags > 1 {
+        const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
+        let by = self.current()?;
+        if flags != LAZY_ENABLE_PEER_ACCESS {
             return Err(code::INVALID_VALUE);
         }
         let name = read_name(b"block", handle).ok_or(code::INVALID_HANDLE)?;
@@ -108,8 +123,8 @@ impl Sim {
             return Err(code::INVALID_CONTEXT);
         }
         let device = self.device_numbered(name.device).ok_or(code::PEER_ACCESS_UNSUPPORTED)?;
-        if device != current {
-            match self.memory.peers.enable(current, device) {
+        if device != by {
+            match self.memory.peers.enable(by, device) {
                 Ok(()) | Err(code::PEER_ACCESS_ALREADY_ENABLED) => {}
                 Err(code) => return Err(code),
             }
@@ -118,29 +133,41 @@ impl Sim {
         if name.size == 0 || name.size > pages.size() || name.offset >= name.size {
             return Err(code::INVALID_HANDLE);
         }
-        let address = os::reserve(name.size, PAGE).ok_or(code::OUT_OF_MEMORY)?;
-        if !pages.put_over(address, name.size) {
-            os::release(address, name.size);
+        let mut books = self.memory.books();
+        if let Some(known) = books.opened.iter_mut().find(|known| known.name == name && known.by == by) {
+            known.uses += 1;
+            return Ok(known.address());
+        }
+        let start = os::reserve(name.size, PAGE).ok_or(code::OUT_OF_MEMORY)?;
+        if !pages.put_over(start, name.size) {
+            os::release(start, name.size);
             return Err(code::OUT_OF_MEMORY);
         }
-        self.memory.books().add_imported(device, address, name.size);
-        Ok(address + name.offset)
+        books.add_imported(device, start, name.size);
+        books.opened.push(Opened { name, by, device, start, uses: 1 });
+        Ok(start + name.offset)
     }
 
-    /// Waits for the device.
+    /// Waits for the device. As often as it was opened.
     pub fn close_shared(&'static self, address: Address) -> Result<(), Code> {
-        let address = address & !(PAGE - 1);
-        let found = |memory: &Memory| {
-            let books = memory.books();
-            books.blocks.get(&address).filter(|block| block.imported).map(|block| (block.device, block.size))
+        let find = |books: &Books| books.opened.iter().position(|opened| opened.address() == address).ok_or(code::INVALID_VALUE);
+        let device = {
+            let books = self.memory.books();
+            books.opened[find(&books)?].device
         };
-        let (device, size) = found(&self.memory).ok_or(code::INVALID_VALUE)?;
         self.synchronize_device(device);
         let mut books = self.memory.books();
-        self.memory.settle(&mut books, address, size);
-        books.blocks.get(&address).filter(|block| block.imported).ok_or(code::INVALID_VALUE)?;
-        books.remove_imported(address);
-        os::release(address, size);
+        let at = find(&books)?;
+        let (start, size) = (books.opened[at].start, books.opened[at].name.size);
+        self.memory.settle(&mut books, start, size);
+        // Others may have opened or closed it meanwhile.
+        let at = find(&books)?;
+        books.opened[at].uses -= 1;
+        if books.opened[at].uses == 0 {
+            books.opened.swap_remove(at);
+            books.remove_imported(start);
+            os::release(start, size);
+        }
         drop(books);
         self.devices[device].check()
     }
@@ -162,18 +189,19 @@ impl Sim {
 }
 
 impl Memory {
-    /// The file that a block's pages are, and become if need be; their size, and where in them the block starts.
-    fn share(&self, address: Address) -> Result<(FileName, usize, usize), Code> {
+    /// The device of the block that an address lies in, the file that its pages are, and become if need be, their size, and where in them
+    /// the block starts.
+    fn share(&self, address: Address) -> Result<(usize, FileName, usize, usize), Code> {
         let mut books = self.books();
-        let place = |books: &super::memory::Books| -> Result<(Address, usize), Code> {
-            let block = books.blocks.get(&address).filter(|block| !block.freed && !block.ordered && !block.imported);
-            let room = block.ok_or(code::INVALID_VALUE)?.room;
-            Ok(if room > small::MOST { (address, room) } else { (address & !(PAGE - 1), PAGE) })
+        let place = |books: &Books| -> Result<(usize, Address, Address, usize), Code> {
+            let (at, block) = books.plain_block(address).ok_or(code::INVALID_VALUE)?;
+            let (start, size) = if block.room > small::MOST { (at, block.room) } else { (at & !(PAGE - 1), PAGE) };
+            Ok((block.device, at, start, size))
         };
-        let (start, size) = place(&books)?;
+        let (_, _, start, size) = place(&books)?;
         // Nobody touches it while it changes from one kind of pages to the other.
         self.settle(&mut books, start, size);
-        place(&books)?;
+        let (device, at, start, size) = place(&books)?;
         let pages = match books.shared.entry(start) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
@@ -185,7 +213,7 @@ impl Memory {
             }
         };
         let file = pages.name().ok_or(code::OPERATING_SYSTEM)?;
-        Ok((file, size, address - start))
+        Ok((device, file, size, at - start))
     }
 }
 
