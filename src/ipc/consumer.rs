@@ -209,37 +209,44 @@ fn free_addresses(runtime: &Runtime, base: Address, size: usize) {
     let _ = runtime.address_free(base, size).or_else(|_| runtime.address_free(base, size));
 }
 
+/// A device that is lost does no work, and its memory goes with the process.
+fn unless_lost(error: Error) -> Result<()> {
+    if error.status == Status::TCUDA_ERROR_DEVICE_LOST { Ok(()) } else { Err(error) }
+}
+
 /// Ends one use of imported memory, when the work of the stream so far is done. The last gives it back.
 pub fn close(address: Address, stream: Stream) -> Result<()> {
-    // A device that is lost does no work, and its memory goes with the process.
-    let unless_lost = |error: Error| if error.status == Status::TCUDA_ERROR_DEVICE_LOST { Ok(()) } else { Err(error) };
     refuse_capture(stream, "tcuda_ipc_close").or_else(unless_lost)?;
-    let producer = IMPORTS.lock().last(address).map(|import| import.producer.clone()).ok_or_else(|| not_imported(address))?;
-    let runtime = runtime::runtime()?;
-    runtime.outside_capture(|| stream.synchronize()).or_else(unless_lost)?;
-    let Some(producer) = producer else {
-        let import = IMPORTS.lock().take(address, &None).ok_or_else(|| not_imported(address))?;
-        producer::give_own(&import.export);
-        return Ok(());
+    let producer_here = || IMPORTS.lock().last(address).map(|import| import.producer.clone()).ok_or_else(|| not_imported(address));
+    producer_here()?;
+    runtime::runtime()?.outside_capture(|| stream.synchronize()).or_else(unless_lost)?;
+    // Another thread may be quicker with one of several imports at this address.
+    while !close_of(&producer_here()?, address)? {}
+    Ok(())
+}
+
+/// False: nothing of this producer is at the address.
+fn close_of(producer: &Option<Arc<Producer>>, address: Address) -> Result<bool> {
+    let Some(from) = producer else {
+        let import = IMPORTS.lock().take(address, producer);
+        return Ok(import.map(|import| producer::give_own(&import.export)).is_some());
     };
-    let mut segments = producer.turn.lock();
+    let mut segments = from.turn.lock();
     let mut imports = IMPORTS.lock();
-    let from = Some(producer.clone());
-    let import = imports.of(address, &from).ok_or_else(|| not_imported(address))?;
+    let Some(import) = imports.of(address, producer) else { return Ok(false) };
     let export = import.export;
     if import.uses > 1 {
         import.uses -= 1;
-    } else {
-        let import = imports.take(address, &from).ok_or_else(|| not_imported(address))?;
+    } else if let Some(import) = imports.take(address, producer) {
         drop(imports);
         watch::tell(|| Happening::HostFreeing { address });
-        if let Err(error) = give(runtime, &mut segments, &import).or_else(unless_lost) {
+        if let Err(error) = give(runtime::runtime()?, &mut segments, &import).or_else(unless_lost) {
             IMPORTS.lock().insert(address, import);
             return Err(error);
         }
     }
-    producer.socket.send(&Request::Give(export).write(), &[]);
-    Ok(())
+    from.socket.send(&Request::Give(export).write(), &[]);
+    Ok(true)
 }
 
 /// Nothing changes on failure.
@@ -320,7 +327,7 @@ impl Imports {
         self.by_address.get_mut(&address)?.last_mut()
     }
 
-    /// The last one of a producer: CUDA opens a segment at one address, also for two connections to its process.
+    /// The last one of a producer: CUDA opens a segment at one address, also for two uses of tcuda by its process.
     fn of(&mut self, address: Address, producer: &Option<Arc<Producer>>) -> Option<&mut Import> {
         self.by_address.get_mut(&address)?.iter_mut().rfind(|import| import.is_from(producer))
     }
@@ -333,6 +340,12 @@ impl Imports {
             self.by_address.remove(&address);
         }
         Some(import)
+    }
+
+    /// The connection to a process that lives.
+    fn known(&mut self, name: &Secret) -> Option<Arc<Producer>> {
+        self.producers.retain(|known| known.strong_count() > 0);
+        self.producers.iter().filter_map(Weak::upgrade).find(|known| known.name == *name).filter(|known| known.lives())
     }
 
     /// One use more of what is here already: its address.
@@ -350,12 +363,7 @@ impl Imports {
 
 /// The connection to the process that exported a blob, made at the first need.
 fn producer_of(blob: &Blob) -> Result<Arc<Producer>> {
-    let known = {
-        let mut imports = IMPORTS.lock();
-        imports.producers.retain(|known| known.strong_count() > 0);
-        imports.producers.iter().filter_map(Weak::upgrade).find(|known| known.name == blob.producer)
-    };
-    if let Some(known) = known.filter(|known| known.lives()) {
+    if let Some(known) = IMPORTS.lock().known(&blob.producer) {
         return Ok(known);
     }
     let socket = Socket::connect(&blob.producer).map_err(|error| match error.native {
@@ -371,8 +379,13 @@ fn producer_of(blob: &Blob) -> Result<Arc<Producer>> {
     if !producer.lives() {
         return Err(stale(blob));
     }
-    IMPORTS.lock().producers.push(Arc::downgrade(&producer));
-    Ok(producer)
+    // Another thread may have been quicker. Two connections would map the same memory twice.
+    let mut imports = IMPORTS.lock();
+    let known = imports.known(&blob.producer);
+    if known.is_none() {
+        imports.producers.push(Arc::downgrade(&producer));
+    }
+    Ok(known.unwrap_or(producer))
 }
 
 impl Producer {

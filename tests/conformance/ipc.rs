@@ -32,6 +32,7 @@ tests![
     what_others_wait_for_comes_first,
     events_of_two_processes,
     threads_take_and_give_back,
+    threads_that_come_together,
     memory_of_many_pages: [VirtualMemory],
     what_cannot_be_exported,
     what_cannot_be_imported,
@@ -443,6 +444,20 @@ fn threads_take_and_give_back() {
     assert_eq!((stats().exported, stats().taken), (1, 0));
     free(block);
     others.into_iter().for_each(Other::end);
+    nothing_is_left();
+}
+
+/// Each time the other process has nothing of this one at first: its threads all want a connection.
+fn threads_that_come_together() {
+    let stream = Own::on(0);
+    let mut other = Other::new();
+    let block = filled(3 * MIB, 6, stream.0);
+    let handle = export(block, 3 * MIB, 0, stream.0);
+    assert_eq!(other.did(&format!("meet {} 100", hex(&handle.bytes))), "1");
+    ok!(tcuda_ipc_collect());
+    assert_eq!((stats().exported, stats().taken), (1, 0));
+    free(block);
+    other.end();
     nothing_is_left();
 }
 

@@ -2,11 +2,12 @@
 
 use crate::kit::*;
 use crate::{get, ok};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::ptr::null_mut;
+use std::sync::{Barrier, Mutex};
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
 use tcuda::capi::event::*;
@@ -201,6 +202,26 @@ impl Scene {
                     let threads: Vec<_> = (0..6).map(|_| std::thread::spawn(work)).collect();
                     threads.into_iter().for_each(|thread| thread.join().unwrap());
                     "ok".into()
+                }
+                // Threads that take the same memory at the same moment: how many addresses it has at most.
+                "meet" => {
+                    const THREADS: usize = 4;
+                    let (handle, stream) = (handle(1), self.stream as usize);
+                    let (barrier, found) = (Barrier::new(THREADS), Mutex::new(BTreeSet::new()));
+                    let mut most = 0;
+                    for _ in 0..number(2) {
+                        let work = || {
+                            let stream = crate::kit::handle(stream);
+                            barrier.wait();
+                            let here = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &handle, stream));
+                            found.lock().unwrap().insert(here as usize);
+                            barrier.wait();
+                            ok!(tcuda_ipc_close(here, stream));
+                        };
+                        std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
+                        most = most.max(std::mem::take(&mut *found.lock().unwrap()).len());
+                    }
+                    format!("ok {most}")
                 }
                 // A child of it that has all its files open, and outlives it.
                 "fork" => match libc::fork() {
