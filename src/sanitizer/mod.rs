@@ -145,7 +145,8 @@ fn actor(on: Place) -> Option<Actor> {
     let runtime = runtime::runtime().ok()?;
     let capture = match key.on.raw {
         0..=stream::PER_THREAD => None,
-        raw => match runtime.capture_status(raw) {
+        // Once more: what a capture is taken for the program's otherwise, and its replays for uses of freed memory.
+        raw => match runtime.capture_status(raw).or_else(|_| runtime.capture_status(raw)) {
             Ok(CaptureStatus::Active(id) | CaptureStatus::Invalidated(id)) => Some(id),
             Ok(CaptureStatus::None) | Err(_) => None,
         },
@@ -156,7 +157,7 @@ fn actor(on: Place) -> Option<Actor> {
         let blocking = match key.on.raw {
             stream::DEFAULT => false,
             stream::PER_THREAD => true,
-            raw => capture.is_none() && runtime.stream_flags(raw).is_ok_and(|flags| flags & 1 == 0),
+            raw => capture.is_none() && runtime.stream_flags(raw).or_else(|_| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0),
         };
         with(|state| _ = state.world.clocks.add(key, blocking));
     }

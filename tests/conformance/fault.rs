@@ -201,7 +201,7 @@ fn a_lost_device_says_what_it_was_given() {
 /// Work of two devices, some of it done, when device 1 is lost: what the error says.
 fn lose_with_work() -> (String, tcuda_stream_t) {
     let (on_0, on_1) = (create_on(0), create_on(1));
-    let (block_0, block_1) = (allocate(4096, on_0), allocate(4096, on_1));
+    let [block_0, block_1, aside] = [on_0, on_1, default_of(1)].map(|stream| allocate(4096, stream));
     ok!(tcuda_memory_annotate(c"the first step".as_ptr()));
     ok!(tcuda_memset_async(block_1, 1, 4096, on_1));
     ok!(tcuda_stream_synchronize(on_1));
@@ -212,7 +212,7 @@ fn lose_with_work() -> (String, tcuda_stream_t) {
         ok!(tcuda_memset_async(block_1, 3, 4096, on_1));
     }
     ok!(tcuda_memory_annotate(null()));
-    ok!(tcuda_memset_async(block_1, 4, 4096, default_of(1)));
+    ok!(tcuda_memset_async(aside, 4, 4096, default_of(1)));
     ok!(tcuda_sim_lose_device(1, 700));
     gate.open();
     (fails!(DEVICE_LOST, tcuda_stream_synchronize(on_1)), on_1)
