@@ -579,11 +579,13 @@ impl Runtime {
 
     /// Does what a capture of this thread would forbid though it takes no part in it, as loading a module.
     pub fn outside_capture<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        /// Puts the mode back, whatever happens.
+        /// Puts the mode back, whatever happens, if need be by a second try: it guards the thread's captures.
         struct Mode<'a>(&'a Runtime, i32);
         impl Drop for Mode<'_> {
             fn drop(&mut self) {
-                unsafe { (self.0.table.cudaThreadExchangeStreamCaptureMode)(&mut self.1) };
+                let Mode(runtime, mode) = self;
+                let mut put_back = || call!(runtime.cudaThreadExchangeStreamCaptureMode(mode));
+                let _ = put_back().or_else(|_| put_back());
             }
         }
         const RELAXED: i32 = 2;
