@@ -51,7 +51,8 @@ struct Own(RefCell<Vec<u64>>);
 impl Drop for Own {
     fn drop(&mut self) {
         if crate::base::process::is_running() {
-            self.0.take().into_iter().for_each(|id| drop(abandon(id)));
+            // Nobody else can: what fails is tried once more.
+            self.0.take().into_iter().for_each(|id| drop(abandon(id).or_else(|_| abandon(id))));
         }
     }
 }
