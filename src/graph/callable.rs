@@ -60,9 +60,9 @@ impl Drop for Side {
     /// Of one that failed half way the work is waited for: what it uses is the program's again.
     fn drop(&mut self) {
         if let Ok(runtime) = runtime::runtime() {
-            let _ = runtime.outside_capture(|| self.0.synchronize());
+            let _ = runtime.outside_capture(|| self.0.synchronize().or_else(|_| self.0.synchronize()));
         }
-        let _ = stream::destroy(self.0.raw);
+        let _ = stream::destroy(self.0.raw).or_else(|_| stream::destroy(self.0.raw));
     }
 }
 
