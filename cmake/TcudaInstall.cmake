@@ -8,7 +8,7 @@ install(FILES "${tcuda_lib_dir}/${tcuda_file}" TYPE LIB COMPONENT runtime
         PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 install(FILES "${tcuda_lib_dir}/${tcuda_soname}" TYPE LIB COMPONENT runtime)
 install(FILES "${tcuda_lib_dir}/libtcuda.so" "${tcuda_lib_dir}/libtcuda.a" TYPE LIB COMPONENT devel)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" TYPE INCLUDE COMPONENT devel FILES_MATCHING PATTERN "tcuda.h*" PATTERN "*.cuh")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" TYPE INCLUDE COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.cuh")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE-MIT" "${PROJECT_SOURCE_DIR}/LICENSE-APACHE" TYPE DOC COMPONENT runtime)
 
 configure_package_config_file(cmake/tcuda-config.cmake.in tcuda-config.cmake INSTALL_DESTINATION "${package_dir}"

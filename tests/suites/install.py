@@ -5,6 +5,7 @@ import re
 import shutil
 
 import kit
+import toolkit
 
 FOLDER = kit.BUILD / "tests/install"
 MOVED = FOLDER / "moved elsewhere"
@@ -32,7 +33,7 @@ def run(suite):
     if not install(suite, tools):
         return
     moved_tree(suite)
-    suite.each([lambda: packages(suite, tools), lambda: pkg_config(suite, tools)])
+    suite.each([lambda: cuda_program(suite, tools), lambda: packages(suite, tools), lambda: pkg_config(suite, tools)])
     subprojects(suite, tools)
 
 
@@ -62,8 +63,8 @@ def files(folder):
 
 def moved_tree(suite):
     found = files(MOVED)
-    wanted = {"include/tcuda.h", "include/tcuda.hpp", "include/tcuda/philox.cuh", "lib/libtcuda.a", "lib/libtcuda.so", f"lib/libtcuda.so.{kit.ABI}",
-              f"lib/libtcuda.so.{kit.VERSION}", "lib/pkgconfig/tcuda.pc", "lib/cmake/tcuda/tcuda-config.cmake",
+    wanted = {"include/tcuda.h", "include/tcuda.hpp", "include/tcuda/cccl.hpp", "include/tcuda/philox.cuh", "lib/libtcuda.a", "lib/libtcuda.so",
+              f"lib/libtcuda.so.{kit.ABI}", f"lib/libtcuda.so.{kit.VERSION}", "lib/pkgconfig/tcuda.pc", "lib/cmake/tcuda/tcuda-config.cmake",
               "lib/cmake/tcuda/tcuda-config-version.cmake", "share/doc/tcuda/LICENSE-MIT", "share/doc/tcuda/LICENSE-APACHE"}
     suite.check("the tree holds what it should", found == wanted, sorted(found ^ wanted))
     for name in sorted(found):
@@ -104,6 +105,20 @@ def packages(suite, tools):
         else:
             right = code != 0 and re.search(r"compatible\s+with\s+requested", output) and f"version: {kit.VERSION}" in output
             suite.check(f"version {wanted} is refused", right, output)
+
+
+def cuda_program(suite, tools):
+    """The example with CUDA kernels. Without a GPU it gets as far as to say so."""
+    build, root = FOLDER / "cuda program", FOLDER / "toolkit"
+    options = [f"-DCMAKE_PREFIX_PATH={MOVED}", f"-DCMAKE_CUDA_COMPILER={toolkit.whole(root)}"]
+    suite.runs("a program with CUDA kernels: configure", tools.configure(kit.ROOT / "examples_c/cuda", build, *options))
+    suite.runs("a program with CUDA kernels: build", [tools.cmake, "--build", build], timeout=900)
+    _, needed = kit.run(["readelf", "-d", build / "spectrum"])
+    suite.check("a program with CUDA kernels has one CUDA runtime", "[libcudart.so." in needed and f"[libtcuda.so.{kit.ABI}]" in needed, needed)
+    for backend, why in (("sim", "simulated device"), ("cuda", "No CUDA device")):
+        env = kit.environment(TCUDA_BACKEND=backend, TCUDA_CUDART_PATH="/nowhere", LD_LIBRARY_PATH=root / "lib")
+        code, output = kit.run([build / "spectrum"], env=env)
+        suite.check(f"without a GPU it says so and ends with 77, {backend}", code == 77 and output.count("\n") == 1 and why in output, output)
 
 
 def pkg_config(suite, tools):

@@ -1,14 +1,11 @@
 """What tcuda generates for run-time compiled functions, compiled by the NVRTC of several CUDA versions, for old and new devices, and
-tcuda/philox.cuh by these and by nvcc. No GPU is needed for that; the compilers come as wheels from PyPI."""
+tcuda/philox.cuh by these and by nvcc; tcuda/cccl.hpp over several releases of CCCL, by nvcc and by the host's compiler. No GPU is needed for
+that; compilers and headers come as wheels from PyPI."""
 
 import re
-import subprocess
-import sys
 
 import kit
-
-sys.path.insert(0, str(kit.ROOT / "kernels"))
-import build  # noqa: E402
+import toolkit
 
 COMPILERS = {
     "11.8": "nvidia-cuda-nvrtc-cu11==11.8.89",
@@ -19,10 +16,7 @@ COMPILERS = {
 
 def library(version, wheel):
     """The compiler's file; the wheel is fetched once."""
-    try:
-        folder = build.install(f"nvrtc-{version}", [wheel])
-    except (OSError, subprocess.SubprocessError) as error:
-        raise kit.Missing(f"{wheel} is needed and could not be fetched ({error})") from error
+    folder = toolkit.wheels(f"nvrtc-{version}", [wheel])
     return next(path for path in sorted(folder.glob("nvidia/*/lib/libnvrtc.so.*")) if "alt" not in path.name)
 
 
@@ -37,22 +31,46 @@ def one(suite, version, library):
                 suite.check(f"{version}: {line}", False)
 
 
-def nvcc(suite):
-    """A program that includes tcuda.h and tcuda/philox.cuh, both passes, with the warnings of the host's compiler."""
-    try:
-        folder = build.install("compiler", build.COMPILER)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise kit.Missing(f"nvcc is needed and could not be fetched ({error})") from error
-    out = kit.BUILD / "tests/nvcc"
-    out.mkdir(parents=True, exist_ok=True)
-    headers = next(folder.glob("nvidia/*/include/cuda_runtime.h")).parent
-    for standard in ("c++14", "c++17", "c++20"):
-        command = [build.tool(folder, "nvcc"), f"-std={standard}", "-arch=sm_75", f"-I{headers}", f"-I{kit.ROOT}/include", "-Xcompiler=-Wall,-Wextra,-Werror",
-                   "-Werror=all-warnings", "-c", kit.ROOT / "tests/data/philox_program.cu", "-o", out / f"philox.{standard}.o"]
-        suite.runs(f"nvcc compiles tcuda/philox.cuh as {standard}", command)
+def nvcc(suite, source, what, standard, *include):
+    """A program that includes tcuda's headers, both passes, with the warnings of the host's compiler."""
+    folder = kit.BUILD / "tests/nvcc"
+    folder.mkdir(parents=True, exist_ok=True)
+    root = toolkit.compiler()
+    command = [root / "bin/nvcc", f"-std={standard}", "-arch=sm_75", f"-I{root}/include", f"-I{kit.ROOT}/include", f"-I{toolkit.STAND_INS}",
+               *include, "-Xcompiler=-Wall,-Wextra,-Werror", "-Werror=all-warnings", "-c", source, "-o", folder / f"{source.stem}.{what}.o"]
+    suite.runs(f"nvcc compiles {source.name} as {standard}, {what}", command)
+
+
+def cccl(suite, version, standard):
+    """tcuda/cccl.hpp over a release of CCCL by the host's compiler; what needs no kernel runs on the simulated device."""
+    folder = kit.BUILD / "tests/cccl"
+    folder.mkdir(parents=True, exist_ok=True)
+    program, root = folder / f"cccl.{version}.{standard}", toolkit.compiler()
+    command = [*kit.CXX, f"-std={standard}", *kit.STRICT, "-isystem", toolkit.cccl(version), "-isystem", root / "include",
+               kit.ROOT / "tests/data/cccl.cpp", *kit.shared_link(), root / "lib/libcudart_static.a", "-ldl", "-lrt", "-o", program]
+    suite.runs(f"tcuda/cccl.hpp compiles over CCCL of CUDA {version} as {standard}", command)
+    output = suite.runs(f"and works, {version} as {standard}", [program], env=kit.environment(TCUDA_SIM_DEVICES=2))
+    suite.check(f"its checks, {version} as {standard}", output and re.search(r"^cccl.cpp: \d\d passed, 0 failed$", output, re.M), output)
+
+
+def headers(suite):
+    """Our headers for device code and for CCCL. What is fetched is fetched here, before jobs run side by side."""
+    toolkit.compiler()
+    releases = {version: ("-isystem", toolkit.cccl(version)) for version in toolkit.CCCL}
+    philox, spectrum = kit.ROOT / "tests/data/philox_program.cu", kit.ROOT / "examples_c/cuda/spectrum.cu"
+    environment = kit.ROOT / "tests/data/cccl_environment.cu"
+    # The newest CCCL is what the suite `install` builds the example with.
+    suite.each([lambda v=version: nvcc(suite, spectrum, f"CCCL of {v}", "c++17", *releases[v]) for version in ("12.9", "13.0")]
+               + [lambda: nvcc(suite, environment, "CCCL of 13.3", "c++17", *releases["13.3"])]
+               + [lambda s=standard: nvcc(suite, philox, s, s) for standard in ("c++14", "c++17", "c++20")]
+               + [lambda v=version, s=standard: cccl(suite, v, s) for version in releases for standard in ("c++17", "c++20")])
+
+
+    _, symbols = kit.run(["nm", kit.BUILD / "tests/nvcc/cccl_environment.CCCL of 13.3.o"])
+    suite.check("CUB's temporary memory is tcuda's", "U tcuda_malloc_cached" in symbols and "cudaMalloc" not in symbols, symbols)
 
 
 def run(suite):
-    nvcc(suite)
+    headers(suite)
     libraries = {version: library(version, wheel) for version, wheel in COMPILERS.items()}
     suite.each([lambda which=which: one(suite, *which) for which in libraries.items()])
