@@ -1,5 +1,5 @@
 """Every example compiles without a warning as C99 and C++17 (or C++17 alone) and runs to a good end on the simulated device. The demo
-fails where it should, the estimate has the numbers that it promises, and the README's Python does what it says."""
+fails where it should, the estimate has the numbers that it promises, and Python does what it says: the README's, and tensors by DLPack."""
 
 import json
 import re
@@ -86,6 +86,13 @@ def ranks(suite):
     suite.check("average_ranks started two", output.count(" of 2: ") == 2, output)
 
 
+def dlpack(suite):
+    """Capsules, with tensors of a library that is made up."""
+    command = [sys.executable, "-B", kit.ROOT / "tests/data/dlpack_host.py", kit.LIB / "libtcuda.so"]
+    output = suite.runs("tensors by DLPack", command, env=kit.environment(TCUDA_SIM_DEVICES=2))
+    suite.check("tensors by DLPack, each check and nothing else", output == "dlpack_host: 28 passed, 0 failed\n", output)
+
+
 def run(suite):
     folder = kit.ROOT / "examples_c"
     jobs = [(source, standard) for source in sorted(folder.glob("*.c")) for standard in ("c99", "c++17")]
@@ -96,3 +103,4 @@ def run(suite):
     monitor(suite)
     ranks(suite)
     readme(suite)
+    dlpack(suite)
