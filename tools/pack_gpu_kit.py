@@ -79,7 +79,7 @@ def main():
         sys.exit(output)
     for source in sorted((kit.ROOT / "examples_c").glob("*.c*")):
         compile_into("examples", source, "c++17" if source.suffix == ".cpp" else "c11")
-    for folder in ("benches", "include", "examples_c/data", "examples_c/python"):
+    for folder in ("benches", "include", "examples_c/cuda", "examples_c/data", "examples_c/python"):
         shutil.copytree(kit.ROOT / folder, KIT / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for source in ("examples_c/trace.h", "tools/pack_trace.py"):
         (KIT / source).parent.mkdir(exist_ok=True)

@@ -10,6 +10,8 @@
 #   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh comm [--quick]         collectives beside torch and NCCL on two GPUs and more: every way, every bit (benches/torch_comm.py)
 #   sh run.sh clients [--rounds N] [--quick]   PyTorch over its own allocator and tcuda's, in turn (benches/clients)
+#   sh run.sh [--sanitize] cuda      a program with kernels of its own, cuFFT, cuBLAS, Thrust and CUB (examples_c/cuda), compiled here by nvcc
+#   sh run.sh dlpack                 torch's tensors in tcuda's generators and collectives, by capsules (benches/clients/dlpack_client.py)
 #   sh run.sh communicators [--quick] [N]    ranks of N processes over NCCL: start, memory, speed, and what the others hear of one that is killed
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
@@ -47,6 +49,10 @@ if [ "$1" = clients ]; then
     exec python3 benches/clients/run.py "$(ls "$PWD"/lib/libtcuda.so.*)" "$@"
 fi
 
+if [ "$1" = dlpack ]; then
+    exec python3 benches/clients/dlpack_client.py "$(ls "$PWD"/lib/libtcuda.so.*)"
+fi
+
 if [ "$1" = communicators ]; then
     shift
     exec speed/communicators "$@"
@@ -71,6 +77,18 @@ if [ "$1" = --sanitize ]; then
         exit 2
     fi
 fi
+
+# On PATH or where it is installed. What it links against lies beside it.
+compile_cuda() {
+    nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc 2>/dev/null | head -n 1)
+    if [ -z "$nvcc" ]; then
+        echo "nvcc is not installed (looked on PATH and in /usr/local/cuda*)"
+        return 2
+    fi
+    export LD_LIBRARY_PATH="$PWD/lib:$(dirname "$nvcc")/../lib64:$LD_LIBRARY_PATH"
+    mkdir -p work
+    "$nvcc" -std=c++17 -O2 -arch=native -cudart shared -Iinclude examples_c/cuda/spectrum.cu -o work/spectrum -Xlinker lib/libtcuda.so.* -lcublas -lcufft
+}
 
 # NCCL comes with torch, in a folder that the loader does not know.
 if [ -z "$TCUDA_TEST_NCCL" ]; then
@@ -114,6 +132,14 @@ for program in tests/* examples/*; do
     "  " | *" $name "*) one "$name" "$program" ;;
     esac
 done
+
+case " $* " in
+*" cuda "*)
+    compile_cuda || exit 2
+    one spectrum work/spectrum
+    cat "$logs/spectrum.txt"
+    ;;
+esac
 
 # The same with one cudaMalloc a segment.
 case "$* " in

@@ -1,11 +1,13 @@
 """`make gpu-kit` packs a folder that runs by itself; here on the simulated device, from another place."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 
 import kit
+import toolkit
 
 
 def run(suite):
@@ -42,6 +44,11 @@ def run(suite):
     answer = subprocess.run(["sh", copy / "run.sh", "watch", "--quick"], env=kit.environment(), cwd="/", text=True, capture_output=True, timeout=120)
     right = answer.returncode == 0 and len(re.findall(r"^.{28}( +\d+){4}$", answer.stdout, re.M)) == 5
     suite.check("run.sh times what looking on costs", right, answer.stdout + answer.stderr)
+    nvcc = toolkit.whole(kit.BUILD / "tests/gpu_kit_toolkit")
+    env = kit.environment(OUT=copy, PATH=f"{nvcc.parent}:{os.environ['PATH']}")
+    answer = subprocess.run(["sh", copy / "run.sh", "cuda"], env=env, cwd="/", text=True, capture_output=True, timeout=600)
+    right = answer.returncode == 1 and re.search(r"^spectrum +FAILED \(77\)", answer.stdout, re.M) and "runs no kernels of CUDA" in answer.stdout
+    suite.check("run.sh compiles the program with CUDA kernels, and says that there is no GPU", right, answer.stdout + answer.stderr)
     (copy / "tests/test_smoke").write_text("#!/bin/sh\necho broken on purpose\nexit 3\n")
     answer = subprocess.run(["sh", copy / "run.sh", "test_smoke"], env=kit.environment(OUT=copy), text=True, capture_output=True, timeout=60)
     right = answer.returncode != 0 and "FAILED (3)" in answer.stdout and "broken on purpose" in answer.stdout
