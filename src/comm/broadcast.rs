@@ -1,17 +1,18 @@
 //! One tensor, or several, to many devices.
 
 use super::choice::Operation;
-use super::rules::{check_device, take_current};
+use super::rules::take_current;
 use super::spread::spread;
 use crate::base::{Error, Result};
 use crate::copy::Place;
+use crate::device;
 use crate::runtime::kernels::comm::Segment;
 use crate::stream::{self, HANDLE_CURRENT, Stream};
 use crate::tensor::{self, Owned, View};
 
 /// A tensor for each of the devices, in their order: the input itself where it is there already.
 pub fn broadcast(input: &View, devices: &[i32]) -> Result<Vec<Owned>> {
-    let devices = devices.iter().map(|device| check_device(*device)).collect::<Result<Vec<_>>>()?;
+    let devices = devices.iter().map(|device| device::listed(*device)).collect::<Result<Vec<_>>>()?;
     let mut outputs = Vec::with_capacity(devices.len());
     for device in devices {
         outputs.push(match input.place {
@@ -94,8 +95,8 @@ pub fn broadcast_coalesced(inputs: &[View], devices: &[i32]) -> Result<Vec<Owned
     let Some((first, rest)) = devices.split_first() else {
         return Err(Error::invalid_argument("Expected at least one device to broadcast to: tensors are on the first of 'devices'."));
     };
-    let first = check_device(*first)?;
-    let rest = rest.iter().map(|device| check_device(*device)).collect::<Result<Vec<_>>>()?;
+    let first = device::listed(*first)?;
+    let rest = rest.iter().map(|device| device::listed(*device)).collect::<Result<Vec<_>>>()?;
     if let Some(at) = inputs.iter().position(|input| input.place.device() != Some(first)) {
         return Err(Error::invalid_argument(format!(
             "All tensors must be on devices[0]: {first}, but tensor {at} is in {}",

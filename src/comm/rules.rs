@@ -1,17 +1,9 @@
 //! What torch checks of tensors, devices and dimensions.
 
 use crate::base::{Error, Result};
+use crate::memory;
 use crate::stream::{self, Stream};
 use crate::tensor::View;
-use crate::{device, memory};
-
-/// An index as lists of devices have it: -1 is none.
-pub fn check_device(index: i32) -> Result<i32> {
-    if index < 0 {
-        return Err(Error::invalid_argument(format!("Expected non-negative device index, but got {index}")).on_device(index));
-    }
-    device::resolve(index)
-}
 
 pub fn wrap_dim(dim: i32, ndim: usize) -> Result<usize> {
     if ndim == 0 {
@@ -40,7 +32,7 @@ pub fn take_current(tensor: &View, name: impl Fn() -> String) -> Result<Option<S
     }
 }
 
-/// The same; every dimension but one must be as expected.
+/// Every dimension but one is as expected.
 pub fn agrees_but_for(shape: &[i64], expected: &[i64], dim: usize) -> bool {
     shape.len() == expected.len() && shape.iter().zip(expected).enumerate().all(|(at, (size, wanted))| at == dim || size == wanted)
 }

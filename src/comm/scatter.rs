@@ -2,7 +2,7 @@
 
 use super::choice::Operation;
 use super::moves::{self, Move};
-use super::rules::{agrees_but_for, check_device, take, take_current, wrap_dim};
+use super::rules::{agrees_but_for, take, take_current, wrap_dim};
 use crate::base::{Error, Result};
 use crate::copy::Place;
 use crate::device;
@@ -59,7 +59,7 @@ pub fn scatter(input: &View, devices: &[i32], chunk_sizes: Option<&[i64]>, dim: 
     }
     let dim = wrap_dim(dim, input.shape.len())?;
     let sizes = sizes(input.shape[dim], devices.len(), chunk_sizes)?;
-    let devices = devices.iter().map(|device| check_device(*device)).collect::<Result<Vec<_>>>()?;
+    let devices = devices.iter().map(|device| device::listed(*device)).collect::<Result<Vec<_>>>()?;
     let source = take_current(input, || "tensor".into())?;
     let mut outputs = Vec::with_capacity(sizes.len());
     let mut moves = Vec::new();

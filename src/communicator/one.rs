@@ -79,7 +79,7 @@ pub fn init_all(devices: &[i32], options: Options) -> Result<Vec<Arc<Communicato
     super::group::refuse_inside("made")?;
     let mut resolved = Vec::new();
     for index in devices {
-        let index = if *index < 0 { Err(no_device(*index)) } else { device::resolve(*index) }?;
+        let index = device::listed(*index)?;
         if resolved.contains(&index) {
             return Err(
                 Error::invalid_argument(format!("Device {index} is there twice; every rank has a device of its own.")).on_device(index)
@@ -104,10 +104,6 @@ pub fn init_all(devices: &[i32], options: Options) -> Result<Vec<Arc<Communicato
         all.iter().for_each(|one| drop(one.abort()));
     }
     made.map(|()| all)
-}
-
-fn no_device(index: i32) -> Error {
-    Error::invalid_argument(format!("Expected non-negative device index, but got {index}")).on_device(index)
 }
 
 /// Those of one process find each other only if all of them go on.

@@ -64,7 +64,15 @@ pub fn resolve(device: i32) -> Result<i32> {
     Ok(device)
 }
 
-/// The same for what works with a lost device too.
+/// The same for an entry of a list of devices, where -1 is none.
+pub fn listed(device: i32) -> Result<i32> {
+    if device < 0 {
+        return Err(Error::invalid_argument(format!("Expected non-negative device index, but got {device}")).on_device(device));
+    }
+    resolve(device)
+}
+
+/// The same as `resolve`, for what works with a lost device too.
 #[inline]
 pub fn index(device: i32) -> Result<i32> {
     if device == CURRENT { current() } else { check_range(device) }
