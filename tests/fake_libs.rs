@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::base::Status::{self, *};
 use tcuda::capi::device::{tcuda_current_device, tcuda_set_device};
-use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native, tcuda_set_log_callback};
+use tcuda::capi::error::{tcuda_last_error_native, tcuda_set_log_callback};
 use tcuda::capi::graph::*;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::libs::*;
@@ -30,25 +30,8 @@ fn fft() -> PathBuf {
     build("math.c", FFT, &["-DFFT"], &[])
 }
 
-/// Two devices and no library.
-fn bare(machine: Machine) -> Machine {
-    let machine = machine.with("loader/libcuda.so.1", &build("works.c", "libcuda.so.1", &["-DDRIVER"], &[]));
-    machine
-        .with("loader/libcudart.so.13", &build("works.c", "libcudart.so.13", &[], &[]))
-        .set("TCUDA_ALLOC_CONF", "expandable_segments:False")
-}
-
 fn plain(machine: Machine) -> Machine {
-    bare(machine).with("loader/libcublas.so.13", &blas()).with("loader/libcufft.so.12", &fft())
-}
-
-fn message() -> String {
-    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
-}
-
-#[track_caller]
-fn ok(status: Status) {
-    assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+    working(machine).with("loader/libcublas.so.13", &blas()).with("loader/libcufft.so.12", &fft())
 }
 
 /// As tests/fake/math.c has it.
@@ -240,7 +223,7 @@ fn a_wrong_configuration_is_told() {
 fn without_libraries_it_says_where_they_were_looked_for() {
     case(
         "without_libraries_it_says_where_they_were_looked_for",
-        |machine| bare(machine).set("CUDA_HOME", "{}/cuda"),
+        |machine| working(machine).set("CUDA_HOME", "{}/cuda"),
         || unsafe {
             let mut out = 77 as tcuda_blas_handle_t;
             assert_eq!(tcuda_blas_handle(&mut out, null_mut()), TCUDA_ERROR_NOT_SUPPORTED);
@@ -255,7 +238,7 @@ fn without_libraries_it_says_where_they_were_looked_for() {
 #[test]
 fn a_library_in_pythons_packages() {
     let place = "home/.local/lib/python3.12/site-packages/nvidia/cu13/lib";
-    let build = move |machine| bare(machine).with(&format!("{place}/{BLAS}"), &blas()).with(&format!("{place}/{FFT}"), &fft());
+    let build = move |machine| working(machine).with(&format!("{place}/{BLAS}"), &blas()).with(&format!("{place}/{FFT}"), &fft());
     case("a_library_in_pythons_packages", build, || unsafe {
         for (call, name) in [(tcuda_blas_library as unsafe extern "C" fn(_, _, _) -> _, BLAS), (tcuda_cufft_library, FFT)] {
             let mut text = [0 as c_char; 4096];
@@ -270,7 +253,7 @@ fn a_library_in_pythons_packages() {
 #[test]
 fn a_library_that_lacks_something() {
     let build = |machine| {
-        bare(machine).with("own.so", &build("math.c", BLAS, &[], &["cublasSetWorkspace_v2"])).set("TCUDA_CUBLAS_PATH", "{}/own.so")
+        working(machine).with("own.so", &build("math.c", BLAS, &[], &["cublasSetWorkspace_v2"])).set("TCUDA_CUBLAS_PATH", "{}/own.so")
     };
     case("a_library_that_lacks_something", build, || unsafe {
         assert_eq!(tcuda_blas_handle(&mut null_mut(), null_mut()), TCUDA_ERROR_NOT_SUPPORTED, "{}", message());

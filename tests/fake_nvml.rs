@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use std::ptr::null_mut;
 use tcuda::base::Status::{self, *};
 use tcuda::capi::device::tcuda_device_count;
-use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native};
+use tcuda::capi::error::tcuda_last_error_native;
 use tcuda::capi::telemetry::*;
 
 const NVML: &str = "loader/libnvidia-ml.so.1";
@@ -27,10 +27,6 @@ fn bare(machine: Machine) -> Machine {
 
 fn plain(machine: Machine) -> Machine {
     bare(machine).with(NVML, &nvml(&[]))
-}
-
-fn message() -> String {
-    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
 }
 
 fn ask(call: unsafe extern "C" fn(*mut i32, i32) -> Status, device: i32) -> Result<i32, Status> {

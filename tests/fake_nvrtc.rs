@@ -11,7 +11,7 @@ use std::ptr::{null, null_mut};
 use tcuda::base::Status::{self, *};
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
-use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native};
+use tcuda::capi::error::tcuda_last_error_native;
 use tcuda::capi::jit::*;
 use tcuda::capi::kernel::*;
 
@@ -29,10 +29,6 @@ fn plain(machine: Machine, version: i32) -> Machine {
     machine.with("loader/libcuda.so.1", &driver(version)).with(&loader(soname), &runtime_library(version))
 }
 
-fn message() -> String {
-    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
-}
-
 const SOURCE: &CStr = c"template <typename T> __global__ void scale(T *x, int n) { x[n] *= N; }";
 
 /// On device 1, with the options that the fake wants.
@@ -48,12 +44,6 @@ fn compile(source: &CStr, option: &CStr) -> (Status, tcuda_kernel_module_t) {
     };
     let mut module = null_mut();
     (unsafe { tcuda_kernel_compile(&mut module, source.as_ptr(), 1, &chosen) }, module)
-}
-
-#[track_caller]
-fn refused(status: Status, expected: Status, words: &[&str]) {
-    assert_eq!(status, expected, "{}", message());
-    assert_says(&message(), words);
 }
 
 fn nvrtc_calls(name: &str) -> i64 {

@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use tcuda::base::Status::*;
 use tcuda::capi::device::tcuda_set_device;
-use tcuda::capi::error::{tcuda_last_error_message, tcuda_set_log_callback};
+use tcuda::capi::error::tcuda_set_log_callback;
 use tcuda::capi::graph::*;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::{tcuda_free_cached, tcuda_malloc_cached};
@@ -59,10 +59,6 @@ unsafe extern "C" fn keep(_level: i32, message: *const c_char, _user_data: *mut 
 
 fn keep_log() {
     unsafe { assert_eq!(tcuda_set_log_callback(Some(keep), null_mut()), TCUDA_SUCCESS) };
-}
-
-fn ok(status: tcuda::base::Status) {
-    assert_eq!(status, TCUDA_SUCCESS, "{}", unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap());
 }
 
 fn event(message: &CStr) -> tcuda_nvtx_event_t {

@@ -1,10 +1,12 @@
 //! Machines with fake libraries of CUDA, each for a case in a process of its own.
 #![allow(dead_code)] // no test uses all of it
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tcuda::base::Status;
+use tcuda::capi::error::tcuda_last_error_message;
 
 const CASE: &str = "TCUDA_TEST_CASE";
 const ROOT: &str = "TCUDA_TEST_ROOT";
@@ -138,8 +140,31 @@ pub fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> Pa
     library
 }
 
+/// Two devices that work, with plain segments.
+pub fn working(machine: Machine) -> Machine {
+    let machine = machine.with("loader/libcuda.so.1", &build("works.c", "libcuda.so.1", &["-DDRIVER"], &[]));
+    machine
+        .with("loader/libcudart.so.13", &build("works.c", "libcudart.so.13", &[], &[]))
+        .set("TCUDA_ALLOC_CONF", "expandable_segments:False")
+}
+
 pub fn root() -> PathBuf {
     PathBuf::from(std::env::var_os(ROOT).unwrap())
+}
+
+pub fn message() -> String {
+    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
+}
+
+#[track_caller]
+pub fn ok(status: Status) {
+    assert_eq!(status, Status::TCUDA_SUCCESS, "{}", message());
+}
+
+#[track_caller]
+pub fn refused(status: Status, expected: Status, parts: &[&str]) {
+    assert_eq!(status, expected, "{}", message());
+    assert_says(&message(), parts);
 }
 
 #[track_caller]
