@@ -10,7 +10,9 @@ use tcuda::base::Status::{self, *};
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::communicator::*;
-use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native};
+use tcuda::capi::error::tcuda_last_error_native;
+use tcuda::capi::memory::tcuda_malloc_cached;
+use tcuda::capi::stream::tcuda_stream_create;
 use tcuda::capi::structs::tcuda_stream_t;
 
 const NCCL: &str = "loader/libnccl.so.2";
@@ -29,10 +31,6 @@ fn plain(machine: Machine) -> Machine {
     bare(machine).with(NCCL, &nccl(22809, &[]))
 }
 
-fn message() -> String {
-    unsafe { CStr::from_ptr(tcuda_last_error_message()) }.to_str().unwrap().to_owned()
-}
-
 /// What NCCL was called with since the last time.
 fn said() -> String {
     unsafe {
@@ -48,17 +46,6 @@ fn said() -> String {
 fn set(name: &str, value: &str) {
     let (name, value) = (CString::new(name).unwrap(), CString::new(value).unwrap());
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
-}
-
-#[track_caller]
-fn ok(status: Status) {
-    assert_eq!(status, TCUDA_SUCCESS, "{}", message());
-}
-
-#[track_caller]
-fn refused(status: Status, expected: Status, parts: &[&str]) {
-    assert_eq!(status, expected, "{}", message());
-    assert_says(&message(), parts);
 }
 
 fn version() -> Result<i32, Status> {
@@ -409,5 +396,33 @@ fn ranks_that_fail() {
         // Every group that was begun has ended.
         let count = |name| calls("libnccl.so.2", "fake_nccl_calls", name);
         assert_eq!(count("ncclGroupStart"), count("ncclGroupEnd") + 1);
+    });
+}
+
+/// With others NCCL keeps the order of calls on several streams; alone it copies at once.
+#[test]
+fn alone_a_call_waits_for_the_one_before() {
+    let machine = |machine: Machine| working(machine).with(NCCL, &nccl(22809, &[]));
+    case("alone_a_call_waits_for_the_one_before", machine, || unsafe {
+        let waits = || calls("libcudart.so.13", "fake_runtime_calls", "cudaStreamWaitEvent");
+        let (mut alone, mut streams, mut block) = (null_mut(), [null_mut(); 2], null_mut());
+        ok(tcuda_communicator_init_rank(&mut alone, 1, &id(), 0, 1, null()));
+        streams.iter_mut().for_each(|stream| ok(tcuda_stream_create(stream, 1, 0)));
+        ok(tcuda_malloc_cached(&mut block, 24, streams[0]));
+        let tensor = Tensor::of(block as usize, F32, 6);
+        let reduce = |comm, stream: usize| tcuda_communicator_all_reduce(comm, &tensor.view, &tensor.view, 0, streams[stream]);
+        // In a group the later call has the last one of both streams to wait for.
+        for (comm, expected) in [(init(), [0, 0, 0]), (alone, [0, 1, 4])] {
+            let before = waits();
+            ok(reduce(comm, 0));
+            assert_eq!(waits() - before, expected[0]);
+            ok(reduce(comm, 1));
+            assert_eq!(waits() - before, expected[1]);
+            ok(tcuda_communicator_group_start());
+            ok(reduce(comm, 0));
+            ok(reduce(comm, 1));
+            ok(tcuda_communicator_group_end());
+            assert_eq!(waits() - before, expected[2]);
+        }
     });
 }

@@ -101,6 +101,11 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
         share.communicator.settle(&mut share.calls, deadline, "before the call")?;
     }
     let mut guard = device::Guard::new(device::CURRENT)?;
+    // Of several streams NCCL lets each wait for all; a rank that is alone copies at once.
+    let is_alone = |share: &Share| share.communicator.place().is_ok_and(|(_, size)| size == 1);
+    for share in shares.iter().filter(|share| is_alone(share)) {
+        streams_of(&entries, share).try_for_each(|stream| share.calls.precede(stream))?;
+    }
     // From here on the other ranks may count on all of it: what fails now ends what it was for.
     if let Err(error) = post(&mut guard, &shares) {
         let ended = shares.iter_mut().map(|share| share.communicator.fail(&mut share.calls, error.clone()));
@@ -114,14 +119,24 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
         memory::record_stream_of(entry.work.input, entry.stream)?;
         memory::record_stream_of(entry.work.output, entry.stream)?;
     }
-    // Of several streams NCCL lets each wait for all.
-    for share in &mut shares {
-        let last = entries.iter().rev().find(|entry| Arc::ptr_eq(&entry.communicator, share.communicator));
-        if let Some(entry) = last.filter(|_| share.calls.ended.is_none()) {
-            share.calls.mark(entry.stream);
+    for share in shares.iter_mut().filter(|share| share.calls.ended.is_none()) {
+        let mut streams = streams_of(&entries, share);
+        if !is_alone(share) {
+            streams.last().into_iter().for_each(|stream| share.calls.mark(stream));
+            continue;
+        }
+        streams.next().into_iter().for_each(|stream| share.calls.mark(stream));
+        for stream in streams {
+            settled = settled.and(share.calls.precede(stream));
+            share.calls.mark(stream);
         }
     }
     settled
+}
+
+fn streams_of<'a>(entries: &'a [Entry], share: &Share<'a>) -> impl Iterator<Item = Stream> + use<'a> {
+    let communicator = share.communicator;
+    entries.iter().filter(move |entry| Arc::ptr_eq(&entry.communicator, communicator)).map(|entry| entry.stream)
 }
 
 /// What a rank sends to itself it receives in the same group: nothing else could.

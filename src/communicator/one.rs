@@ -46,6 +46,14 @@ pub(super) struct Calls {
 }
 
 impl Calls {
+    /// What a stream is given from here on comes behind the last call. A capture keeps its own order.
+    pub fn precede(&self, stream: Stream) -> Result<()> {
+        match &self.last {
+            Some(last) if !stream.is_capturing().unwrap_or(true) => event::wait(last.raw(), stream),
+            _ => Ok(()),
+        }
+    }
+
     /// After calls on a stream. Captured ones are done whenever their graph is replayed; without a mark nobody waits before the end, but NCCL.
     pub fn mark(&mut self, stream: Stream) {
         if !stream.is_capturing().unwrap_or(true) {

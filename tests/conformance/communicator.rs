@@ -23,7 +23,7 @@ tests![
     the_same_memory_in_and_out: [Communicators],
     sends_and_receives: [Communicators],
     groups_wait_for_their_end: [Communicators],
-    calls_on_several_streams_keep_their_order: [Communicators, TwoDevices],
+    calls_on_several_streams_keep_their_order: [Communicators],
     memory_is_not_used_again_before_a_call_is_done: [Communicators],
     ranks_of_threads_find_each_other: [Communicators],
     calls_that_wait_within_nccl: [Communicators],
@@ -368,7 +368,6 @@ fn groups_wait_for_their_end() {
     ok!(tcuda_communicator_group_end());
 }
 
-/// With a single rank NCCL copies at once, and keeps no order between streams.
 fn calls_on_several_streams_keep_their_order() {
     const COUNT: usize = 5000;
     let world = World::new();
