@@ -76,14 +76,16 @@ impl FreeList {
     }
 
     /// A block of at least `units`, near the smallest there is; it stays in its list. `None` is certain only with `all`, which looks at
-    /// every block of the size's own class instead of the first few.
+    /// every block of the size's own class, if need be, instead of the first few.
     #[inline(always)]
     pub fn find(&self, table: Table, units: u32, all: bool) -> Option<BlockId> {
         let own = class(units);
         let found = self.first_from(own)?;
-        // Blocks of the size's own class may be too small; from the next class on everything fits.
-        let scan = if all && found == own { usize::MAX } else { SCAN };
-        self.best_of(table, found, units, scan).or_else(|| self.best_of(table, self.first_from(own + 1)?, units, SCAN))
+        // From the next class on everything fits.
+        if found != own {
+            return Some(self.heads[found]);
+        }
+        self.best_of(table, own, units, all).or_else(|| Some(self.heads[self.first_from(own + 1)?]))
     }
 
     /// The first class from this one on that has blocks.
@@ -102,35 +104,25 @@ impl FreeList {
         Some(word * 64 + self.words[word].trailing_zeros() as usize % 64)
     }
 
-    /// Of a class that has blocks.
+    /// The smallest that fits of the first few of a class that has blocks; with `all` the first behind them, if none of them does.
     #[inline(always)]
-    fn best_of(&self, table: Table, class: usize, units: u32, scan: usize) -> Option<BlockId> {
-        let first = self.heads[class];
-        let block = table.at(first);
-        let has = block.units();
-        let next = block.link_next();
-        let best = if has >= units { (first, has) } else { (NIL, u32::MAX) };
-        let best = if next == self.nil || has == units { best.0 } else { self.best_of_more(table, next, units, scan, best) };
-        (best != NIL).then_some(best)
-    }
-
-    #[inline(never)]
-    fn best_of_more(&self, table: Table, mut id: BlockId, units: u32, scan: usize, (mut best, mut best_units): (BlockId, u32)) -> BlockId {
-        for _ in 1..scan {
-            if id == self.nil {
-                break;
-            }
+    fn best_of(&self, table: Table, class: usize, units: u32, all: bool) -> Option<BlockId> {
+        // More than any that fits has over; a block that is too small comes out larger.
+        let (mut best, mut over) = (NIL, u32::MAX / 2 + 1);
+        let mut id = self.heads[class];
+        let mut left = SCAN;
+        loop {
             let block = table.at(id);
-            let has = block.units();
-            if has >= units && has < best_units {
-                (best, best_units) = (id, has);
-                if has == units {
-                    break;
-                }
-            }
+            let more = block.units().wrapping_sub(units);
+            // Which one fits best is anybody's guess: no branch.
+            best = if more < over { id } else { best };
+            over = over.min(more);
             id = block.link_next();
+            left = left.saturating_sub(1);
+            if (id == self.nil) | (over == 0) | (left == 0 && !(all && best == NIL)) {
+                return (best != NIL).then_some(best);
+            }
         }
-        best
     }
 
     pub fn is_empty(&self) -> bool {
