@@ -212,7 +212,7 @@ impl Shard {
     #[inline(always)]
     pub fn check_room(&self) {
         if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.totals.credit {
-            self.publish();
+            self.lower();
         }
     }
 
@@ -227,12 +227,25 @@ impl Shard {
     #[inline(never)]
     fn publish(&self) {
         let rooms = self.totals.raise_peaks();
-        let alone = self.totals.alone.load(Relaxed);
+        if self.totals.alone.load(Relaxed) {
+            self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
+        } else {
+            self.set_ceilings(|_, measure, now| now + self.totals.credit_of(measure));
+        }
+    }
+
+    /// Frees make no peak: no look at what other threads count.
+    #[cold]
+    #[inline(never)]
+    fn lower(&self) {
+        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + self.totals.credit_of(measure)));
+    }
+
+    fn set_ceilings(&self, ceiling: impl Fn(usize, usize, i64) -> i64) {
         for measure in 0..MEASURES {
-            let credit = if measure == COUNT { self.totals.credit >> UNIT_SHIFT } else { self.totals.credit };
             let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
-            for ((ceilings, rooms), now) in self.ceilings.iter().zip(&rooms).zip([small, large, small + large]) {
-                ceilings[measure].set(now + if alone { rooms[measure] } else { credit });
+            for (of, now) in [small, large, small + large].into_iter().enumerate() {
+                self.ceilings[of][measure].set(ceiling(of, measure, now));
             }
         }
         self.draw_lanes();
@@ -457,6 +470,10 @@ impl Totals {
         add(&mut allocated, |shard| &shard.allocated);
         add(&mut freed, |shard| &shard.freed);
         (allocated, freed)
+    }
+
+    fn credit_of(&self, measure: usize) -> i64 {
+        if measure == COUNT { self.credit >> UNIT_SHIFT } else { self.credit }
     }
 
     /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
