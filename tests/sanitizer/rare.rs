@@ -1,6 +1,6 @@
 //! What the sanitizer knows after calls that failed, and of graphs that were updated.
 
-use crate::programs::*;
+use crate::kit::*;
 use crate::{kinds_of, turn};
 use std::ffi::c_void;
 use std::ptr::null_mut;
