@@ -7,6 +7,8 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 use tcuda::base::Status::*;
 use tcuda::capi::device::tcuda_set_device;
 use tcuda::capi::error::tcuda_set_log_callback;
@@ -232,6 +234,33 @@ fn a_tool_that_calls_tcuda_while_it_starts() {
             pair(512, stream);
             let heard = heard();
             assert!(!heard.is_empty() && heard.iter().all(|line| line.contains("tcuda") && !line.contains("early")), "{heard:?}");
+        },
+    );
+}
+
+static STARTING: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn takes_its_time_to_start() {
+    STARTING.store(true, Relaxed);
+    std::thread::sleep(Duration::from_millis(50));
+}
+
+#[test]
+fn a_call_of_another_thread_while_it_starts_is_shown() {
+    case(
+        "a_call_of_another_thread_while_it_starts_is_shown",
+        |machine| with_tool(machine).set("TCUDA_NVTX", "1"),
+        || {
+            unsafe { std::env::set_var("FAKE_NVTX_CALLS", (takes_its_time_to_start as extern "C" fn() as usize).to_string()) };
+            let other = std::thread::spawn(|| {
+                while !STARTING.load(Relaxed) {
+                    std::thread::yield_now();
+                }
+                ok(tcuda_set_device(0));
+            });
+            ok(tcuda_set_device(0));
+            other.join().unwrap();
+            assert_eq!(heard().iter().filter(|line| *line == "push tcuda:tcuda_set_device").count(), 2);
         },
     );
 }

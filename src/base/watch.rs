@@ -143,12 +143,6 @@ pub fn set(bits: u32, on: bool) {
     };
 }
 
-/// Whether it is the caller's to ask the environment, once.
-#[cold]
-pub fn is_first() -> bool {
-    LOOKING.load(Relaxed) & UNREAD != 0 && LOOKING.fetch_and(!UNREAD, Relaxed) & UNREAD != 0
-}
-
 /// The sanitizer: called at once, under whatever locks.
 pub trait Observer: Sync {
     fn happened(&self, happening: &Happening);

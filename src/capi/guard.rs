@@ -3,9 +3,9 @@
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::own;
-use crate::{device, stream};
-use parking_lot::Mutex;
-use std::cell::RefCell;
+use crate::{device, graph, sanitizer, stream};
+use parking_lot::{Mutex, ReentrantMutex, const_reentrant_mutex};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
@@ -44,10 +44,12 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
 /// The same for what must work at any time: versions, texts, init, destroying NULL.
 #[inline]
 pub fn guard_always(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
-    if watch::any(watch::UNREAD) {
-        look_on();
-    }
-    guard_early(function, body)
+    guard_early(function, || {
+        if watch::any(watch::UNREAD) {
+            look_on();
+        }
+        body()
+    })
 }
 
 /// The same for what says where the log goes: what is wrong with the environment is not told before.
@@ -85,14 +87,18 @@ pub fn guard_value<T>(function: &'static str, otherwise: T, body: impl FnOnce() 
     value.unwrap_or(otherwise)
 }
 
-/// What the environment wants to be watched, at the first call of all.
+/// What the environment wants to be watched, at the first call of all. Other threads wait for that: their calls are watched too.
 #[cold]
 fn look_on() {
-    if watch::is_first() {
+    static BEGUN: ReentrantMutex<Cell<bool>> = const_reentrant_mutex(Cell::new(false));
+    let begun = BEGUN.lock();
+    // A tool that starts, and a function that hears the log, may call tcuda.
+    if !begun.replace(true) {
         sync_debug::configure();
-        crate::sanitizer::configure();
+        sanitizer::configure();
         work::configure();
         own::configure();
+        watch::set(watch::UNREAD, false);
     }
 }
 
@@ -115,7 +121,7 @@ fn fail(function: &'static str, mut error: Error) -> tcuda_status_t {
     }
     remember(function, error);
     if status == TCUDA_ERROR_CAPTURE {
-        crate::graph::note_failure(function);
+        graph::note_failure(function);
     }
     status
 }
