@@ -1,8 +1,8 @@
 //! Several tensors of one shape, brought to the fewest dimensions and cut to pieces that a kernel can index.
 
 use super::Few;
-use crate::base::{Error, Result, few};
-use crate::runtime::kernels::MAX_DIMS;
+use crate::base::{Result, few};
+use crate::runtime::kernels::check_dims;
 
 /// Outputs and inputs: eight of each.
 pub const MOST: usize = 16;
@@ -50,12 +50,7 @@ impl Walk {
             }
             joins
         });
-        if dims.len() > MAX_DIMS {
-            return Err(Error::not_supported(format!(
-                "The tensors have {} dimensions that cannot be joined; a kernel walks at most {MAX_DIMS}. Make one of them contiguous first.",
-                dims.len()
-            )));
-        }
+        check_dims(dims.len())?;
         if dims.is_empty() {
             dims.push(Dim { size: 1, strides: [0; MOST] });
         }

@@ -15,7 +15,7 @@ pub mod tensor;
 
 pub use divider::Divider;
 pub use image::Family;
-pub use plan::{Dim, MAX_DIMS, Plan, accesses, stretches};
+pub use plan::{Dim, MAX_DIMS, Plan, accesses, check_dims, stretches};
 
 use super::api::Runtime;
 use super::sim;

@@ -28,6 +28,16 @@ pub struct Plan {
     pub dims: Vec<Dim>,
 }
 
+/// So many are left when those that lie side by side are one.
+pub fn check_dims(count: usize) -> Result<()> {
+    if count <= MAX_DIMS {
+        return Ok(());
+    }
+    Err(Error::not_supported(format!(
+        "The tensors have {count} dimensions that cannot be joined; a kernel walks at most {MAX_DIMS}. Make one of them contiguous first."
+    )))
+}
+
 impl Plan {
     /// Of at least one element: sizes are positive and extents fit the address space.
     pub fn new(to: usize, from: usize, dims: impl Iterator<Item = Dim>) -> Result<Plan> {
@@ -47,12 +57,7 @@ impl Plan {
             }
             joins
         });
-        if dims.len() > MAX_DIMS {
-            return Err(Error::not_supported(format!(
-                "The tensors have {} dimensions that cannot be joined; a kernel walks at most {MAX_DIMS}. Make one of them contiguous first.",
-                dims.len()
-            )));
-        }
+        check_dims(dims.len())?;
         if dims.is_empty() {
             dims.push(Dim { size: 1, to: 0, from: 0 });
         }
