@@ -1,5 +1,5 @@
 //! # base
-//! Owns:   status codes and errors, configuration, logging, element types; who looks on (`watch`) and what of it programs are told.
+//! Owns:   status codes and errors, configuration, logging, element types, handles; who looks on (`watch`) and what of it programs are told.
 //! Uses:   nothing of tcuda.
 //! Never:  calls CUDA.
 //! Locks:  none that outlives a call; none while a program's function runs.

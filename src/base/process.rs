@@ -1,7 +1,8 @@
-//! What becomes of the process: fork and shutdown.
+//! What becomes of the process: fork and shutdown; the numbers of its threads.
 
 use super::{Error, Result, Status};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
 const RUNNING: u32 = 0;
@@ -76,4 +77,14 @@ pub fn check() -> Result<()> {
             "tcuda_shutdown was called. Nothing that needs the device works after it; tcuda_init starts again.",
         )),
     }
+}
+
+/// The calling thread's number, which no other has had.
+pub fn thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    NUMBER.get()
 }

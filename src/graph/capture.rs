@@ -3,7 +3,7 @@
 use super::handles;
 use super::one::Graph;
 use super::retire;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, process};
 use crate::memory::{captures, pools};
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, code};
@@ -32,7 +32,7 @@ impl Capture {
     /// CUDA is not asked from a wrong thread: an H100 does not leave the capture as it was.
     pub fn check_thread(&self) -> Result<()> {
         match self.owner {
-            Some(owner) if owner != captures::thread() => {
+            Some(owner) if owner != process::thread() => {
                 let text = "A capture whose mode is not relaxed is ended by the thread that began it, or by that thread's end.";
                 Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).with_native(code::CAPTURE_WRONG_THREAD).on_device(self.stream.device))
             }
@@ -102,7 +102,7 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
     open.push((found, graph.clone()));
     drop(open);
     COUNT.fetch_add(1, Relaxed);
-    Ok(Capture { id: found, stream, spoiler: None, owner: (mode != RELAXED).then(captures::thread) })
+    Ok(Capture { id: found, stream, spoiler: None, owner: (mode != RELAXED).then(process::thread) })
 }
 
 /// The captured graph. A failure of the driver that leaves the stream capturing is tried once more.

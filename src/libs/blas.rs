@@ -10,7 +10,6 @@ use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const VARIABLE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
@@ -36,21 +35,20 @@ struct Table {
 static TABLE: Mutex<Table> = Mutex::new(Table { held: BTreeMap::new(), idle: Vec::new(), kept: Vec::new() });
 
 /// Gives a thread's handles back when it ends.
-struct Thread(u64);
+struct End;
 
-impl Drop for Thread {
+impl Drop for End {
     fn drop(&mut self) {
         if process::is_running() {
-            leave(|key| key.0 == self.0);
+            leave(|key| key.0 == process::thread());
         }
     }
 }
 
 /// The calling thread's number; 0 for one that is ending.
 fn this_thread() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    thread_local!(static THREAD: Thread = Thread(LAST.fetch_add(1, Ordering::Relaxed) + 1));
-    THREAD.try_with(|thread| thread.0).unwrap_or(0)
+    thread_local!(static END: End = const { End });
+    END.try_with(|_| process::thread()).unwrap_or(0)
 }
 
 /// The calling thread's handle for a stream, which it works on. Until the thread ends or the stream goes.

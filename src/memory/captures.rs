@@ -6,11 +6,10 @@
 
 use super::cache::Cache;
 use super::{all, caches, pinned, pools};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, process};
 use crate::runtime::api::CaptureStatus;
 use crate::stream::Stream;
 use parking_lot::RwLock;
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -49,16 +48,6 @@ pub fn is_on(device: i32) -> bool {
     any() && ROUTES.read().iter().any(|route| route.pool.cache.device == device)
 }
 
-/// The calling thread's number.
-pub fn thread() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
-    if NUMBER.get() == 0 {
-        NUMBER.set(LAST.fetch_add(1, Relaxed) + 1);
-    }
-    NUMBER.get()
-}
-
 /// `start` begins the capture and gives its number. From then on what its streams allocate comes from the pool, and pinned memory that
 /// they use, or that this thread allocates, is kept for as long as the keeper lives.
 pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u64>) -> Result<()> {
@@ -69,7 +58,7 @@ pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u
         // Who allocates on the stream meanwhile waits here for the answer.
         let mut routes = ROUTES.write();
         let capture = start()?;
-        routes.push(Route { whose: Whose::Graph { capture, keeper, thread: thread() }, pool });
+        routes.push(Route { whose: Whose::Graph { capture, keeper, thread: process::thread() }, pool });
         Ok(())
     });
     if begun.is_err() {
@@ -179,7 +168,7 @@ pub fn keeper_of(stream: Stream) -> Option<pinned::Keeper> {
 
 /// The same for what this thread allocates: those of its own captures.
 pub fn own_keepers() -> Vec<pinned::Keeper> {
-    let own = thread();
+    let own = process::thread();
     let routes = ROUTES.read();
     let keeper = |route: &Route| match &route.whose {
         Whose::Graph { keeper, thread, .. } if *thread == own => Some(keeper.clone()),

@@ -32,8 +32,7 @@ use clock::{HOST, Key, Recorded, Who};
 use graphs::Graphs;
 use parking_lot::Mutex;
 use report::{Does, Kind, Report, Side};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use world::World;
 
 pub const VARIABLE: &str = "TCUDA_SANITIZER";
@@ -125,19 +124,10 @@ struct Actor {
     capture: Option<u64>,
 }
 
-fn thread() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });
-    if NUMBER.get() == 0 {
-        NUMBER.set(LAST.fetch_add(1, Relaxed) + 1);
-    }
-    NUMBER.get()
-}
-
 fn key_of(on: Place) -> Option<Key> {
     // What the seam calls by a handle says no device.
     let on = if on.device < 0 { stream::resolve(on.raw).ok()?.place() } else { on };
-    Some(Key { on, thread: if on.raw == stream::PER_THREAD { thread() } else { 0 } })
+    Some(Key { on, thread: if on.raw == stream::PER_THREAD { process::thread() } else { 0 } })
 }
 
 fn actor(on: Place) -> Option<Actor> {
