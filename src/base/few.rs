@@ -3,9 +3,11 @@
 /// Sorts by a key; equal ones stay in their order. The general sort is 5 kB of code for each kind of list, and no faster for so few.
 pub fn sort_by_key<T, K: Ord>(list: &mut [T], key: impl Fn(&T) -> K) {
     for end in 1..list.len() {
-        let sinks = |at: &usize| key(&list[at - 1]) > key(&list[end]);
-        let to = (1..=end).rev().take_while(sinks).last().map_or(end, |at| at - 1);
-        list[to..=end].rotate_right(1);
+        let mut at = end;
+        while at > 0 && key(&list[at - 1]) > key(&list[at]) {
+            list.swap(at - 1, at);
+            at -= 1;
+        }
     }
 }
 
