@@ -6,9 +6,10 @@
 
 use super::guard::{self, guard_always, guard_early, guard_value, lasting};
 use super::structs::{Growing, StructOut, UserData};
+use super::text::c_text;
 use crate::base::log;
 use crate::base::status::{self, tcuda_status_t};
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// The last failure of a thread. Set `struct_size` before the call (TCUDA_ERROR_INFO_INIT).
@@ -96,9 +97,7 @@ pub unsafe extern "C" fn tcuda_set_log_callback(function: tcuda_log_fn_t, user_d
         log::set_sink(function.map(|function| -> log::Sink {
             Arc::new(move |level, text| {
                 let user_data = &user_data;
-                if let Ok(text) = CString::new(text.replace('\0', " ")) {
-                    unsafe { function(level as i32, text.as_ptr(), user_data.0) };
-                }
+                unsafe { function(level as i32, c_text(text).as_ptr(), user_data.0) };
             })
         }));
         Ok(())

@@ -1,5 +1,6 @@
 //! What stands between a C caller and the rooms: panics and errors become a status and this thread's last error.
 
+use super::text::c_text;
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::own;
@@ -7,7 +8,7 @@ use crate::{device, graph, sanitizer, stream};
 use parking_lot::{Mutex, ReentrantMutex, const_reentrant_mutex};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, c_char};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -225,7 +226,7 @@ pub fn last_error() -> LastError {
 /// A text that stays for as long as the process: for the few texts that C gets as a plain pointer. Each is kept once.
 pub fn lasting(text: &str) -> *const c_char {
     static TEXTS: Mutex<BTreeSet<&'static CStr>> = Mutex::new(BTreeSet::new());
-    let Ok(text) = CString::new(text.replace('\0', " ")) else { return c"".as_ptr() };
+    let text = c_text(text);
     let mut texts = TEXTS.lock();
     if let Some(known) = texts.get(text.as_c_str()) {
         return known.as_ptr();

@@ -12,13 +12,13 @@
 
 use super::guard::{Out, guard, guard_always, null, text};
 use super::structs::{UserData, tcuda_stream_t};
-use super::text::TextOut;
+use super::text::{TextOut, c_text};
+use crate::base::Error;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result};
 use crate::memory;
 use crate::sanitizer::{self, report};
 use crate::stream;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 const HOST: usize = 0x81;
@@ -155,19 +155,15 @@ pub unsafe extern "C" fn tcuda_sanitizer_set_callback(function: tcuda_sanitizer_
         report::set_function(function.map(|function| -> report::Function {
             Arc::new(move |found| {
                 let user_data = &user_data;
-                let _: Result<()> = (|| {
-                    let c_text = |text: String| CString::new(text.replace('\0', " ")).map_err(|_| Error::internal("a text of C"));
-                    let (text, json) = (c_text(found.text())?, c_text(found.json())?);
-                    let report = tcuda_sanitizer_report_t {
-                        struct_size: size_of::<tcuda_sanitizer_report_t>(),
-                        kind: found.kind as i32,
-                        unused: 0,
-                        text: text.as_ptr(),
-                        json: json.as_ptr(),
-                    };
-                    unsafe { function(&report, user_data.0) };
-                    Ok(())
-                })();
+                let (text, json) = (c_text(&found.text()), c_text(&found.json()));
+                let report = tcuda_sanitizer_report_t {
+                    struct_size: size_of::<tcuda_sanitizer_report_t>(),
+                    kind: found.kind as i32,
+                    unused: 0,
+                    text: text.as_ptr(),
+                    json: json.as_ptr(),
+                };
+                unsafe { function(&report, user_data.0) }
             })
         }));
         Ok(())

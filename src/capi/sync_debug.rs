@@ -12,10 +12,11 @@
 
 use super::guard::{Out, guard_always};
 use super::structs::{Growing, StructOut, UserData};
+use super::text::c_text;
 use crate::base::annotation;
 use crate::base::status::tcuda_status_t;
 use crate::base::sync_debug::{self, Blocked, FOLLOW};
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 /// A wait. The texts hold for the length of the call.
@@ -60,8 +61,7 @@ pub struct tcuda_sync_stats_t {
 unsafe impl Growing for tcuda_sync_stats_t {}
 
 fn tell(function: unsafe extern "C" fn(*const tcuda_sync_t, *mut c_void), user_data: &UserData, blocked: &Blocked) {
-    let text = |text: &str| CString::new(text.replace('\0', " ")).unwrap_or_default();
-    let (name, call, annotation) = (text(blocked.function), text(blocked.call), text(annotation::text(blocked.annotation)));
+    let (name, call, annotation) = (c_text(blocked.function), c_text(blocked.call), c_text(annotation::text(blocked.annotation)));
     let sync = tcuda_sync_t {
         struct_size: size_of::<tcuda_sync_t>(),
         function: name.as_ptr(),

@@ -1,8 +1,13 @@
-//! Texts that go out: `(text, capacity, &needed)`.
+//! Texts that go out: `(text, capacity, &needed)`, or to a program's function.
 
 use super::guard::null;
 use crate::base::{Error, Result, Status};
-use std::ffi::c_char;
+use std::ffi::{CString, c_char};
+
+/// As C has it: zero bytes become blanks.
+pub fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
 
 /// Where a caller wants a text. NULL and 0 ask for the size only.
 pub struct TextOut {
