@@ -32,6 +32,8 @@
 
 #define PAIRS 64
 #define WARM 300
+#define PAIRS_SET 256
+#define WARM_SET 30000
 #define MOST_LINES 65536
 #define MOST_SECONDS 120
 
@@ -80,34 +82,73 @@ static void pairs(size_t size, void *stream, int count)
     }
 }
 
+/* Blocks of a thread, of which one gives way to another one of random size. */
+#define LIVE 64
+struct set {
+    uint64_t random;
+    void *blocks[LIVE];
+};
+
+static uint64_t draw(struct set *set, uint64_t below)
+{
+    set->random = set->random * 6364136223846793005u + 1442695040888963407u;
+    return (set->random >> 33) % below;
+}
+
+/* Up to 32 MiB, logarithms evenly spread. */
+static void replace(struct set *set, void *stream, int count)
+{
+    while (count-- > 0) {
+        size_t least = (size_t)512 << draw(set, 16), size = least + draw(set, least);
+        void **block = &set->blocks[draw(set, LIVE)];
+        if (*block != NULL)
+            free_block(*block, 0, stream);
+        if ((*block = alloc_block(size, stream)) == NULL)
+            die("%zu bytes cannot be allocated", size);
+    }
+}
+
 struct two {
     const char *name;
-    size_t size;
+    size_t size; /* 0: of a set */
     void *streams[2];
     void *blocks[WARM];
     pthread_barrier_t turn;
 };
+
+static void work(struct two *two, struct set *set, int thread, int count)
+{
+    if (two->size != 0)
+        pairs(two->size, two->streams[thread], count);
+    else
+        replace(set, two->streams[thread], count);
+}
 
 /* Both are warm before the first is counted, and neither ends before the other one was. Always one at a time: what a count finds is not
  * to hang on who came first. */
 static void *own_stream(void *argument, int thread)
 {
     struct two *two = (struct two *)argument;
-    int turn;
+    struct set set = {.random = (uint64_t)thread + 1};
+    int turn, i;
 
     thread_begin();
     for (turn = 0; turn < 4; turn++) {
         pthread_barrier_wait(&two->turn);
         if (turn % 2 != thread)
             continue;
-        pairs(two->size, two->streams[thread], WARM);
+        work(two, &set, thread, two->size != 0 ? WARM : WARM_SET);
         if (turn >= 2) {
-            start(two->name, thread, PAIRS, thread == 1);
-            pairs(two->size, two->streams[thread], PAIRS);
+            int count = two->size != 0 ? PAIRS : PAIRS_SET;
+            start(two->name, thread, count, thread == 1);
+            work(two, &set, thread, count);
             stop();
         }
     }
     pthread_barrier_wait(&two->turn);
+    for (i = 0; i < LIVE; i++)
+        if (set.blocks[i] != NULL)
+            free_block(set.blocks[i], 0, two->streams[thread]);
     return NULL;
 }
 
@@ -192,6 +233,7 @@ static void all_cases(const char *anchor)
     with_two_threads("own_streams_4KiB", 4096, own_0, own_1);
     with_two_threads("own_streams_20MiB", 20 << 20, own_0, own_1);
     with_two_threads("remote_free_512", 512, remote_0, remote_1);
+    with_two_threads("own_streams_mixed", 0, own_0, own_1);
 }
 
 /* ---- Instructions --------------------------------------------------------------------------------------------------------------- */
