@@ -63,6 +63,11 @@ pub fn is_forked() -> bool {
     STATE.load(Ordering::Relaxed) == FORKED
 }
 
+/// An error in a forked child. For what works after shutdown, but may wait for threads that are not there.
+pub fn refuse_forked() -> Result<()> {
+    if is_forked() { check() } else { Ok(()) }
+}
+
 /// An error in a forked child and after shutdown.
 pub fn check() -> Result<()> {
     match STATE.load(Ordering::Relaxed) {

@@ -12,7 +12,7 @@
 use super::guard::{Out, guard, guard_always, null};
 use super::structs::{UserData, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, process};
 use crate::memory::hooks::{self, List, OutOfMemory, Pressure};
 use crate::stream;
 use std::ffi::{CString, c_char, c_void};
@@ -181,6 +181,7 @@ pub extern "C" fn tcuda_unregister_oom_observer(id: u64) -> tcuda_status_t {
 }
 
 fn remove<T>(list: &List<T>, id: u64, what: &str) -> Result<()> {
+    process::refuse_forked()?;
     if list.remove(id) {
         return Ok(());
     }

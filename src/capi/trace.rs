@@ -14,8 +14,8 @@
 use super::guard::{Out, guard, guard_always, null};
 use super::structs::{UserData, tcuda_event_t, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
-use crate::base::trace;
 use crate::base::watch::{Happening, Place};
+use crate::base::{process, trace};
 use crate::memory;
 use crate::stream::{self, Stream};
 use std::ffi::c_void;
@@ -106,5 +106,8 @@ pub unsafe extern "C" fn tcuda_trace_register(
 /// @return TCUDA_ERROR_INVALID_HANDLE: no trace function has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_trace_unregister(id: u64) -> tcuda_status_t {
-    guard_always("tcuda_trace_unregister", || trace::remove(id))
+    guard_always("tcuda_trace_unregister", || {
+        process::refuse_forked()?;
+        trace::remove(id)
+    })
 }
