@@ -5,7 +5,7 @@ use super::blocks::{Block, Blocks};
 use super::clock::{Key, Recorded};
 use super::report::{self, Does, Kind, Report, Side};
 use super::world::World;
-use super::{Actor, State, race};
+use super::{Actor, State};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -103,10 +103,10 @@ impl State {
             }
         }
         match actor.capture {
-            Some(outer) => self.graphs.access(outer, actor.key, &sides, &self.blocks).into_iter().for_each(race),
+            Some(outer) => self.graphs.access(outer, actor.key, &sides, &self.blocks).into_iter().for_each(|sides| self.race(sides)),
             None => {
                 let who = self.who(actor.key);
-                self.world.access(who, sides.into_iter()).into_iter().for_each(race);
+                self.world.access(who, sides.into_iter()).into_iter().for_each(|sides| self.race(sides));
             }
         }
     }

@@ -201,10 +201,10 @@ fn access_on(on: Place, accesses: &[Access], call: &'static str) {
         state.check_freed(&accesses, call, Some(actor.key.on));
         let sides: Vec<Side> = sides(&accesses, call, Some(actor.key.on)).collect();
         match actor.capture {
-            Some(id) => state.graphs.access(id, actor.key, &sides, &state.blocks).into_iter().for_each(race),
+            Some(id) => state.graphs.access(id, actor.key, &sides, &state.blocks).into_iter().for_each(|sides| state.race(sides)),
             None => {
                 let who = state.world.clocks.add(actor.key, false);
-                state.world.access(who, sides.into_iter()).into_iter().for_each(race);
+                state.world.access(who, sides.into_iter()).into_iter().for_each(|sides| state.race(sides));
             }
         }
     });
@@ -214,12 +214,8 @@ fn access_by_host(accesses: &[Access], call: &'static str) {
     let accesses: Vec<Access> = accesses.iter().copied().filter(is_watched).collect();
     with(|state| {
         state.check_freed(&accesses, call, None);
-        state.world.access(HOST, sides(&accesses, call, None)).into_iter().for_each(race);
+        state.world.access(HOST, sides(&accesses, call, None)).into_iter().for_each(|sides| state.race(sides));
     });
-}
-
-fn race((current, previous): (Side, Side)) {
-    report::add(Report { kind: Kind::Race, current, previous: Some(previous), allocated: None });
 }
 
 fn stream_goes(stream: Stream) -> Result<()> {
@@ -228,6 +224,11 @@ fn stream_goes(stream: Stream) -> Result<()> {
 }
 
 impl State {
+    fn race(&self, (current, previous): (Side, Side)) {
+        let allocated = self.blocks.find(current.address).map(|block| block.allocated);
+        report::add(Report { kind: Kind::Race, current, previous: Some(previous), allocated });
+    }
+
     /// Memory that is no block's any more.
     fn check_freed(&mut self, accesses: &[Access], call: &'static str, on: Option<Place>) {
         for access in accesses {

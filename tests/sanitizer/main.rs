@@ -109,11 +109,13 @@ fn a_report_names_both_sides() {
         "{\"kind\":\"race\",\"current\":{\"does\":\"read\"",
         "\"previous\":{\"does\":\"write\"",
         "\"annotation\":\"the \\\"first\\\" layer\"",
+        "\"allocation\":{\"does\":\"allocation\",\"call\":\"tcuda_malloc_cached\"",
     ] {
         assert!(json.contains(part), "{json}");
     }
     let numbers: Vec<u64> = json.split("\"sequence\":").skip(1).map(|rest| rest.split(',').next().unwrap().parse().unwrap()).collect();
-    assert!(numbers.len() == 2 && numbers[0] > numbers[1], "{json}");
+    assert!(numbers.len() == 3 && numbers[0] > numbers[1] && numbers[1] > numbers[2], "{json}");
+    assert!(text.contains("The block: allocation of 4096 bytes"), "{text}");
     let told = std::mem::take(&mut *TOLD.lock().unwrap());
     assert_eq!(told, [(1, report(0, 1), json), (1, report(1, 1), report(1, 2))]);
     ok(tcuda_sanitizer_disable());
