@@ -1,7 +1,7 @@
 //! The synchronization debug mode: what makes the host wait is counted and told, or refused. Every call of CUDA that does so comes by here.
 
 use super::{Error, Result, Status, annotation, config, log, watch};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -102,7 +102,10 @@ thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::Plain) };
 }
 
+/// One thread at a time: who looked before another's mode changed may not have the last word.
 fn look() {
+    static LOOKING: Mutex<()> = Mutex::new(());
+    let _turn = LOOKING.lock();
     watch::set(watch::SYNC, GLOBAL.load(Relaxed) != Mode::Default as i32 || THREADS.load(Relaxed) != 0);
 }
 
@@ -275,7 +278,6 @@ fn tell(blocked: &Blocked) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Mutex;
 
     type Told = (&'static str, &'static str, bool);
     static TOLD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
