@@ -6,7 +6,7 @@
 //! message.
 
 use super::cxx;
-use super::guard::{guard, guard_destroy, last_error};
+use super::guard::{guard, last_error};
 use super::structs::tcuda_stream_t;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Result, Status, log, process};
@@ -41,15 +41,14 @@ fn named(stream: tcuda_stream_t, device: i32) -> usize {
     if raw <= 1 && device >= 0 { stream::handle_of(Stream { device, raw: stream::DEFAULT }) } else { raw }
 }
 
-/// CUDAPluggableAllocator's free_fn.
+/// CUDAPluggableAllocator's free_fn. After tcuda_shutdown and in a child of fork it does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_free(ptr: *mut c_void, size: isize, device: i32, stream: tcuda_stream_t) {
     // Its block knows them.
     let _ = (size, device, stream);
     let address = ptr as usize;
-    if !memory::free_at_hand(address) {
-        // Tensors may go after tcuda_shutdown.
-        tell(guard_destroy("tcuda_torch_free", ptr, || memory::free(address)));
+    if !memory::free_at_hand(address) && process::is_running() {
+        tell(guard("tcuda_torch_free", || memory::free(address)));
     }
 }
 
@@ -96,11 +95,11 @@ pub extern "C-unwind" fn tcuda_torch_end_allocate_to_pool(device: i32, pool_firs
     raise(apart("tcuda_torch_end_allocate_to_pool", || memory::lent::end(device::resolve(device)?, (pool_first, pool_second))));
 }
 
-/// set_release_pool: a graph that used the pool is gone. With the last of them the pool's memory goes back, as its blocks are freed.
+/// set_release_pool: a graph that used the pool is gone. With the last of them the pool's memory goes back, as its blocks are freed. After
+/// tcuda_shutdown and in a child of fork it does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_release_pool(device: i32, pool_first: u64, pool_second: u64) {
-    // After tcuda_shutdown it is gone already.
-    if !process::is_shut_down() {
+    if process::is_running() {
         tell(guard("tcuda_torch_release_pool", || memory::lent::release(device::resolve(device)?, (pool_first, pool_second))));
     }
 }

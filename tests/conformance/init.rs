@@ -112,6 +112,8 @@ pub fn child(scene: &str) {
         "peers" => memory::scene_peers(),
         "plain_order" => order::scene_plain_order(),
         "freed_too_late" => memory::scene_freed_after_shutdown(),
+        "trace_fork" => crate::watch_ends::scene_trace_fork(),
+        "torch_late" => crate::watch_ends::scene_torch_late(),
         "telemetry_context" => crate::telemetry::scene_context(),
         "telemetry_lost" => crate::telemetry::scene_lost(),
         "telemetry_end" => crate::telemetry::scene_end(),

@@ -49,6 +49,7 @@ mod stream;
 mod telemetry;
 mod tensor;
 mod watch;
+mod watch_ends;
 
 use kit::{Capability, Test};
 use std::process::ExitCode;
@@ -90,6 +91,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("nvtx", nvtx::TESTS),
     ("libs", libs::TESTS),
     ("watch", watch::TESTS),
+    ("watch_ends", watch_ends::TESTS),
     ("fault", fault::TESTS),
 ];
 
