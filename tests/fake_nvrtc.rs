@@ -12,6 +12,7 @@ use tcuda::base::Status::{self, *};
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::error::tcuda_last_error_native;
+use tcuda::capi::init::{tcuda_init, tcuda_shutdown};
 use tcuda::capi::jit::*;
 use tcuda::capi::kernel::*;
 
@@ -159,6 +160,29 @@ fn a_kernel_ends_with_its_module() {
             assert_eq!(launch(), TCUDA_SUCCESS, "{}", message());
             assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_SUCCESS);
             assert_eq!((launch(), driver_calls("cuModuleUnload")), (TCUDA_ERROR_INVALID_HANDLE, 1));
+        },
+    );
+}
+
+/// What a program did not destroy is not left on the device by the end of everything.
+#[test]
+fn a_shutdown_unloads_modules() {
+    case(
+        "a_shutdown_unloads_modules",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])),
+        || {
+            for round in 1..=2 {
+                let (status, module) = compile(SOURCE, c"-DN=4");
+                assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+                let mut kernel = null_mut();
+                assert_eq!(unsafe { tcuda_kernel_get(&mut kernel, module, c"kernel".as_ptr()) }, TCUDA_SUCCESS, "{}", message());
+                assert_eq!(tcuda_shutdown(), TCUDA_SUCCESS, "{}", message());
+                assert_eq!((driver_calls("cuModuleLoadData"), driver_calls("cuModuleUnload")), (round, round));
+                assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_SUCCESS);
+                assert_eq!(unsafe { tcuda_init(null()) }, TCUDA_SUCCESS, "{}", message());
+                assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_ERROR_INVALID_HANDLE);
+            }
+            assert_eq!(driver_calls("cuModuleUnload"), 2);
         },
     );
 }

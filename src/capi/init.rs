@@ -104,9 +104,9 @@ pub extern "C" fn tcuda_is_available() -> bool {
     guard_value("tcuda_is_available", false, || Ok(device::count() > 0))
 }
 
-/// Waits for all devices, gives back all memory, and destroys every stream, event and generator that tcuda made, those of the program too.
-/// No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers
-/// like it.
+/// Waits for all devices, gives back all memory, and destroys every stream, event, generator and module of kernels that tcuda made, those
+/// of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they
+/// exit; leak checkers like it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
     guard_always("tcuda_shutdown", || sync_debug::unrefused(shutdown))
@@ -133,13 +133,15 @@ fn shutdown() -> Result<()> {
     process::set_shut_down(true);
     if in_use {
         device::synchronize_all();
+    }
+    jit::shutdown();
+    if in_use {
         libs::shutdown();
         ipc::shutdown();
         memory::shutdown();
         event::shutdown();
         stream::shutdown();
     }
-    jit::shutdown();
     random::shutdown();
     sanitizer::shutdown();
     Ok(())

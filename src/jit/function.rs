@@ -150,12 +150,13 @@ pub fn destroy(id: u64) -> Result<()> {
     FUNCTIONS.remove(id as usize).map(drop)
 }
 
-pub fn numbered(id: u64) -> Result<Arc<Function>> {
-    FUNCTIONS.get(id as usize)
+/// All are gone; what was compiled is kept.
+pub(super) fn clear() {
+    drop(FUNCTIONS.clear());
 }
 
-pub(super) fn clear() {
-    FUNCTIONS.clear();
+pub fn numbered(id: u64) -> Result<Arc<Function>> {
+    FUNCTIONS.get(id as usize)
 }
 
 impl Function {

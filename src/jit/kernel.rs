@@ -89,15 +89,25 @@ const DEVICE_SHARED: i32 = 97;
 /// A launch may have so much without asking.
 const SHARED_FOR_ALL: i32 = 48 << 10;
 
+impl Module {
+    fn unload(&self) -> Result<()> {
+        let _guard = device::Guard::new(self.device)?;
+        self.loaded.unload(runtime::runtime()?)
+    }
+}
+
+/// All modules and kernels are gone. Nothing of them runs any more.
+pub(super) fn shutdown() {
+    drop(KERNELS.clear());
+    // What cannot be unloaded is lost with its device.
+    MODULES.clear().iter().for_each(|module| drop(module.unload()));
+}
+
 impl Drop for Module {
     /// After a shutdown, and in a forked child, it is not there any more.
     fn drop(&mut self) {
-        let unload = || -> Result<()> {
-            let _guard = device::Guard::new(self.device)?;
-            self.loaded.unload(runtime::runtime()?)
-        };
         if process::is_running()
-            && let Err(error) = unload()
+            && let Err(error) = self.unload()
         {
             log::warn(&format!("The module '{}' could not be unloaded: {error}", self.name));
         }
@@ -162,11 +172,6 @@ pub fn get(module: u64, name: &str) -> Result<u64> {
 
 pub fn kernel_numbered(id: u64) -> Result<Arc<Kernel>> {
     KERNELS.get(id as usize)
-}
-
-pub(super) fn clear() {
-    KERNELS.clear();
-    MODULES.clear();
 }
 
 impl Kernel {

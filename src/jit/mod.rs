@@ -19,12 +19,12 @@ pub mod walk;
 pub use call::{call, call_out};
 pub use function::{Function, Scalar, Value, create, destroy, numbered};
 
-/// Nothing that was made is there any more. What is on the devices went with them.
-pub fn shutdown() {
-    function::clear();
-    kernel::clear();
-}
-
 /// What a call has of its tensors, mostly without an allocation.
 pub type Few<T> = smallvec::SmallVec<[T; 4]>;
 pub use kernel::{Argument, Attributes, Kernel, Launch, Options, compile, destroy_module, get, kernel_numbered};
+
+/// Every function, module and kernel of a program is gone.
+pub fn shutdown() {
+    function::clear();
+    kernel::shutdown();
+}
