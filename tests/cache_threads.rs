@@ -240,6 +240,51 @@ fn peaks_are_exact_alone_and_near_with_threads() {
     stream::destroy(stream.raw).unwrap();
 }
 
+/// The room that a thread's frees have made is not there for its next blocks unseen: another thread may have used it.
+#[test]
+fn a_peak_of_two_threads_is_seen_after_frees() {
+    const EACH: usize = 120 << 20;
+    let _turn = machine();
+    let take = |stream| -> Vec<usize> { (0..EACH / (3 << 20)).map(|_| memory::allocate(3 << 20, 1, stream).unwrap()).collect() };
+    let give = |blocks: Vec<usize>| blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+    let turns = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let stream = own();
+            let blocks = take(stream);
+            turns.wait();
+            turns.wait();
+            give(blocks);
+            turns.wait();
+            // Each has its memory, so that from here on nobody looks for more.
+            memory::reset_peak_stats(0);
+            give(take(stream));
+            turns.wait();
+            turns.wait();
+            give(take(stream));
+            turns.wait();
+        });
+        scope.spawn(|| {
+            let stream = own();
+            turns.wait();
+            let blocks = take(stream);
+            turns.wait();
+            give(blocks);
+            turns.wait();
+            turns.wait();
+            let blocks = take(stream);
+            turns.wait();
+            turns.wait();
+            give(blocks);
+        });
+    });
+    let most = 2 * EACH;
+    let total = tcuda::device::properties(0).unwrap().total_memory as usize;
+    let peak = memory::peak(Family::AllocatedBytes, 0) as usize;
+    assert!(peak <= most && peak + 2 * total / 256 >= most, "{peak} of {most}");
+    all_is_back();
+}
+
 /// What is freed after its stream's end must not make the stream's handle good again.
 #[test]
 fn a_stream_that_is_gone_stays_gone_when_its_blocks_are_freed() {
