@@ -70,7 +70,7 @@ keys! {
         "a whole number", "pinned memory that is taken in one piece at the first need";
     pinned_use_cuda_host_register: bool = false, flag,
         "True or False", "pinned memory is pages of the kernel that are registered, instead of cudaHostAlloc's";
-    slack: f64 = 0.045, |text| share(text),
+    slack: f64 = 0.035, |text| share(text),
         "a number from 0 to 1", "how much more than was ever in use may be held before free memory is mapped a second time instead";
     stream_wait: StreamWait = StreamWait::AtLimit, |text| word(text, &[StreamWait::Never, StreamWait::AtLimit, StreamWait::AtBudget]),
         "never, at_limit or at_budget", "when a stream is made to wait for free memory of others: before it would fail, or before more than the slack would be held";

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 /// Handles are no larger, so that one live block keeps no more than this from the driver.
 pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
-const SHARE: usize = 200;
-/// ... or this one of the request, whichever is more.
+const SHARE: usize = 800;
+/// ... or this one of the request, whichever is more...
 const REQUEST_SHARE: usize = 16;
+/// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
+const SHARE_OF_LEFT: usize = 2048;
 /// Each step of fineness divides the size of handles by this.
 const STEP: usize = 8;
 const FINEST: u32 = 3;
@@ -47,6 +49,10 @@ pub struct Policy {
     risen_at: usize,
     /// The driver had no more than this.
     ceiling: Option<usize>,
+    /// What was held and what the driver had left, when it was asked.
+    room: Option<usize>,
+    /// It is asked anew when so much is held.
+    ask_at: usize,
     /// Slack for the sake of time.
     hurry: f64,
     /// When the window began, and what mapping anew took since.
@@ -100,8 +106,13 @@ impl Policy {
     pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options, exceed: bool) -> Terms {
         let Holding { reserved, limit, total, granularity, .. } = *holding;
         self.high = self.high.max(holding.active).max(holding.peak);
-        let bound = limit.unwrap_or(total).min(total).min(self.ceiling.unwrap_or(usize::MAX));
-        let scarce = options.tight || reserved.saturating_add(need) > bound - bound / NEAR;
+        let offered = total.min(self.room.unwrap_or(usize::MAX)).min(self.ceiling.unwrap_or(usize::MAX));
+        let bound = limit.unwrap_or(offered).min(offered);
+        let near = |bound: usize| reserved.saturating_add(need) > bound - bound / NEAR;
+        let scarce = options.tight || near(bound);
+        if near(offered) {
+            self.ask_at = 0;
+        }
         let more = match (is_new(holding.new_sizes), holding.threads > 1) {
             (false, _) => 0.0,
             (true, false) => SLACK_OF_NEW,
@@ -115,7 +126,7 @@ impl Policy {
         let divisor = STEP.pow(fineness);
         let largest = (reserved / (SHARE * divisor)).max(need / (REQUEST_SHARE * divisor));
         // Each block that stays among others that went keeps about one handle back.
-        let largest = largest.min(holding.mean);
+        let largest = largest.min(holding.mean).min(bound.saturating_sub(reserved) / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
             granularity,
@@ -153,6 +164,18 @@ impl Policy {
         }
     }
 
+    /// Whether to ask the driver what it has left, which others take from too: when an eighth of that is used, and always where it is
+    /// short, to see it become more.
+    pub fn asks(&self, reserved: usize) -> bool {
+        reserved >= self.ask_at
+    }
+
+    /// The driver has so much left beside what is held.
+    pub fn left(&mut self, reserved: usize, free: usize) {
+        self.room = Some(reserved.saturating_add(free));
+        self.ask_at = reserved.saturating_add(free / NEAR);
+    }
+
     /// The driver refused more.
     pub fn refused(&mut self, reserved: usize) {
         self.ceiling = Some(reserved);
@@ -172,6 +195,47 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GIB: usize = 1 << 30;
+
+    fn holding(reserved: usize) -> Holding {
+        let used = Holding {
+            reserved,
+            active: reserved,
+            peak: reserved,
+            mean: GIB,
+            new_sizes: 0.0,
+            threads: 1,
+            limit: None,
+            total: 0,
+            granularity: 0,
+        };
+        Holding { total: 64 * GIB, granularity: 2 << 20, ..used }
+    }
+
+    #[test]
+    fn handles_are_finer_where_less_is_left() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
+        assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [32, 16, 8, 6, 2]);
+    }
+
+    #[test]
+    fn the_driver_is_asked_seldom_until_it_is_short() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        assert!(policy.asks(0));
+        policy.left(0, 32 * GIB);
+        assert!(!policy.asks(4 * GIB - 1) && policy.asks(4 * GIB));
+        policy.left(4 * GIB, 8 * GIB);
+        assert!(!policy.terms(&holding(4 * GIB), GIB, &options, true).refine);
+        assert!(!policy.asks(5 * GIB - 1));
+        assert!(policy.terms(&holding(11 * GIB), GIB, &options, true).refine);
+        assert!(policy.asks(0));
+        policy.left(11 * GIB, 50 * GIB);
+        assert!(!policy.terms(&holding(11 * GIB), GIB, &options, true).refine && !policy.asks(11 * GIB));
+    }
 
     #[test]
     fn who_is_held_up_for_long_gets_more_slack() {

@@ -272,6 +272,7 @@ impl Cache {
         let Some((properties, granularity)) = abilities.virtual_memory else {
             return self.grow_plain(runtime, abilities, reach.slot, request);
         };
+        self.ask_what_is_left(runtime);
         let (mut tries, mut refined) = (0, false);
         loop {
             let began = Instant::now();
@@ -321,6 +322,21 @@ impl Cache {
                     return answer;
                 }
             }
+        }
+    }
+
+    /// What the driver does not tell is found out when it refuses.
+    fn ask_what_is_left(&self, runtime: &Runtime) {
+        let reserved = {
+            let core = self.core.quiet();
+            if !core.policy.asks(core.reserved()) {
+                return;
+            }
+            core.reserved()
+        };
+        let ask = || device::Guard::new(self.device).and_then(|_guard| runtime.mem_get_info());
+        if let Ok((free, _)) = runtime.outside_capture(ask) {
+            self.core.quiet().policy.left(reserved, free);
         }
     }
 
