@@ -50,7 +50,7 @@ struct Own(RefCell<Vec<u64>>);
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if crate::base::process::is_running() {
+        if process::is_running() {
             // Nobody else can: what fails is tried once more.
             self.0.take().into_iter().for_each(|id| drop(abandon(id).or_else(|_| abandon(id))));
         }
