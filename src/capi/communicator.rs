@@ -209,7 +209,8 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
 /// @param part      gets this rank in its part; NULL for a negative color. It has this one's timeout.
 /// @param color     ranks with the same come together; negative: with nobody.
 /// @param key       gives their order; ranks with equal keys stay in theirs.
-/// @param options   may be NULL; only `non_blocking` counts. It goes with a color only.
+/// @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
+///                  tcuda_communicator_query says that it is ready.
 /// @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_split(
@@ -235,7 +236,8 @@ pub extern "C" fn tcuda_communicator_destroy(comm: tcuda_communicator_t) -> tcud
 }
 
 /// Ends whatever a rank is at (ncclCommAbort): its streams go on, and threads that wait in calls of it come back with
-/// TCUDA_ERROR_INVALID_STATE. The other ranks hear of it sooner or later. The handle stays until tcuda_communicator_destroy.
+/// TCUDA_ERROR_INVALID_STATE, also from a group, whose other communicators end with it. The other ranks hear of it sooner or later. The handle
+/// stays until tcuda_communicator_destroy.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_communicator_abort(comm: tcuda_communicator_t) -> tcuda_status_t {
     guard("tcuda_communicator_abort", || named(comm)?.abort())
@@ -251,7 +253,7 @@ pub unsafe extern "C" fn tcuda_communicator_query(comm: tcuda_communicator_t, re
 }
 
 /// Waits for a stream's work, as tcuda_stream_synchronize does, and looks meanwhile whether the rank's calls can come to an end: when another rank
-/// failed, or the time is over, the communicator is aborted.
+/// failed, the device is lost, or the time is over, the communicator is aborted, also under a thread that waits in a call of it.
 ///
 /// @param stream       NULL: the current stream of the rank's device.
 /// @param timeout_ms   0: the communicator's.
@@ -297,7 +299,8 @@ pub extern "C" fn tcuda_communicator_group_start() -> tcuda_status_t {
 
 /// Ends a group: its calls are enqueued, together. They may not build on each other, and tensors and streams have to be there until now.
 ///
-/// @return TCUDA_ERROR_INVALID_STATE: no group was begun. What else goes wrong ends all communicators of the group.
+/// @return TCUDA_ERROR_INVALID_STATE: no group was begun. TCUDA_ERROR_INVALID_ARGUMENT: nothing was enqueued, and nothing has changed. What else
+///         goes wrong, also that one of its communicators has ended before, ends all communicators of the group.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_communicator_group_end() -> tcuda_status_t {
     guard("tcuda_communicator_group_end", communicator::group_end)

@@ -1,12 +1,11 @@
 //! Groups: calls of a thread that go to their devices together, at the end of the group, and until then not at all.
 
-use super::one::{Calls, Communicator};
+use super::one::{self, Communicator, Held};
 use super::patience::Deadline;
 use crate::base::{Error, Result, Status, few};
 use crate::runtime::collective::{Call, Group, Work};
 use crate::stream::Stream;
 use crate::{device, memory, runtime};
-use parking_lot::MutexGuard;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -69,13 +68,6 @@ pub fn refuse_inside(what: &str) -> Result<()> {
     ))
 }
 
-/// What a communicator is to do, and the right to tell it.
-struct Share<'a> {
-    communicator: &'a Arc<Communicator>,
-    works: Vec<Work>,
-    calls: MutexGuard<'a, Calls>,
-}
-
 fn submit(entries: Vec<Entry>) -> Result<()> {
     let Some(first) = entries.first() else { return Ok(()) };
     let deadline = Deadline::after(first.communicator.timeout);
@@ -90,53 +82,52 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
     if order.iter().any(|communicator| communicator.nccl_blocking != order[0].nccl_blocking) {
         return Err(Error::invalid_argument("The communicators of a group have to agree in nccl_blocking. Nothing was enqueued."));
     }
-    let mut shares = Vec::new();
-    for communicator in order {
+    let mut works = Vec::new();
+    for communicator in &order {
         let own = entries.iter().filter(|entry| Arc::ptr_eq(&entry.communicator, communicator));
-        let works: Vec<Work> = own.map(|entry| entry.work).collect();
-        check_own(communicator.place()?.0, &works)?;
-        shares.push(Share { communicator, works, calls: communicator.usable()? });
+        let own: Vec<Work> = own.map(|entry| entry.work).collect();
+        check_own(communicator.place()?.0, &own)?;
+        works.push(own);
     }
-    for share in &mut shares {
-        share.communicator.settle(&mut share.calls, deadline, "before the call")?;
+    let mut held: Vec<Held> = order.iter().map(|communicator| communicator.hold()).collect();
+    // The other ranks may count on all of it: what goes wrong with one ends what it was for.
+    if let Some(error) = held.iter().find_map(|one| one.calls.ended.clone()) {
+        one::fail(&mut held, error.clone());
+        return Err(error);
     }
-    let mut guard = device::Guard::new(device::CURRENT)?;
-    // Of several streams NCCL lets each wait for all; a rank that is alone copies at once.
-    let is_alone = |share: &Share| share.communicator.place().is_ok_and(|(_, size)| size == 1);
-    for share in shares.iter().filter(|share| is_alone(share)) {
-        streams_of(&entries, share).try_for_each(|stream| share.calls.precede(stream))?;
-    }
-    // From here on the other ranks may count on all of it: what fails now ends what it was for.
-    if let Err(error) = post(&mut guard, &shares) {
-        let ended = shares.iter_mut().map(|share| share.communicator.fail(&mut share.calls, error.clone()));
-        return Err(ended.fold(None, |first, next| first.or(Some(next))).unwrap_or(error));
-    }
-    let mut settled = Ok(());
-    for share in &mut shares {
-        settled = settled.and(share.communicator.settle(&mut share.calls, deadline, "at the call"));
-    }
+    one::settle(&mut held, deadline, "before the call")?;
+    // Before the calls: whatever becomes of them, they may use it.
     for entry in &entries {
         memory::record_stream_of(entry.work.input, entry.stream)?;
         memory::record_stream_of(entry.work.output, entry.stream)?;
     }
-    for share in shares.iter_mut().filter(|share| share.calls.ended.is_none()) {
-        let mut streams = streams_of(&entries, share);
-        if !is_alone(share) {
-            streams.last().into_iter().for_each(|stream| share.calls.mark(stream));
-            continue;
-        }
-        streams.next().into_iter().for_each(|stream| share.calls.mark(stream));
-        for stream in streams {
-            settled = settled.and(share.calls.precede(stream));
-            share.calls.mark(stream);
-        }
+    let mut guard = device::Guard::new(device::CURRENT)?;
+    // Of several streams NCCL lets each wait for all; a rank that is alone copies at once.
+    for one in held.iter().filter(|one| one.is_alone()) {
+        streams_of(&entries, one).try_for_each(|stream| one.calls.precede(stream))?;
     }
-    settled
+    post(&mut guard, &held, &works).map_err(|error| one::fail(&mut held, error))?;
+    one::settle(&mut held, deadline, "at the call")?;
+    held.iter_mut().try_for_each(|one| mark(one, &entries)).map_err(|error| one::fail(&mut held, error))
 }
 
-fn streams_of<'a>(entries: &'a [Entry], share: &Share<'a>) -> impl Iterator<Item = Stream> + use<'a> {
-    let communicator = share.communicator;
-    entries.iter().filter(move |entry| Arc::ptr_eq(&entry.communicator, communicator)).map(|entry| entry.stream)
+/// Behind the calls of a communicator.
+fn mark(one: &mut Held, entries: &[Entry]) -> Result<()> {
+    let mut streams = streams_of(entries, one);
+    if !one.is_alone() {
+        return streams.last().map_or(Ok(()), |stream| one.calls.mark(stream));
+    }
+    streams.next().map_or(Ok(()), |stream| one.calls.mark(stream))?;
+    for stream in streams {
+        one.calls.precede(stream)?;
+        one.calls.mark(stream)?;
+    }
+    Ok(())
+}
+
+fn streams_of<'a>(entries: &'a [Entry], one: &Held<'a>) -> impl Iterator<Item = Stream> + use<'a> {
+    let communicator = one.communicator;
+    entries.iter().filter(move |entry| std::ptr::eq(&*entry.communicator, communicator)).map(|entry| entry.stream)
 }
 
 /// What a rank sends to itself it receives in the same group: nothing else could.
@@ -153,11 +144,11 @@ fn check_own(rank: i32, works: &[Work]) -> Result<()> {
     )))
 }
 
-fn post(guard: &mut device::Guard, shares: &[Share]) -> Result<()> {
+fn post(guard: &mut device::Guard, held: &[Held], works: &[Vec<Work>]) -> Result<()> {
     let group = Group::begin(runtime::runtime()?)?;
-    for share in shares {
-        guard.go(share.communicator.device)?;
-        share.communicator.post(&share.works)?;
+    for (one, works) in held.iter().zip(works) {
+        guard.go(one.communicator.device)?;
+        one.communicator.post(works)?;
     }
     group.end()
 }

@@ -32,8 +32,8 @@ pub struct Communicator {
     complete: AtomicBool,
     /// Held by who calls the link.
     pub(super) calls: Mutex<Calls>,
-    /// Who waits is to end it.
-    stopping: AtomicBool,
+    /// Why who waits is to end it.
+    stopping: OnceLock<Error>,
 }
 
 /// What changes in the life of a communicator.
@@ -54,14 +54,49 @@ impl Calls {
         }
     }
 
-    /// After calls on a stream. Captured ones are done whenever their graph is replayed; without a mark nobody waits before the end, but NCCL.
-    pub fn mark(&mut self, stream: Stream) {
+    /// After calls on a stream. Captured ones are done whenever their graph is replayed.
+    pub fn mark(&mut self, stream: Stream) -> Result<()> {
         if !stream.is_capturing().unwrap_or(true) {
-            let event = self.last.take().map_or_else(|| Pooled::take(stream.device), Ok);
-            let record = |event: Pooled| event::record(event.raw(), stream).map(|()| event);
-            self.last = event.and_then(record).ok();
+            let event = self.last.take().map_or_else(|| Pooled::take(stream.device), Ok)?;
+            event::record(event.raw(), stream)?;
+            self.last = Some(event);
         }
+        Ok(())
     }
+}
+
+/// A communicator, and the right to call its link.
+pub(super) struct Held<'a> {
+    pub communicator: &'a Communicator,
+    pub calls: MutexGuard<'a, Calls>,
+}
+
+impl Held<'_> {
+    pub fn is_alone(&self) -> bool {
+        self.communicator.place().is_ok_and(|(_, size)| size == 1)
+    }
+}
+
+/// Waits until all links have done what they were told. They are asked in turn: those of one thread find each other only so. What goes
+/// wrong with one of them ends all.
+pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Result<()> {
+    let stopping = || held.iter().find_map(|one| one.communicator.stopping.get());
+    let ask = || held.iter().try_fold(true, |ready, one| Ok(one.communicator.link.is_ready()? && ready));
+    let error = match wait(deadline, || stopping().is_some(), ask) {
+        Ok(Waited::Done) => match held.iter().try_for_each(|one| one.communicator.learn_place()) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        },
+        Ok(_) => stopping().cloned().unwrap_or_else(|| late(deadline, when)),
+        Err(error) => error,
+    };
+    Err(fail(held, error))
+}
+
+/// Ends all with a reason; that of the first.
+pub(super) fn fail(held: &mut [Held], error: Error) -> Error {
+    let ended = held.iter_mut().map(|one| one.communicator.fail(&mut one.calls, error.clone()));
+    ended.fold(None, |first, next| first.or(Some(next))).unwrap_or(error)
 }
 
 pub fn unique_id() -> Result<Id> {
@@ -161,7 +196,7 @@ impl Communicator {
             place,
             complete: AtomicBool::new(false),
             calls: Mutex::default(),
-            stopping: AtomicBool::new(false),
+            stopping: OnceLock::new(),
         })
     }
 
@@ -184,39 +219,29 @@ impl Communicator {
     }
 
     fn wait_until_ready(&self) -> Result<()> {
-        let mut calls = self.usable()?;
-        self.settle(&mut calls, Deadline::after(self.timeout), "while the communicator was being made")
+        let mut held = self.usable()?;
+        settle(std::slice::from_mut(&mut held), Deadline::after(self.timeout), "while the communicator was being made")
+    }
+
+    pub(super) fn hold(&self) -> Held<'_> {
+        Held { communicator: self, calls: self.calls.lock() }
     }
 
     /// For a call of the link. An error if it has ended.
-    pub(super) fn usable(&self) -> Result<MutexGuard<'_, Calls>> {
-        let calls = self.calls.lock();
-        match &calls.ended {
+    pub(super) fn usable(&self) -> Result<Held<'_>> {
+        let held = self.hold();
+        match &held.calls.ended {
             Some(error) => Err(error.clone()),
-            None => Ok(calls),
+            None => Ok(held),
         }
-    }
-
-    /// Waits until the link has done what it was told. What goes wrong ends the communicator.
-    pub(super) fn settle(&self, calls: &mut Calls, deadline: Deadline, when: &str) -> Result<()> {
-        let waited = wait(deadline, || self.stopping.load(Ordering::Relaxed), || self.link.is_ready());
-        let error = match waited {
-            Ok(Waited::Done) => match self.learn_place() {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            },
-            Ok(_) => late(deadline, when),
-            Err(error) => error,
-        };
-        Err(self.fail(calls, error))
     }
 
     /// Ends it with a reason, which every later call hears; the reason.
-    pub(super) fn fail(&self, calls: &mut Calls, error: Error) -> Error {
+    fn fail(&self, calls: &mut Calls, error: Error) -> Error {
         if let Some(first) = &calls.ended {
             return first.clone();
         }
-        let error = if self.stopping.load(Ordering::Relaxed) { aborted() } else { error }.on_device(self.device);
+        let error = self.stopping.get().cloned().unwrap_or(error).on_device(self.device);
         calls.ended = Some(error.clone());
         calls.last = None;
         // It ends in any case; what NCCL has to say of it is less than the reason.
@@ -242,12 +267,13 @@ impl Communicator {
         }
     }
 
-    /// Waits for a stream; what keeps it from going on ends the communicator, and lets it go on.
+    /// Waits for a stream; what keeps it from going on ends the communicator, and lets it go on. So does the loss of its device.
     pub fn synchronize(&self, stream: Stream, timeout: Option<Duration>) -> Result<()> {
         let deadline = Deadline::after(timeout.unwrap_or(self.timeout));
         // The state is asked last too: work that failed may have let the stream go on.
         let ask = || {
-            let done = stream.query()?;
+            let lost = |error: Error| if error.status == Status::TCUDA_ERROR_DEVICE_LOST { self.cut(error) } else { error };
+            let done = stream.query().map_err(lost)?;
             // Another thread waits for the other ranks.
             let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
             if let Some(error) = &calls.ended {
@@ -264,13 +290,13 @@ impl Communicator {
         }
     }
 
-    /// Fails it, also where a thread is within NCCL, which lets it go then.
+    /// Fails it, whatever another thread waits for in it; also where that is within NCCL, which lets it go then.
     fn cut(&self, error: Error) -> Error {
+        let error = self.stopping.get_or_init(|| error).clone();
         let calls = if self.nccl_blocking { self.calls.try_lock() } else { Some(self.calls.lock()) };
         match calls {
             Some(mut calls) => self.fail(&mut calls, error),
             None => {
-                self.stopping.store(true, Ordering::Relaxed);
                 let _ = self.link.abort();
                 error
             }
@@ -279,36 +305,35 @@ impl Communicator {
 
     /// Ends it and whatever it is at, also what another thread waits for.
     pub fn abort(&self) -> Result<()> {
-        self.stopping.store(true, Ordering::Relaxed);
         self.cut(aborted());
         Ok(())
     }
 
     /// Waits for its work, then ends it.
     pub(super) fn destroy(&self) -> Result<()> {
-        let mut calls = self.calls.lock();
-        if calls.ended.is_some() {
+        let mut held = self.hold();
+        if held.calls.ended.is_some() {
             return Ok(());
         }
         if !self.complete.load(Ordering::Relaxed) {
-            calls.ended = Some(destroyed());
+            held.calls.ended = Some(destroyed());
             return self.link.abort();
         }
         let deadline = Deadline::after(self.timeout);
-        self.settle(&mut calls, deadline, "for what it still had to do")?;
-        if let Some(last) = calls.last.take() {
+        settle(std::slice::from_mut(&mut held), deadline, "for what it still had to do")?;
+        if let Some(last) = held.calls.last.take() {
             // On a device that is lost nothing is waited for.
             let ask = || Ok(self.link.is_ready()? && event::query(last.raw()).unwrap_or(true));
-            let error = match wait(deadline, || self.stopping.load(Ordering::Relaxed), ask) {
+            let error = match wait(deadline, || self.stopping.get().is_some(), ask) {
                 Ok(Waited::Done) => None,
                 Ok(_) => Some(late(deadline, "for what it still had to do")),
                 Err(error) => Some(error),
             };
             if let Some(error) = error {
-                return Err(self.fail(&mut calls, error));
+                return Err(self.fail(&mut held.calls, error));
             }
         }
-        calls.ended = Some(destroyed());
+        held.calls.ended = Some(destroyed());
         self.link.end()
     }
 
@@ -321,21 +346,21 @@ impl Communicator {
                  color of its own.",
             ));
         }
-        let mut calls = self.usable()?;
+        let mut held = self.usable()?;
         let deadline = Deadline::after(self.timeout);
-        self.settle(&mut calls, deadline, "before the split")?;
+        settle(std::slice::from_mut(&mut held), deadline, "before the split")?;
         let guard = device::Guard::new(self.device)?;
         let split = match self.link.split(color, key) {
             Ok(split) => split,
             Err(error) if error.status == Status::TCUDA_ERROR_NOT_SUPPORTED => return Err(error),
-            Err(error) => return Err(self.fail(&mut calls, error)),
+            Err(error) => return Err(self.fail(&mut held.calls, error)),
         };
         drop(guard);
         let Some(link) = split else {
-            self.settle(&mut calls, deadline, "during the split")?;
+            settle(std::slice::from_mut(&mut held), deadline, "during the split")?;
             return Ok(None);
         };
-        drop(calls);
+        drop(held);
         let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
         let part = Communicator::over(link, self.device, options, OnceLock::new());
         if !non_blocking {
