@@ -320,6 +320,33 @@ fn what_is_in_progress_is_waited_for() {
 }
 
 #[test]
+fn a_split_that_waits_within_nccl_is_aborted() {
+    case(
+        "a_split_that_waits_within_nccl_is_aborted",
+        |machine| plain(machine).set("FAKE_NCCL_WAITS", "1"),
+        || unsafe {
+            // No hang, if it does not come back.
+            libc::alarm(60);
+            let comm = try_init(&tcuda_communicator_options_t { nccl_blocking: 1, ..options(0, 0) }).unwrap() as usize;
+            let waiting = std::thread::spawn(move || {
+                let mut part = null_mut();
+                let status = tcuda_communicator_split(comm as tcuda_communicator_t, &mut part, 0, 0, null());
+                assert!(part.is_null());
+                refused(status, TCUDA_ERROR_INVALID_STATE, &["was aborted"]);
+            });
+            while calls("libnccl.so.2", "fake_nccl_calls", "ncclCommSplit") == 0 {
+                std::thread::yield_now();
+            }
+            ok(tcuda_communicator_abort(comm as tcuda_communicator_t));
+            waiting.join().unwrap();
+            refused(tcuda_communicator_query(comm as tcuda_communicator_t, &mut false), TCUDA_ERROR_INVALID_STATE, &["was aborted"]);
+            ok(tcuda_communicator_destroy(comm as tcuda_communicator_t));
+            assert!(said().ends_with("split 0: color 0, key 0, blocking\nabort 0\n"));
+        },
+    );
+}
+
+#[test]
 fn a_split_that_is_not_there() {
     let machine = |machine: Machine| bare(machine).with(NCCL, &nccl(21403, &["ncclCommSplit"]));
     case("a_split_that_is_not_there", machine, || unsafe {

@@ -1,12 +1,14 @@
 /* A fake libnccl: every communicator has its ranks in this process and works alone. It checks what it is given, and keeps what was called in
    a list of texts. FAKE_NCCL=FUNCTION:CODE has a function answer that code (ncclCommGetAsyncError: tell it); FAKE_NCCL_BUSY=N has each
-   communicator be in progress for so many questions after its start and after each group. -DVERSION=22809. */
+   communicator be in progress for so many questions after its start and after each group. With FAKE_NCCL_WAITS a split that blocks
+   waits until its communicator is aborted. -DVERSION=22809. */
 #define FAKE_CALLS fake_nccl_calls
 #define _GNU_SOURCE
 #include "fake.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct id {
     char bytes[128];
@@ -21,6 +23,8 @@ struct comm {
     struct comm *parent;
     /* Where a split is to write, when it is over. */
     struct comm **later, *part;
+    /* Some thread waits in it; it was aborted. */
+    volatile int waits, aborted;
 };
 
 static char said[1 << 16];
@@ -76,7 +80,7 @@ int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, 
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     SAY("init %d of %d on %d, nvls %s%s\n", rank, size, current(), nvls ? nvls : "unset", config->blocking ? ", blocking" : "");
     struct comm *comm = calloc(1, sizeof *comm);
-    *comm = (struct comm){rank, size, busy(), current(), 0, 0, 0};
+    *comm = (struct comm){rank, size, busy(), current(), 0, 0, 0, 0, 0};
     *out = comm;
     return code ? code : 7;
 }
@@ -85,10 +89,14 @@ int ncclCommSplit(struct comm *comm, int color, int key, struct comm **out, stru
     if (config->magic != 0xcafebeef) return 4;
     SAY("split %d: color %d, key %d%s\n", comm->rank, color, key, config->blocking ? ", blocking" : "");
     if (code) return code;
+    if (config->blocking && getenv("FAKE_NCCL_WAITS")) {
+        for (comm->waits = 1; !comm->aborted;) usleep(1000);
+        return 3;
+    }
     comm->busy = busy();
     if (color >= 0) {
         struct comm *part = calloc(1, sizeof *part);
-        *part = (struct comm){0, 1, busy(), comm->device, comm, 0, 0};
+        *part = (struct comm){0, 1, busy(), comm->device, comm, 0, 0, 0, 0};
         if (comm->busy) {
             comm->later = out;
             comm->part = part;
@@ -115,7 +123,8 @@ int ncclCommUserRank(struct comm *comm, int *rank) { GIVE(comm, *rank = comm->ra
 int ncclCommCount(struct comm *comm, int *size) { GIVE(comm, *size = comm->size); }
 int ncclCommAbort(struct comm *comm) {
     SAY("abort %d\n", comm->rank);
-    free(comm);
+    comm->aborted = 1;
+    if (!comm->waits) free(comm);
     return wanted(__func__);
 }
 int ncclCommDestroy(struct comm *comm) {

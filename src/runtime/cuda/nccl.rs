@@ -208,7 +208,12 @@ impl Comm {
         const NO_COLOR: i32 = -1;
         let mut place = Box::new(0);
         let mut config = Config::new(self.blocking);
-        self.with(|handle| call!(self.nccl, ncclCommSplit(handle, color.unwrap_or(NO_COLOR), key, &mut *place, &mut config)))?;
+        let split = |handle| call!(self.nccl, ncclCommSplit(handle, color.unwrap_or(NO_COLOR), key, &mut *place, &mut config));
+        match self.blocking {
+            // It waits for the other ranks, and an abort must not wait for it.
+            true => self.with(Ok).and_then(split)?,
+            false => self.with(split)?,
+        }
         if color.is_none() {
             Box::leak(place);
             return Ok(None);
