@@ -299,6 +299,52 @@ fn what_cublas_refuses() {
     });
 }
 
+#[test]
+fn what_fails_in_a_capture_is_not_kept_for_it() {
+    case("what_fails_in_a_capture_is_not_kept_for_it", plain, || unsafe {
+        let stream = stream(0);
+        let mut graph = null_mut();
+        ok(tcuda_graph_create(&mut graph, 0));
+        ok(tcuda_graph_capture_begin(graph, stream, tcuda_pool_id_t { first: 0, second: 0 }, TCUDA_CAPTURE_GLOBAL));
+        for function in ["cublasSetStream_v2", "cublasSetWorkspace_v2"] {
+            refuse(function, 14, 1);
+            assert_eq!(tcuda_blas_handle(&mut null_mut(), stream), TCUDA_ERROR_CUDA, "{}", message());
+            assert_eq!(allocated(0), 0);
+        }
+        refuse_nothing();
+        handle(stream);
+        assert_eq!(blas_calls("cublasCreate_v2"), 1);
+        ok(tcuda_graph_capture_end(graph));
+    });
+}
+
+#[test]
+fn a_stream_that_stays_keeps_its_handles() {
+    case("a_stream_that_stays_keeps_its_handles", plain, || unsafe {
+        let captured = stream(0) as usize;
+        let mine = handle(captured as tcuda_stream_t);
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            let (mut graph, own) = (null_mut(), tcuda_pool_id_t { first: 0, second: 0 });
+            ok(tcuda_graph_create(&mut graph, 0));
+            ok(tcuda_graph_capture_begin(graph, captured as tcuda_stream_t, own, TCUDA_CAPTURE_THREAD_LOCAL));
+            begun.send(()).unwrap();
+            may_go.recv().unwrap();
+            ok(tcuda_graph_capture_end(graph));
+        });
+        has_begun.recv().unwrap();
+        // Who asks for a handle comes later than who captures.
+        handle(stream(0));
+        assert_eq!(tcuda_stream_destroy(captured as tcuda_stream_t), TCUDA_ERROR_CAPTURE, "{}", message());
+        // Nothing has changed: the handle is nobody else's.
+        assert_ne!(handle(stream(0)), mine);
+        assert_eq!(look(mine).stream, captured);
+        go.send(()).unwrap();
+        other.join().unwrap();
+    });
+}
+
 fn transform(n: i64) -> tcuda_cufft_transform_t {
     let zero = tcuda_cufft_transform_t { struct_size: size_of::<tcuda_cufft_transform_t>(), ..unsafe { std::mem::zeroed() } };
     tcuda_cufft_transform_t { kind: TCUDA_CUFFT_C2C, rank: 1, n: [n, 0, 0], batch: 1, ..zero }
@@ -416,6 +462,40 @@ fn the_cache_of_plans_has_its_size() {
 }
 
 #[test]
+fn a_plan_goes_when_all_its_streams_are_done_with_it() {
+    case("a_plan_goes_when_all_its_streams_are_done_with_it", plain, || unsafe {
+        let waits = || calls("libcudart.so.13", "fake_runtime_calls", "cudaEventSynchronize");
+        for (busy, expected) in [(true, 3), (false, 1)] {
+            if busy {
+                std::env::set_var("FAKE_BUSY", "1");
+            }
+            // The same plan.
+            let plans: Vec<i32> = (0..3).map(|_| stream(0)).map(|on| get(&transform(8), on)).inspect(|plan| put(*plan)).collect();
+            assert!(plans.iter().all(|plan| *plan == plans[0]));
+            std::env::remove_var("FAKE_BUSY");
+            let before = waits();
+            ok(tcuda_cufft_plan_cache_clear(0));
+            assert_eq!((waits() - before, living(FFT)), (expected, 0), "{busy}");
+        }
+    });
+}
+
+#[test]
+fn a_plan_is_put_back_after_its_stream() {
+    case("a_plan_is_put_back_after_its_stream", plain, || {
+        let gone = stream(0);
+        let plan = get(&transform(8), gone);
+        // More than are kept for the next one.
+        let others: Vec<tcuda_stream_t> = (0..70).map(|_| stream(0)).collect();
+        [gone].into_iter().chain(others).for_each(|stream| ok(unsafe { tcuda_stream_destroy(stream) }));
+        put(plan);
+        assert_eq!((allocated(0), size(0)), (0, 1));
+        ok(tcuda_cufft_plan_cache_clear(0));
+        assert_eq!(living(FFT), 0);
+    });
+}
+
+#[test]
 fn what_cufft_refuses() {
     case("what_cufft_refuses", plain, || unsafe {
         let stream = stream(0);
@@ -489,10 +569,18 @@ fn what_a_graph_captured_stays() {
         put(plan);
         ok(tcuda_graph_capture_end(graph));
         ok(tcuda_graph_replay(graph, stream));
+        // Put back when the capture is over, it is the graph's as well.
+        ok(tcuda_graph_reset(graph));
+        ok(tcuda_graph_capture_begin(graph, stream, tcuda_pool_id_t { first: 0, second: 0 }, TCUDA_CAPTURE_GLOBAL));
+        let late = get(&transform(9), stream);
+        ok(tcuda_graph_capture_end(graph));
+        put(late);
+        ok(tcuda_cufft_plan_cache_clear(0));
+        assert_eq!(look_at(late).common.alive, 1);
         // The next replay may come at any time: neither goes, whatever ends.
         ok(tcuda_cufft_plan_cache_set_max_size(0, 0));
         assert_eq!([before, plan].map(|plan| look_at(plan).common.alive), [0, 1]);
-        assert_eq!((get(&transform(8), other), size(0)), (plan, 1));
+        assert_eq!((get(&transform(8), other), size(0)), (plan, 2));
         put(plan);
         assert_eq!(look_at(plan).common.alive, 1);
         let workspace = look(captured).workspace;

@@ -129,9 +129,9 @@ pub unsafe extern "C" fn tcuda_cufft_plan_cache_get(
     })
 }
 
-/// Puts a plan back, once all that it is executed for was enqueued on its stream; nothing is waited for. Others get it from then on. Where
-/// there are more than the cache holds, the one that was used longest ago is destroyed, when what it was executed for is done. A plan that
-/// was used while a graph was captured stays until tcuda_shutdown.
+/// Puts a plan back, once all that it is executed for was enqueued on its stream, which may be gone. Others get it from then on. Where
+/// there are more than the cache holds, the one that was used longest ago is destroyed, and what it was executed for is waited for; else
+/// nothing is. A plan that was taken or put back while its stream was captured stays until tcuda_shutdown.
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: it is no plan of tcuda_cufft_plan_cache_get, or was put back.
 #[unsafe(no_mangle)]

@@ -7,7 +7,7 @@ use crate::base::{Error, Result, Status, process};
 use crate::memory::{captures, pools};
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, code};
-use crate::stream::{self, Stream};
+use crate::stream::{self, Stream, Turn};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub fn graph_of(id: u64) -> Option<Arc<Graph>> {
 pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: crate::memory::pinned::Keeper) -> Result<Capture> {
     static HOOKS: Once = Once::new();
     HOOKS.call_once(|| {
-        stream::on_gone_first(stream_goes);
+        stream::on_gone(Turn::Captures, stream_goes);
         pools::before_sweep(retire::sweep);
         crate::random::captured::on_capture(super::draws::of_capture);
     });

@@ -7,7 +7,7 @@ use crate::device;
 use crate::memory;
 use crate::runtime::libraries::{self, Handle};
 use crate::runtime::{self, Address};
-use crate::stream::{self, Stream};
+use crate::stream::{self, Stream, Turn};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -61,7 +61,7 @@ pub fn handle(stream: Stream) -> Result<Handle> {
     }
     let runtime = runtime::runtime()?;
     let blas = libraries::blas(runtime)?;
-    stream::on_gone_first(stream_goes);
+    stream::on_gone(Turn::Holders, stream_goes);
     let _guard = device::Guard::new(stream.device)?;
     let idle = {
         let idle = &mut TABLE.lock().idle;
@@ -71,7 +71,7 @@ pub fn handle(stream: Stream) -> Result<Handle> {
         Some(handle) => handle,
         None => with_memory(stream.device, || runtime.outside_capture(|| blas.create())).map_err(|error| error.on_device(stream.device))?,
     };
-    let mut held = Held { handle, workspace: 0, stays: captured };
+    let mut held = Held { handle, workspace: 0, stays: false };
     let furnish = |held: &mut Held| {
         blas.set_stream(handle, stream.raw)?;
         let size = workspace_size(stream.device)?;
@@ -82,6 +82,7 @@ pub fn handle(stream: Stream) -> Result<Handle> {
         put_away(stream.device, held);
         return Err(error);
     }
+    held.stays = captured;
     TABLE.lock().held.insert(key, held);
     Ok(handle)
 }

@@ -8,7 +8,7 @@ use crate::event::{self, pool::Pooled};
 use crate::memory;
 use crate::runtime::libraries::{self, Plan, Transform};
 use crate::runtime::{self, Address, Runtime};
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,6 @@ const MOST: i64 = 4096;
 
 /// What has to be over before a plan is destroyed.
 enum After {
-    Nothing,
     Event(Pooled),
     /// All that the device has: the stream could not be marked.
     Device,
@@ -26,7 +25,8 @@ enum After {
 struct Kept {
     plan: Plan,
     work_size: usize,
-    after: After,
+    /// On each stream that it was executed on.
+    after: Vec<After>,
     /// When it was put back.
     used: u64,
     /// A graph has captured work with it.
@@ -38,6 +38,8 @@ struct Lent {
     kept: Kept,
     work: Address,
     stream: Stream,
+    /// The stream's, to know whether it is there still.
+    serial: Option<u64>,
 }
 
 /// Of a device.
@@ -137,15 +139,15 @@ pub fn get(transform: &Transform, stream: Stream) -> Result<Plan> {
         None => (None, cache.shrink(cache.most.saturating_sub(1))),
     });
     destroy(stream.device, gone);
-    let kept = match kept {
+    let mut kept = match kept {
         Some(kept) => kept,
         None => {
             let make = || with_memory(stream.device, || runtime.outside_capture(|| fft.make(transform)));
             let (plan, work_size) = make().map_err(|error| error.on_device(stream.device))?;
-            Kept { plan, work_size, after: After::Nothing, used: 0, stays: false }
+            Kept { plan, work_size, after: Vec::new(), used: 0, stays: false }
         }
     };
-    let plan = kept.plan;
+    let (plan, captured, serial) = (kept.plan, is_captured(stream)?, stream::serial(stream));
     let mut work = 0;
     let mut furnish = || {
         fft.set_stream(plan, stream.raw)?;
@@ -158,21 +160,26 @@ pub fn get(transform: &Transform, stream: Stream) -> Result<Plan> {
         keep(stream.device, *transform, kept);
         return Err(error);
     }
-    with_cache(stream.device, |cache| cache.lent.insert(plan, Lent { transform: *transform, kept, work, stream }));
+    kept.stays |= captured;
+    with_cache(stream.device, |cache| cache.lent.insert(plan, Lent { transform: *transform, kept, work, stream, serial }));
     Ok(plan)
 }
 
 /// All that it was executed for has been enqueued.
 pub fn put(plan: Plan) -> Result<()> {
     let lent = CACHES.lock().values_mut().find_map(|cache| cache.lent.remove(&plan));
-    let Some(Lent { transform, mut kept, work, stream }) = lent else {
+    let Some(Lent { transform, mut kept, work, stream, serial }) = lent else {
         let text = format!("{plan} is no plan that is in use, or it was put back before. tcuda_cufft_plan_cache_get gives one.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text));
     };
-    let captured = is_captured(stream).unwrap_or(true);
-    kept.stays |= captured;
-    if !captured {
-        kept.after = mark(stream).map_or(After::Device, After::Event);
+    kept.after.retain(|after| !after.is_over());
+    // What is gone can be neither asked nor marked.
+    if stream::serial(stream) != serial {
+        kept.after.push(After::Device);
+    } else if is_captured(stream).unwrap_or(true) {
+        kept.stays = true;
+    } else {
+        kept.after.push(mark(stream).map_or(After::Device, After::Event));
     }
     keep(stream.device, transform, kept);
     memory::free(work)
@@ -182,6 +189,13 @@ fn mark(stream: Stream) -> Result<Pooled> {
     let event = Pooled::take(stream.device)?;
     event::record(event.raw(), stream)?;
     Ok(event)
+}
+
+impl After {
+    fn is_over(&self) -> bool {
+        let After::Event(event) = self else { return false };
+        runtime::runtime().and_then(|runtime| runtime.outside_capture(|| event::query(event.raw()))).unwrap_or(false)
+    }
 }
 
 fn keep(device: i32, transform: Transform, kept: Kept) {
@@ -202,10 +216,11 @@ fn destroy(device: i32, plans: Vec<Kept>) {
 
 fn destroy_one(runtime: &Runtime, kept: Kept) -> Result<()> {
     runtime.outside_capture(|| {
-        match &kept.after {
-            After::Nothing => {}
-            After::Event(event) => runtime.event_synchronize(event.raw())?,
-            After::Device => runtime.device_synchronize()?,
+        for after in &kept.after {
+            match after {
+                After::Event(event) => runtime.event_synchronize(event.raw())?,
+                After::Device => runtime.device_synchronize()?,
+            }
         }
         libraries::fft(runtime)?.destroy(kept.plan)
     })
@@ -251,7 +266,7 @@ pub(super) fn shutdown() {
     for (device, cache) in caches {
         let lent = cache.lent.into_values().map(|lent| lent.kept);
         // The device was waited for.
-        let all = cache.idle.into_values().flatten().chain(lent).map(|kept| Kept { after: After::Nothing, ..kept });
+        let all = cache.idle.into_values().flatten().chain(lent).map(|kept| Kept { after: Vec::new(), ..kept });
         destroy(device, all.collect());
     }
 }
@@ -267,7 +282,7 @@ mod tests {
     }
 
     fn kept(plan: Plan) -> Kept {
-        Kept { plan, work_size: 0, after: After::Nothing, used: 0, stays: false }
+        Kept { plan, work_size: 0, after: Vec::new(), used: 0, stays: false }
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn caches() -> Result<&'static [Cache]> {
     CACHES
         .get_or_try_init(|| {
             let count = runtime::runtime()?.device_count;
-            stream::on_gone(stream_goes);
+            stream::on_gone(stream::Turn::Caches, stream_goes);
             device::peer::on_enabled(peer_enabled);
             if !block::reserve() {
                 let text = "The host has no addresses for the table of blocks.";

@@ -61,7 +61,7 @@ pub fn enable() {
         watch::observe(&SANITIZER);
         watch::set(watch::SANITIZER, true);
     }
-    stream::on_gone(stream_goes);
+    stream::on_gone(stream::Turn::Caches, stream_goes);
     memory::stop_fronts();
 }
 

@@ -52,7 +52,7 @@ fn forget_gone(slots: &mut [Slot]) {
 }
 
 fn set_slot(stream: Stream) -> Result<()> {
-    let serial = if stream.is_default() { 0 } else { registry::find(stream.raw).map_or(0, |entry| entry.serial) };
+    let serial = registry::serial(stream).unwrap_or(0);
     let set = SLOTS.try_with(|slots| {
         let mut slots = slots.borrow_mut();
         let index = stream.device as usize;

@@ -11,9 +11,9 @@ mod pool;
 mod registry;
 
 pub use current::{Saved, current, exchange, restore, set_current};
-pub use own::{GoneHook, create, destroy, on_gone, on_gone_first, register, unregister};
+pub use own::{GoneHook, Turn, create, destroy, on_gone, register, unregister};
 pub use pool::{PER_LEVEL, from_pool, priority_range};
-pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on};
+pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on, serial};
 
 use crate::base::Result;
 use crate::base::watch::{self, Happening, Place};

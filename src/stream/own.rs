@@ -14,7 +14,16 @@ pub const NON_BLOCKING: u32 = 1;
 /// Told before a stream goes, so that what waits for it is settled. An error keeps the stream.
 pub type GoneHook = fn(Stream) -> Result<()>;
 
-static HOOKS: RwLock<Vec<GoneHook>> = RwLock::new(Vec::new());
+/// Whose turn it is: captures end first, then who holds blocks frees them, then the caches settle what they wait for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Turn {
+    Captures,
+    Holders,
+    Caches,
+}
+
+/// In the order of their turns.
+static HOOKS: RwLock<Vec<(Turn, GoneHook)>> = RwLock::new(Vec::new());
 
 /// A destroyed stream that the next `create` of its priority gets. A driver that is given a destroyed handle reads freed memory, and
 /// its addresses come back; while a handle stays here, tcuda knows for sure that it is none.
@@ -29,23 +38,17 @@ static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
 const MOST_PARKED: usize = 64;
 
 /// Registers a hook, once per function.
-pub fn on_gone(hook: GoneHook) {
+pub fn on_gone(turn: Turn, hook: GoneHook) {
     let mut hooks = HOOKS.write();
-    if !hooks.iter().any(|known| std::ptr::fn_addr_eq(*known, hook)) {
-        hooks.push(hook);
+    if !hooks.iter().any(|(_, known)| std::ptr::fn_addr_eq(*known, hook)) {
+        let at = hooks.partition_point(|(known, _)| *known <= turn);
+        hooks.insert(at, (turn, hook));
     }
-}
-
-/// The same, before all others.
-pub fn on_gone_first(hook: GoneHook) {
-    let mut hooks = HOOKS.write();
-    hooks.retain(|known| !std::ptr::fn_addr_eq(*known, hook));
-    hooks.insert(0, hook);
 }
 
 fn tell_gone(stream: Stream) -> Result<()> {
     let hooks = HOOKS.read().clone();
-    hooks.iter().try_for_each(|hook| hook(stream))
+    hooks.iter().try_for_each(|(_, hook)| hook(stream))
 }
 
 /// A new stream of a device (-1: the current one). The priority is cut to what the device has; 0 is normal, smaller is served first.

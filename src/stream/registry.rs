@@ -61,6 +61,11 @@ pub fn find(raw: RawStream) -> Option<Entry> {
     STREAMS.read().get(&raw).copied().filter(|entry| entry.kind.is_live())
 }
 
+/// Tells a stream from a later one with the same handle; 0 for default streams. None: it is gone.
+pub fn serial(stream: Stream) -> Option<u64> {
+    if stream.is_default() { Some(0) } else { find(stream.raw).map(|entry| entry.serial) }
+}
+
 /// Every stream of a kind.
 pub fn all(kind: Kind) -> Vec<Stream> {
     STREAMS.read().iter().filter(|(_, entry)| entry.kind == kind).map(|(raw, entry)| Stream { device: entry.device, raw: *raw }).collect()

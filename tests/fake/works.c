@@ -1,4 +1,5 @@
-/* A fake libcudart.so.13 that works: memory of the host stands for that of two devices, and every stream is idle. With -DDRIVER the libcuda.so.1
+/* A fake libcudart.so.13 that works: memory of the host stands for that of two devices, and every stream is idle, but for what events tell with
+   FAKE_BUSY. With -DDRIVER the libcuda.so.1
    beside it, which has no virtual memory. */
 #define FAKE_CALLS fake_runtime_calls
 #include "fake.h"
@@ -109,7 +110,11 @@ int cudaStreamCreateWithPriority(stream_t *stream, unsigned flags, int priority)
     *made = device;
     GIVE(flags == 1 && priority <= 0, *stream = made);
 }
-int cudaStreamDestroy(stream_t stream) { GIVE(stream != 0, free(stream)); }
+/* Whoever uses one that was destroyed reads what is not there. */
+static void check_alive(stream_t stream) {
+    if ((uintptr_t)stream > 2 && *(int *)stream < 0) abort();
+}
+int cudaStreamDestroy(stream_t stream) { GIVE(stream != 0, *(int *)stream = -1); }
 int cudaStreamSynchronize(stream_t stream) { GIVE(1, (void)stream); }
 int cudaStreamQuery(stream_t stream) { GIVE(1, (void)stream); }
 int cudaStreamWaitEvent(stream_t stream, event_t event, unsigned flags) { GIVE(event && !flags, (void)stream); }
@@ -123,8 +128,11 @@ int cudaThreadExchangeStreamCaptureMode(int *wanted) {
 int cudaLaunchHostFunc(stream_t stream, void (*function)(void *), void *data) { GIVE(1, (function(data), (void)stream)); }
 int cudaEventCreateWithFlags(event_t *event, unsigned flags) { GIVE(flags < 8, *event = malloc(8)); }
 int cudaEventDestroy(event_t event) { GIVE(event != 0, free(event)); }
-int cudaEventRecord(event_t event, stream_t stream) { GIVE(event != 0, (void)stream); }
-int cudaEventQuery(event_t event) { CHECK(event != 0); }
+int cudaEventRecord(event_t event, stream_t stream) { GIVE(event != 0, check_alive(stream)); }
+int cudaEventQuery(event_t event) {
+    note(__func__);
+    return !event ? 1 : getenv("FAKE_BUSY") ? 600 : 0;
+}
 int cudaEventSynchronize(event_t event) { CHECK(event != 0); }
 int cudaEventElapsedTime(float *milliseconds, event_t start_event, event_t end) { GIVE(start_event && end, *milliseconds = 1); }
 int cudaStreamGetDevice(stream_t stream, int *out) { GIVE(stream != 0, *out = *(int *)stream); }

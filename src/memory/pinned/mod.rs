@@ -61,7 +61,7 @@ fn get_ready() -> Result<()> {
     let options = options::get();
     let _start = START.lock();
     if !READY.load(Acquire) {
-        stream::on_gone(order::stream_goes);
+        stream::on_gone(stream::Turn::Caches, order::stream_goes);
         configure(&options);
         READY.store(true, Release);
     }
