@@ -163,16 +163,16 @@ pub fn is_capturing(stream: impl FnOnce() -> Result<Stream>) -> Result<bool> {
 
 /// The stream that torch.cuda.graph captures on if none is given: one for each device.
 pub fn own_stream(device: i32) -> Result<Stream> {
-    static STREAMS: Mutex<Vec<Stream>> = Mutex::new(Vec::new());
+    /// With their serials: the handle of one that was destroyed may come back as somebody else's.
+    static STREAMS: Mutex<Vec<(Stream, Option<u64>)>> = Mutex::new(Vec::new());
     let device = crate::device::resolve(device)?;
     let mut streams = STREAMS.lock();
-    let alive = |stream: &Stream| stream::resolve(stream.raw) == Ok(*stream);
-    streams.retain(alive);
-    if let Some(stream) = streams.iter().find(|stream| stream.device == device) {
+    streams.retain(|(stream, serial)| serial.is_some() && stream::serial(*stream) == *serial);
+    if let Some((stream, _)) = streams.iter().find(|(stream, _)| stream.device == device) {
         return Ok(*stream);
     }
     let stream = stream::create(device, 0)?;
-    streams.push(stream);
+    streams.push((stream, stream::serial(stream)));
     Ok(stream)
 }
 

@@ -5,7 +5,7 @@ use super::draws::{self, Drawn};
 use super::pool::{PoolId, Use};
 use super::retire::{self, Wait};
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, few, log};
+use crate::base::{Error, Result, Status, few, log, process};
 use crate::device;
 use crate::event;
 use crate::memory::{captures, pinned::Keeper};
@@ -13,7 +13,7 @@ use crate::random::Generator;
 use crate::random::captured::InGraph;
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, RawGraphExec, code};
-use crate::stream::Stream;
+use crate::stream::{PER_THREAD, Stream};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +49,8 @@ struct State {
     replayed_on: Vec<Stream>,
     /// Streams that are gone.
     waits: Vec<Wait>,
+    /// Behind the last replay on each thread's own default stream, which only that thread could mark later.
+    threads: Vec<(u64, Wait)>,
 }
 
 /// The driver's number of a capture, for as long as some graph does what was captured.
@@ -143,17 +145,7 @@ impl Graph {
 
     /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it. `only`: none but that one.
     pub fn abandon(&self, only: Option<u64>) -> Result<()> {
-        let mut state = self.state.lock();
-        let Some(capture) = state.capture.as_ref().filter(|capture| only.is_none_or(|id| id == capture.id)) else { return Ok(()) };
-        capture.check_thread()?;
-        match capture::end(capture.stream) {
-            Ok(graph) => state.template = Some(graph),
-            Err(error) if state.goes_on() => return Err(explain(error, None)),
-            Err(_) => {}
-        }
-        state.capture_is_over();
-        state.clear();
-        Ok(())
+        self.state.lock().abandon(only)
     }
 
     /// Makes what was captured ready for replays, again if it was.
@@ -230,7 +222,7 @@ impl Graph {
             return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
         }
         // Before the launch: a failure is no harm, a launch that is not noted would be.
-        if !state.replayed_on.contains(&stream) {
+        if stream.raw != PER_THREAD && !state.replayed_on.contains(&stream) {
             state.replayed_on.push(stream);
         }
         let entered = stream.enter()?;
@@ -242,12 +234,18 @@ impl Graph {
             }
             Ok(())
         };
-        if state.drawn.is_empty() {
-            return launch();
+        let launched = if state.drawn.is_empty() {
+            launch()
+        } else {
+            state.order_behind_last(stream)?;
+            draws::replay(&state.drawn, entered.runtime, stream, launch)
+        };
+        if stream.raw == PER_THREAD {
+            state.mark_thread(stream);
+        } else {
+            state.last = Some(stream);
         }
-        state.order_behind_last(stream)?;
-        state.last = Some(stream);
-        draws::replay(&state.drawn, entered.runtime, stream, launch)
+        launched
     }
 
     /// What its capture has of a generator.
@@ -273,8 +271,9 @@ impl Graph {
 
     /// As new. Replays that are under way go on, and what they use stays until they are over.
     pub fn reset(&self) -> Result<()> {
-        self.abandon(None)?;
-        self.state.lock().clear();
+        let mut state = self.state.lock();
+        state.abandon(None)?;
+        state.clear();
         Ok(())
     }
 
@@ -301,6 +300,7 @@ impl Graph {
         let mut state = self.state.lock();
         if let Some(at) = state.replayed_on.iter().position(|other| *other == stream) {
             state.replayed_on.swap_remove(at);
+            state.waits.retain(|wait| !wait.is_over());
             state.waits.extend(retire::mark(stream));
             state.last = state.last.filter(|last| *last != stream);
         }
@@ -322,6 +322,19 @@ impl State {
     fn goes_on(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
         captures::capture_of(capture.stream).is_ok_and(|found| found == Some(capture.id))
+    }
+
+    fn abandon(&mut self, only: Option<u64>) -> Result<()> {
+        let Some(capture) = self.capture.as_ref().filter(|capture| only.is_none_or(|id| id == capture.id)) else { return Ok(()) };
+        capture.check_thread()?;
+        match capture::end(capture.stream) {
+            Ok(graph) => self.template = Some(graph),
+            Err(error) if self.goes_on() => return Err(explain(error, None)),
+            Err(_) => {}
+        }
+        self.capture_is_over();
+        self.clear();
+        Ok(())
     }
 
     fn capture_is_over(&mut self) {
@@ -364,7 +377,7 @@ impl State {
         if let Some(last) = self.last.filter(|last| *last != stream) {
             event::wait_stream(stream, last)?;
         }
-        for wait in &self.waits {
+        for wait in self.waits.iter().chain(self.threads.iter().map(|(_, wait)| wait)) {
             match wait {
                 Wait::Event(event) => event::wait(event.raw(), stream)?,
                 Wait::Device => device::synchronize(self.device)?,
@@ -373,9 +386,17 @@ impl State {
         Ok(())
     }
 
+    /// Behind a replay on the calling thread's own default stream.
+    fn mark_thread(&mut self, stream: Stream) {
+        let own = process::thread();
+        self.threads.retain(|(thread, wait)| *thread != own && !wait.is_over());
+        self.threads.extend(retire::mark(stream).map(|wait| (own, wait)));
+    }
+
     /// What was begun so far, and may not be over.
     fn replays(&mut self) -> Vec<Wait> {
         let mut waits = std::mem::take(&mut self.waits);
+        waits.extend(std::mem::take(&mut self.threads).into_iter().map(|(_, wait)| wait));
         waits.extend(std::mem::take(&mut self.replayed_on).into_iter().filter_map(retire::mark));
         waits
     }

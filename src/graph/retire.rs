@@ -22,6 +22,14 @@ pub enum Wait {
     Device,
 }
 
+impl Wait {
+    /// Whether it is known to be over.
+    pub fn is_over(&self) -> bool {
+        let Wait::Event(event) = self else { return false };
+        runtime::runtime().and_then(|runtime| runtime.outside_capture(|| event::query(event.raw()))).unwrap_or(false)
+    }
+}
+
 struct Retired {
     device: i32,
     waits: Vec<Wait>,

@@ -5,10 +5,12 @@ use crate::{fails, get, ok, tests};
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use tcuda::capi::copy::*;
+use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::sim::{tcuda_sim_live, tcuda_sim_live_t};
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
 
@@ -27,6 +29,9 @@ tests![
     a_replay_into_a_capture,
     a_replay_under_way_keeps_its_memory,
     a_replay_on_a_stream_that_is_gone_keeps_its_memory,
+    a_replay_on_another_threads_default_stream_keeps_its_memory,
+    replays_on_streams_that_come_and_go: [Faults],
+    the_stream_to_capture_on_is_nobodys,
     pinned_memory_stays_until_the_reset,
     which_streams_are_capturing,
     wrong_states_and_arguments,
@@ -558,6 +563,80 @@ fn a_replay_on_a_stream_that_is_gone_keeps_its_memory() {
     assert!(reserved() >= 12 * MIB as i64);
     gate.open();
     empty_caches();
+}
+
+/// The per-thread default stream is another one in each thread.
+fn a_replay_on_another_threads_default_stream_keeps_its_memory() {
+    empty_caches();
+    let stream = Own::new();
+    let block = allocate(MIB, stream.0);
+    let graph = G::new();
+    graph.begin(stream.0);
+    let host = pinned(MIB);
+    copy(host, block, MIB, stream.0);
+    ok!(tcuda_host_free_cached(host.cast()));
+    graph.end();
+    std::thread::scope(|scope| {
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let graph = &graph;
+        let other = scope.spawn(move || {
+            let gate = Gate::on(handle(2));
+            graph.replay(handle(2));
+            begun.send(()).unwrap();
+            may_go.recv().unwrap();
+            gate.open();
+            synchronize(handle(2));
+        });
+        has_begun.recv().unwrap();
+        ok!(tcuda_graph_reset(graph.0));
+        let next = pinned(MIB);
+        go.send(()).unwrap();
+        other.join().unwrap();
+        assert_ne!(next, host);
+        ok!(tcuda_host_free_cached(next.cast()));
+    });
+    free(block);
+    drop(graph);
+    ok!(tcuda_host_empty_cache());
+    empty_caches();
+}
+
+/// A stream for each replay, destroyed before that is over: what is kept of them ends with the replays.
+fn replays_on_streams_that_come_and_go() {
+    empty_caches();
+    let stream = Own::new();
+    let block = allocate(64, stream.0);
+    let graph = G::captured(stream.0, || fill(block, 1, 64, stream.0));
+    let events = || {
+        let mut live: tcuda_sim_live_t = unsafe { std::mem::zeroed() };
+        live.struct_size = size_of::<tcuda_sim_live_t>();
+        ok!(tcuda_sim_live(&mut live, -3));
+        live.events
+    };
+    let before = events();
+    for _ in 0..100 {
+        let on = Own::new();
+        let gate = Gate::on(on.0);
+        graph.replay(on.0);
+        drop(on);
+        gate.open();
+        ok!(tcuda_synchronize(-1));
+    }
+    assert!(events() < before + 20, "{} events, {before} before", events());
+    free(block);
+    drop(graph);
+    empty_caches();
+}
+
+fn the_stream_to_capture_on_is_nobodys() {
+    let capture_stream = || get!(NULL, out => tcuda_graph_capture_stream(out, -1));
+    let first = capture_stream();
+    assert_eq!(capture_stream(), first);
+    ok!(tcuda_stream_destroy(first));
+    // The driver may give the same handle again.
+    let own = Own::new();
+    assert_ne!(capture_stream(), own.0);
 }
 
 fn pinned_memory_stays_until_the_reset() {

@@ -6,6 +6,8 @@ use crate::kit::*;
 use crate::{fails, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tcuda::base::Status::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
@@ -22,6 +24,7 @@ tests![
     another_thread_cannot_end_it_unless_it_is_relaxed,
     a_thread_that_ends_leaves_the_captures_of_others,
     captures_on_several_threads,
+    resets_beside_captures_and_updates,
     caches_go_on_beside_a_capture,
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
@@ -247,6 +250,61 @@ fn pool_of_capture(graph: &G, round: usize) -> i64 {
         ok!(tcuda_empty_cache(-1));
     }
     pool_stats(graph.pool()).allocation.all.current
+}
+
+/// One thread resets graphs all the time that others capture, replay and update from.
+fn resets_beside_captures_and_updates() {
+    empty_caches();
+    const ROUNDS: usize = 600;
+    let (stream, side) = (Own::new(), Own::new());
+    let (one, kept) = (G::new(), G::with(TCUDA_GRAPH_KEEP));
+    let block = allocate(64, side.0);
+    let updated = G::new();
+    ok!(tcuda_graph_capture_begin(updated.0, side.0, OWN, THREAD_LOCAL));
+    fill(block, 1, 64, side.0);
+    updated.end();
+    let over = AtomicBool::new(false);
+    let streams = [stream.0, side.0].map(|stream| stream as usize);
+    std::thread::scope(|scope| {
+        let (one, kept, updated, over) = (&one, &kept, &updated, &over);
+        scope.spawn(move || {
+            while !over.load(Relaxed) {
+                for graph in [one, kept] {
+                    let status = tcuda_graph_reset(graph.0);
+                    assert!([TCUDA_SUCCESS, TCUDA_ERROR_CAPTURE].contains(&status), "{}", message());
+                }
+                std::thread::yield_now();
+            }
+        });
+        let block = block as usize;
+        scope.spawn(move || {
+            let on = handle(streams[1]);
+            while !over.load(Relaxed) {
+                ok!(tcuda_graph_capture_begin(kept.0, on, OWN, THREAD_LOCAL));
+                fill(block as *mut c_void, 1, 64, on);
+                kept.end();
+                let status = tcuda_graph_update(updated.0, kept.0);
+                assert!([TCUDA_SUCCESS, TCUDA_ERROR_INVALID_STATE].contains(&status), "{}", message());
+                while tcuda_graph_reset(kept.0) != TCUDA_SUCCESS {}
+            }
+        });
+        let on = handle(streams[0]);
+        for _ in 0..ROUNDS {
+            ok!(tcuda_graph_capture_begin(one.0, on, OWN, THREAD_LOCAL));
+            let block = allocate(MIB, on);
+            fill(block, 1, MIB, on);
+            free(block);
+            one.end();
+            let status = tcuda_graph_replay(one.0, on);
+            assert!([TCUDA_SUCCESS, TCUDA_ERROR_INVALID_STATE].contains(&status), "{}", message());
+            synchronize(on);
+            while tcuda_graph_reset(one.0) != TCUDA_SUCCESS {}
+        }
+        over.store(true, Relaxed);
+    });
+    free(block);
+    drop((one, kept, updated));
+    empty_caches();
 }
 
 fn caches_go_on_beside_a_capture() {
