@@ -85,29 +85,34 @@ impl Reading {
     }
 }
 
-/// A reading that is younger than `max_age`; a new one if there is none. Threads that come at the same time share one.
+/// A reading that is younger than `max_age`, or that was asked for after this call came; a new one if there is none. Threads that come at the
+/// same time share one.
 pub fn read(device: i32, max_age: Duration) -> Result<Reading> {
     static SNAPSHOTS: OnceLock<Box<[Snapshot]>> = OnceLock::new();
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let device = device::index(device)?;
     let count = runtime::runtime()?.device_count as usize;
     let snapshot = &SNAPSHOTS.get_or_init(|| (0..count).map(|_| Snapshot::new()).collect())[device as usize];
-    let now = || START.elapsed().as_nanos() as u64;
-    let young = || {
+    read_of(snapshot, max_age, || START.elapsed().as_nanos() as u64, || ask(monitor(device)?))
+}
+
+fn read_of(snapshot: &Snapshot, max_age: Duration, now: impl Fn() -> u64, ask: impl FnOnce() -> Result<[i64; WORDS]>) -> Result<Reading> {
+    let good = |since: Option<u64>| {
         let (at, words) = snapshot.read()?;
         // Another thread may have taken it after this one looked at the clock.
         let age = Duration::from_nanos(now().saturating_sub(at));
-        (age < max_age).then(|| Reading::from_words(age, words))
+        (age < max_age || since.is_some_and(|since| at > since)).then(|| Reading::from_words(age, words))
     };
-    if let Some(reading) = young() {
+    if let Some(reading) = good(None) {
         return Ok(reading);
     }
+    let came = now();
     let asking = snapshot.asking.lock();
-    if let Some(reading) = young() {
+    if let Some(reading) = good(Some(came)) {
         return Ok(reading);
     }
     let at = now();
-    let words = ask(monitor(device)?)?;
+    let words = ask()?;
     snapshot.write(&asking, at, words);
     Ok(Reading::from_words(Duration::from_nanos(now().saturating_sub(at)), words))
 }
@@ -140,6 +145,41 @@ mod tests {
         let reading = Reading::from_words(Duration::ZERO, [-1, 2, 3, 4, 5, 6, 7, 8, 9, -1]);
         assert_eq!((reading.memory_used, reading.memory_total, reading.index), (-1, 2, 3));
         assert_eq!(Quantity::ALL.map(|quantity| reading.get(quantity)), [4, 5, 6, 7, 8, 9, -1]);
+    }
+
+    /// The one that waited gets what was asked for after it came, and not what was on its way before.
+    #[test]
+    fn who_waits_for_a_new_one_shares_it() {
+        use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+        let (snapshot, clock, asked) = (Snapshot::new(), AtomicU64::new(100), AtomicUsize::new(0));
+        let read = |max_age| {
+            let ask = || Ok([asked.fetch_add(1, SeqCst) as i64; WORDS]);
+            read_of(&snapshot, max_age, || clock.fetch_add(1, SeqCst) + 1, ask).unwrap().memory_used
+        };
+        // Whoever holds the lock is asking, since a moment that the one who waits is before, or behind.
+        for (shares, came) in [(true, 0), (false, 1000)] {
+            let asking = snapshot.asking.lock();
+            let at = clock.load(SeqCst) + 500;
+            clock.fetch_add(came, SeqCst);
+            std::thread::scope(|scope| {
+                let before = (clock.load(SeqCst), asked.load(SeqCst));
+                let waits = scope.spawn(|| read(Duration::ZERO));
+                while clock.load(SeqCst) == before.0 {
+                    std::thread::yield_now();
+                }
+                clock.fetch_add(2000, SeqCst);
+                snapshot.write(&asking, at, [-5; WORDS]);
+                drop(asking);
+                let found = waits.join().unwrap();
+                assert_eq!((found == -5, asked.load(SeqCst) - before.1), (shares, usize::from(!shares)));
+            });
+        }
+        let before = asked.load(SeqCst);
+        // One after the other, each asks.
+        assert_ne!(read(Duration::ZERO), read(Duration::ZERO));
+        assert_eq!(asked.load(SeqCst), before + 2);
+        // A young one is given again.
+        assert_eq!(read(Duration::from_secs(1)), before as i64 + 1);
     }
 
     #[test]
