@@ -32,7 +32,8 @@ pub struct Graph {
 struct State {
     capture: Option<Capture>,
     device: i32,
-    /// What it does: its capture, or the one it was updated from.
+    /// What it captured, and what it does when it is replayed: that, or what it was updated from.
+    captured: Option<Arc<Number>>,
     number: Option<Arc<Number>>,
     /// Where it was captured.
     pool: Option<PoolId>,
@@ -101,7 +102,7 @@ impl Graph {
         let used = Use::of(pool, stream.device)?;
         let keeper = Keeper::new();
         let capture = capture::begin(self, stream, mode, used.0.number(), keeper.clone())?;
-        (state.device, state.number, state.pool) = (stream.device, Some(Arc::new(Number(capture.id))), Some(used.0));
+        (state.device, state.captured, state.pool) = (stream.device, Some(Arc::new(Number(capture.id))), Some(used.0));
         state.uses.push(used);
         state.keepers.push(keeper);
         state.capture = Some(capture);
@@ -191,7 +192,7 @@ impl Graph {
             let text = "The captures differ in more than arguments: number, kinds or order of what they do. Capture and instantiate anew.";
             return Err(Error::invalid_argument(text));
         }
-        state.number = from.number.clone();
+        state.number = from.captured.clone();
         state.leave_update();
         // Of its own capture, which is what it kept.
         state.uses.extend(from.uses.first().map(Use::again));
@@ -355,6 +356,7 @@ impl State {
         let exec = runtime::runtime()?.graph_instantiate(template)?;
         self.drop_exec();
         self.exec = Some(exec);
+        self.number = self.captured.clone();
         Ok(())
     }
 
@@ -415,7 +417,7 @@ impl State {
 
     /// Nothing is left. What replays may still use goes when they are over.
     fn clear(&mut self) {
-        self.number = None;
+        (self.captured, self.number) = (None, None);
         self.drop_exec();
         self.drop_template();
         let waits = self.replays();

@@ -83,3 +83,29 @@ fn a_permutation_writes_its_own_elements_only() {
     };
     assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
 }
+
+/// What a graph kept is its own capture, whatever it was updated from: made ready again it does that, and so does what is updated from it.
+#[test]
+fn a_graph_keeps_what_it_captured() {
+    let _turn = turn();
+    let update = |again: bool| {
+        let [one, two] = streams();
+        let blocks = [(); 3].map(|()| block(one));
+        let [graph, from, first] = blocks.map(|block| kept(one, || fill(block, one)));
+        ok(tcuda_graph_update(from, first));
+        if again {
+            ok(tcuda_graph_instantiate(from));
+            ok(tcuda_graph_replay(from, one));
+        } else {
+            ok(tcuda_graph_update(graph, from));
+            ok(tcuda_graph_replay(graph, one));
+        }
+        // Only the second is written.
+        [0, 2].into_iter().for_each(|at| kernel(blocks[at], READ, two));
+        assert_eq!(crate::count(), 0);
+        kernel(blocks[1], READ, two);
+        [graph, from, first].into_iter().for_each(|graph| ok(tcuda_graph_destroy(graph)));
+    };
+    assert_eq!(kinds_of(update, true), ["race"]);
+    assert_eq!(kinds_of(update, false), ["race"]);
+}
