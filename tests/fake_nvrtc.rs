@@ -164,6 +164,32 @@ fn a_kernel_ends_with_its_module() {
     );
 }
 
+/// A kernel is looked up while another thread destroys its module: nothing is left of either.
+#[test]
+fn a_kernel_that_comes_too_late_goes_with_its_module() {
+    case(
+        "a_kernel_that_comes_too_late_goes_with_its_module",
+        |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])).set("FAKE_GATE", "{}/gate"),
+        || {
+            let (status, module) = compile(SOURCE, c"-DN=4");
+            assert_eq!(status, TCUDA_SUCCESS, "{}", message());
+            let (gate, handle) = (root().join("gate"), module as usize);
+            let late = std::thread::spawn(move || {
+                let mut kernel = null_mut();
+                let status = unsafe { tcuda_kernel_get(&mut kernel, handle as tcuda_kernel_module_t, c"kernel".as_ptr()) };
+                (status, kernel.is_null())
+            });
+            while !gate.exists() {
+                std::thread::yield_now();
+            }
+            assert_eq!(tcuda_kernel_module_destroy(module), TCUDA_SUCCESS, "{}", message());
+            std::fs::remove_file(&gate).unwrap();
+            assert_eq!(late.join().unwrap(), (TCUDA_ERROR_INVALID_HANDLE, true));
+            assert_eq!(driver_calls("cuModuleUnload"), 1);
+        },
+    );
+}
+
 /// What a program did not destroy is not left on the device by the end of everything.
 #[test]
 fn a_shutdown_unloads_modules() {

@@ -142,8 +142,8 @@ pub fn destroy_module(id: u64) -> Result<()> {
 }
 
 /// The handle of a kernel: by the name that it was asked for in `compile`, else by its symbol. A kernel has one.
-pub fn get(module: u64, name: &str) -> Result<u64> {
-    let module = MODULES.get(module as usize)?;
+pub fn get(number: u64, name: &str) -> Result<u64> {
+    let module = MODULES.get(number as usize)?;
     let symbol = module.symbols.iter().find(|(given, _)| given == name).map_or(name, |(_, symbol)| symbol);
     let mut kernels = module.kernels.lock();
     if let Some(known) = kernels.get(symbol) {
@@ -165,9 +165,11 @@ pub fn get(module: u64, name: &str) -> Result<u64> {
     let own_shared = runtime.function_attribute(handle, SHARED_SIZE)?;
     let most_shared = OnceCell::new();
     let kernel = Kernel { name: name.into(), module: module.clone(), function, max_threads, parameters, own_shared, most_shared };
-    let id = KERNELS.insert(Arc::new(kernel)) as u64;
-    kernels.insert(symbol.into(), id);
-    Ok(id)
+    let id = KERNELS.insert(Arc::new(kernel));
+    // Destroyed meanwhile: who did that may not have seen this kernel.
+    MODULES.get(number as usize).inspect_err(|_| drop(KERNELS.remove(id)))?;
+    kernels.insert(symbol.into(), id as u64);
+    Ok(id as u64)
 }
 
 pub fn kernel_numbered(id: u64) -> Result<Arc<Kernel>> {
