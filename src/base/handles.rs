@@ -9,6 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Even numbers this small are no addresses: no pointer of the program passes for one.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
+/// One for what has a table of its own.
+pub fn number() -> usize {
+    LAST.fetch_add(2, Relaxed) + 2
+}
+
 /// The things of one kind.
 pub struct Handles<T: 'static> {
     /// As messages call one, and the function that makes one.
@@ -48,7 +53,7 @@ impl<T> Handles<T> {
 
     pub fn insert(&self, thing: Arc<T>) -> usize {
         let mut list = self.list.write();
-        let handle = LAST.fetch_add(2, Relaxed) + 2;
+        let handle = number();
         list.entries.push((handle, Some(thing)));
         handle
     }

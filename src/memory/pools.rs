@@ -8,7 +8,7 @@ use super::cache::core::{ROUND, Request};
 use super::cache::{Cache, front};
 use super::provider::{self, Source};
 use super::totals::Totals;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, handles};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::Stream;
@@ -81,7 +81,7 @@ pub fn numbered(id: u64) -> Result<Arc<Pool>> {
 /// A number for a pool that is made later.
 pub fn reserve_id() -> u64 {
     let mut pools = POOLS.write();
-    pools.last += 1;
+    pools.last = handles::number() as u64;
     pools.last
 }
 
@@ -144,7 +144,7 @@ fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
             cache
         }
     };
-    let id = private.unwrap_or(pools.last + 1);
+    let id = private.unwrap_or_else(|| handles::number() as u64);
     pools.last = pools.last.max(id);
     cache.set_fixed(private.is_some());
     cache.become_pool(id, options.source, options.no_split);

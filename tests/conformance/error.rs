@@ -8,7 +8,14 @@ use std::sync::Mutex;
 use tcuda::base::status;
 use tcuda::capi::device::{tcuda_current_device, tcuda_device_count, tcuda_synchronize};
 use tcuda::capi::error::*;
+use tcuda::capi::graph::*;
 use tcuda::capi::init::tcuda_config_dump;
+use tcuda::capi::jit::*;
+use tcuda::capi::nvtx::*;
+use tcuda::capi::plugin::*;
+use tcuda::capi::pool::*;
+use tcuda::capi::random::*;
+use tcuda::capi::snapshot::*;
 use tcuda::capi::version::*;
 
 tests![
@@ -20,6 +27,7 @@ tests![
     versions_are_told,
     the_configuration_is_listed,
     what_the_kernels_are_compiled_for,
+    no_handle_passes_for_one_of_another_kind,
 ];
 
 fn every_status_has_a_name_and_a_text() {
@@ -159,4 +167,41 @@ fn what_the_kernels_are_compiled_for() {
     let mut small = [7; 4];
     fails!(BUFFER_TOO_SMALL, tcuda_get_arch_list(small.as_mut_ptr(), 4, null_mut()));
     assert_eq!(small, [7; 4]);
+}
+
+/// Several of each, so that small numbers are taken.
+fn no_handle_passes_for_one_of_another_kind() {
+    unsafe extern "C" fn none(_: usize, _: i32, _: tcuda::capi::structs::tcuda_stream_t, _: *mut c_void) -> *mut c_void {
+        null_mut()
+    }
+    unsafe extern "C" fn nothing(_: *mut c_void, _: usize, _: i32, _: tcuda::capi::structs::tcuda_stream_t, _: *mut c_void) {}
+    let source = c"template <typename T> T same(T x) { return x; }";
+    type Make = dyn Fn() -> usize;
+    type End = dyn Fn(usize) -> status::tcuda_status_t;
+    let kinds: [(&Make, &End); 7] = [
+        (&|| get!(null_mut(), out => tcuda_graph_create(out, 0)) as usize, &|handle| tcuda_graph_destroy(handle as _)),
+        (&|| get!(null_mut(), out => tcuda_generator_create(out, 0)) as usize, &|handle| tcuda_generator_destroy(handle as _)),
+        (&|| get!(null_mut(), out => tcuda_nvtx_domain_create(out, c"a".as_ptr())) as usize, &|handle| {
+            tcuda_nvtx_domain_destroy(handle as _)
+        }),
+        (&|| get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null())) as usize, &|handle| tcuda_mem_pool_destroy(handle as _)),
+        (&|| get!(null_mut(), out => tcuda_jit_create(out, source.as_ptr(), null(), 0)) as usize, &|handle| tcuda_jit_destroy(handle as _)),
+        (&|| get!(null_mut(), out => tcuda_memory_snapshot(out, 0)) as usize, &|handle| unsafe { tcuda_snapshot_destroy(handle as _) }),
+        (&|| get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(none), Some(nothing), null_mut())) as usize, &|handle| {
+            tcuda_pluggable_allocator_destroy(handle as _)
+        }),
+    ];
+    let made: Vec<Vec<usize>> = kinds.iter().map(|(make, _)| (0..10).map(|_| make()).collect()).collect();
+    for (kind, handles) in made.iter().enumerate() {
+        for (other, (_, end)) in kinds.iter().enumerate().filter(|(other, _)| *other != kind) {
+            for handle in handles {
+                assert_eq!(
+                    end(*handle),
+                    status::tcuda_status_t::TCUDA_ERROR_INVALID_HANDLE,
+                    "{handle:#x} of kind {kind} as one of {other}"
+                );
+            }
+        }
+    }
+    made.iter().zip(&kinds).for_each(|(handles, (_, end))| handles.iter().for_each(|handle| ok!(end(*handle))));
 }

@@ -720,7 +720,7 @@ fn wrong_states_and_arguments() {
     let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
     fails!(INVALID_ARGUMENT, tcuda_graph_pool_stats(&mut stats, OWN));
     // A pool that PyTorch has is none for graphs, though its number is of the same row.
-    let next = get!(OWN, out => tcuda_graph_pool_handle(out)).second + 1;
+    let next = get!(OWN, out => tcuda_graph_pool_handle(out)).second + 2;
     tcuda::memory::lent::begin(0, (7, 7), Box::new(|_| false)).unwrap();
     for (first, second) in [(0, next), (next, 0)] {
         fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first, second }, GLOBAL));
