@@ -6,8 +6,9 @@
 //!
 //! All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns before it
 //! is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
-//! rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they are
-//! floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and) or complex (sum and average).
+//! rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they
+//! lie on a multiple of their size and are floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and)
+//! or complex (sum and average).
 //! A tensor without elements is no call at all.
 //!
 //! No call waits longer for other ranks than the communicator's timeout; with other processes, wait for results with
@@ -245,7 +246,7 @@ pub extern "C" fn tcuda_communicator_abort(comm: tcuda_communicator_t) -> tcuda_
 
 /// How a rank is (ncclCommGetAsyncError): success while nothing went wrong. Waits for nothing.
 ///
-/// @param ready   gets false while it looks for the other ranks, or another thread waits in a call of it.
+/// @param ready   gets false while it looks for the other ranks, or another thread waits in a call of it but tcuda_communicator_synchronize.
 /// @return what went wrong.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_query(comm: tcuda_communicator_t, ready: *mut bool) -> tcuda_status_t {

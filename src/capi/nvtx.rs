@@ -97,7 +97,7 @@ pub unsafe extern "C" fn tcuda_nvtx_mark(message: *const c_char) -> tcuda_status
 /// Begins a range of the calling thread, inside those that are open (torch.cuda.nvtx.range_push, nvtxRangePushA). The thread's
 /// tcuda_nvtx_range_pop ends it.
 ///
-/// @return how deep it lies, from 0; -2 where nobody counts, as without a tool (torch says so too); -1: `message` is NULL.
+/// @return how deep it lies, from 0; -2 where nobody counts, as without a tool (torch says so too); -1: there is a tool, and `message` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_nvtx_range_push(message: *const c_char) -> i32 {
     match nvtx::tool() {
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn tcuda_nvtx_domain_mark(domain: tcuda_nvtx_domain_t, eve
 
 /// tcuda_nvtx_range_push with all that a range can have (nvtxDomainRangePushEx).
 ///
-/// @return as tcuda_nvtx_range_push; -1: a wrong domain or event.
+/// @return as tcuda_nvtx_range_push; -1: there is a tool, and the domain or the event is wrong.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_nvtx_domain_range_push(domain: tcuda_nvtx_domain_t, event: *const tcuda_nvtx_event_t) -> i32 {
     match nvtx::tool() {
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn tcuda_nvtx_domain_range_push(domain: tcuda_nvtx_domain_
 
 /// Ends the calling thread's newest open range of a domain (nvtxDomainRangePop).
 ///
-/// @return as tcuda_nvtx_range_pop; -1: a wrong domain.
+/// @return as tcuda_nvtx_range_pop; -1: there is a tool, and the domain is wrong.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_nvtx_domain_range_pop(domain: tcuda_nvtx_domain_t) -> i32 {
     match nvtx::tool() {
