@@ -225,6 +225,6 @@ pub fn shutdown() {
     pool::shutdown();
     for (event, known) in known::clear() {
         // What cannot be destroyed is lost with its device.
-        let _ = really_destroy(event, known);
+        let _ = really_destroy(event, known).or_else(|_| really_destroy(event, known));
     }
 }

@@ -98,7 +98,8 @@ fn share(new: Idle) {
 
 fn destroy(idle: Idle) {
     // What cannot be destroyed is lost with its device.
-    let _ = device::Guard::new(idle.device).and_then(|_guard| runtime::runtime()?.event_destroy(idle.event));
+    let destroy = || device::Guard::new(idle.device).and_then(|_guard| runtime::runtime()?.event_destroy(idle.event));
+    let _ = destroy().or_else(|_| destroy());
 }
 
 /// An event of the pool that goes back by itself.

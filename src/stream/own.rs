@@ -190,6 +190,6 @@ pub(super) fn shutdown() {
     PARKED.lock().clear();
     for stream in registry::all(Kind::Own).into_iter().chain(registry::all(Kind::Parked)) {
         // What cannot be destroyed is lost with its device.
-        let _ = really_destroy(stream);
+        let _ = really_destroy(stream).or_else(|_| really_destroy(stream));
     }
 }

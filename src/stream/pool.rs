@@ -98,7 +98,8 @@ pub(super) fn shutdown() {
             let raw = place.swap(0, Ordering::AcqRel);
             if raw != 0 {
                 // What cannot be destroyed is lost with its device.
-                let _ = Stream { device, raw }.enter().and_then(|entered| entered.runtime.stream_destroy(raw));
+                let destroy = || Stream { device, raw }.enter().and_then(|entered| entered.runtime.stream_destroy(raw));
+                let _ = destroy().or_else(|_| destroy());
             }
         }
         for level in &pool.levels {

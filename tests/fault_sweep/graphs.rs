@@ -253,6 +253,24 @@ pub fn are_guarded(when: &str) {
     }
 }
 
+/// A graph that has been replayed, one that is kept, and a capture under way.
+pub unsafe fn leave(stream: tcuda_stream_t) {
+    unsafe {
+        for (at, flags) in [0, TCUDA_GRAPH_KEEP, 0].into_iter().enumerate() {
+            let mut graph = null_mut();
+            ok(tcuda_graph_create(&mut graph, flags));
+            ok(tcuda_graph_capture_begin(graph, stream, OWN, GLOBAL));
+            let mut block = null_mut();
+            ok(tcuda_malloc_cached(&mut block, PAGE, stream));
+            ok(tcuda_memset_async(block, 1, PAGE, stream));
+            if at < 2 {
+                ok(tcuda_graph_capture_end(graph));
+                ok(tcuda_graph_replay(graph, stream));
+            }
+        }
+    }
+}
+
 const SHAPE: [i64; 2] = [64, 64];
 
 fn tensor(data: *mut c_void) -> tcuda_tensor_t {

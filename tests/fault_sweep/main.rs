@@ -138,6 +138,19 @@ fn plain_segments_recorded() {
 }
 
 #[test]
+fn the_end() {
+    in_mode("the_end", sweep_the_end);
+}
+
+#[test]
+fn the_end_of_plain_segments() {
+    in_mode("the_end_of_plain_segments", || {
+        config::set("TCUDA_ALLOC_CONF", "expandable_segments:False".into());
+        sweep_the_end();
+    });
+}
+
+#[test]
 fn calls_that_fail_every_time() {
     in_mode("calls_that_fail_every_time", sweep_kinds);
 }
@@ -514,6 +527,44 @@ fn sweep_the_start() {
             strike(workload, nth, code);
             works(workload, &format!("after code {code} at call {nth} from the start"));
             finish();
+        }
+    }
+}
+
+/// A program that leaves everything behind, and ends tcuda with a call that fails.
+fn sweep_the_end() {
+    for nth in 1.. {
+        let (mut stream, mut event, mut pooled, mut pool) = (null_mut(), null_mut(), null_mut(), null_mut());
+        ok(unsafe { tcuda_init(null()) });
+        unsafe {
+            ok(tcuda_stream_create(&mut stream, 0, 0));
+            ok(tcuda_stream_from_pool(&mut pooled, 1, 0));
+            ok(tcuda_stream_record_event(stream, &mut event));
+            ok(tcuda_mem_pool_create(&mut pool, 0, null()));
+            for (size, on) in [(700, stream), (3 * MIB, stream), (12 * MIB, pooled)] {
+                let mut block = null_mut();
+                ok(tcuda_malloc_cached(&mut block, size, on));
+                ok(tcuda_memset_async(block, 1, 512, on));
+                ok(tcuda_record_stream(block, if on == stream { 0x100 } else { 0x101 } as tcuda_stream_t));
+            }
+            ok(tcuda_mem_pool_malloc(&mut null_mut(), MIB, stream, pool));
+            ok(tcuda_host_malloc_cached(&mut null_mut(), MIB));
+            ok(tcuda_host_register(foreign(), 3 * PAGE, 0));
+            graphs::leave(stream);
+        }
+        let before = calls();
+        ok(unsafe { tcuda_sim_fail_at(null(), nth, 2) });
+        let status = tcuda_shutdown();
+        let made = calls() - before;
+        ok(tcuda_sim_clear_faults());
+        assert_eq!(status, Status::TCUDA_SUCCESS, "with call {nth} failing: {}", message());
+        let left = live();
+        assert_eq!((left.blocks, left.handles, left.mappings, left.reservations), (0, 0, 0, 0), "with call {nth} failing");
+        assert_eq!((left.streams, left.events, left.graphs, left.graph_execs), (0, 0, 0, 0), "with call {nth} failing");
+        assert_eq!((left.pinned_blocks, left.registered_blocks), (0, 0), "with call {nth} failing");
+        if made < nth {
+            assert!(nth > 40, "{nth}");
+            break;
         }
     }
 }

@@ -619,7 +619,7 @@ impl Cache {
         for mapping in physical.mappings() {
             match &physical[mapping.handle].backing {
                 Backing::Virtual(_) => drop(insist(|| runtime.mem_unmap(mapping.start, mapping.size))),
-                Backing::Plain | Backing::Ordered => drop(runtime.free(mapping.start)),
+                Backing::Plain | Backing::Ordered => drop(insist(|| runtime.free(mapping.start))),
                 Backing::Provided(provider, _) => provider.free(mapping.start, mapping.size, self.device, 0),
                 Backing::Away => {}
             }

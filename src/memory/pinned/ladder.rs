@@ -165,7 +165,7 @@ pub fn shutdown() {
     let _growing = GROWING.lock();
     let segments = CORE.lock().clear();
     for (address, segment) in segments {
-        if let Err(error) = source::give_back(address, &segment) {
+        if let Err(error) = source::give_back(address, &segment).or_else(|_| source::give_back(address, &segment)) {
             log::warn(&format!("Pinned memory could not be given back: {error}"));
         }
     }

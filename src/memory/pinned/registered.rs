@@ -88,6 +88,6 @@ fn release(address: Address) -> Result<()> {
 pub fn shutdown() {
     for (address, _) in std::mem::take(&mut *RANGES.lock()) {
         // What cannot be unregistered is lost with its device.
-        let _ = release(address);
+        let _ = release(address).or_else(|_| release(address));
     }
 }
