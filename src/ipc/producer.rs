@@ -403,7 +403,11 @@ impl State {
                 Some(Request::Parts(name, from)) => {
                     let (answer, files) = self.parts(number, &name, from as usize);
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                    socket.send(&answer.write(), &files)
+                    // The kernel lets only so many files be under way.
+                    socket.send(&answer.write(), &files) || {
+                        let why = Error::system("Sending the files that stand for the memory").message;
+                        socket.send(&Answer::Failed(why.into_owned()).write(), &[])
+                    }
                 }
                 Some(Request::Give(name)) => {
                     self.give(number, &name);
@@ -415,6 +419,8 @@ impl State {
                 break;
             }
         }
+        // Who still listens hears of it, and does not wait for an answer.
+        socket.end();
         if let Some(client) = self.clients.iter_mut().find(|client| client.number == number) {
             client.gone = true;
         }

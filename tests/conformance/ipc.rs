@@ -45,31 +45,31 @@ tests![
     in_plain_segments,
 ];
 
-const MIB: usize = 1 << 20;
-const NO_HANDLE: tcuda_ipc_handle_t = tcuda_ipc_handle_t { bytes: [0; 64] };
+pub const MIB: usize = 1 << 20;
+pub const NO_HANDLE: tcuda_ipc_handle_t = tcuda_ipc_handle_t { bytes: [0; 64] };
 
-fn export(ptr: *mut c_void, size: usize, keep_for: u32, stream: tcuda_stream_t) -> tcuda_ipc_handle_t {
+pub fn export(ptr: *mut c_void, size: usize, keep_for: u32, stream: tcuda_stream_t) -> tcuda_ipc_handle_t {
     get!(NO_HANDLE, out => tcuda_ipc_export(out, ptr, size, keep_for, stream))
 }
 
-fn import(handle: &tcuda_ipc_handle_t, stream: tcuda_stream_t) -> *mut c_void {
+pub fn import(handle: &tcuda_ipc_handle_t, stream: tcuda_stream_t) -> *mut c_void {
     get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), handle, stream))
 }
 
 /// A block whose bytes are all the same.
-fn filled(size: usize, value: i32, stream: tcuda_stream_t) -> *mut c_void {
+pub fn filled(size: usize, value: i32, stream: tcuda_stream_t) -> *mut c_void {
     let block = allocate(size, stream);
     ok!(tcuda_memset_async(block, value, size, stream));
     block
 }
 
-fn value(block: *mut c_void, size: usize, stream: tcuda_stream_t) -> i32 {
+pub fn value(block: *mut c_void, size: usize, stream: tcuda_stream_t) -> i32 {
     let all = bytes_of(block, size, stream);
     if all.iter().all(|byte| *byte == all[0]) { i32::from(all[0]) } else { -1 }
 }
 
 /// Nothing is exported, imported or in use.
-fn nothing_is_left() {
+pub fn nothing_is_left() {
     ok!(tcuda_ipc_collect());
     let now = stats();
     assert_eq!((now.exported, now.exported_bytes, now.kept, now.kept_bytes), (0, 0, 0, 0));
@@ -716,12 +716,16 @@ fn peers_reach_what_is_imported() {
 
 /// All of this once more where segments are cudaMalloc's.
 fn in_plain_segments() {
+    passes_in_plain_segments("ipc.");
+}
+
+pub fn passes_in_plain_segments(tests: &str) {
     const PLAIN: &str = "expandable_segments:False";
     if std::env::var("TCUDA_ALLOC_CONF").is_ok_and(|conf| conf == PLAIN) {
         return;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.arg("ipc.").env("TCUDA_BACKEND", backend()).env("TCUDA_ALLOC_CONF", PLAIN);
+    command.arg(tests).env("TCUDA_BACKEND", backend()).env("TCUDA_ALLOC_CONF", PLAIN);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains(" 0 failed") && !said.contains(" 0 passed"), "{said}");

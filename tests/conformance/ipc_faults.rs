@@ -1,13 +1,15 @@
 //! Each call of the backend fails once, in turn, in a producer and in a consumer: a clean status, nothing is lost, and the next try works.
 
 use crate::init::in_child;
-use crate::ipc_other::{Other, hex, stats};
+use crate::ipc_other::{Other, bytes, hex, stats};
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
+use tcuda::capi::event::*;
+use tcuda::capi::init::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::sim::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -17,6 +19,10 @@ tests![
     calls_of_a_producer_with_plain_segments: [Faults],
     calls_of_a_consumer: [Faults],
     calls_of_a_consumer_with_plain_segments: [Faults],
+    calls_of_the_thread_that_answers: [Faults],
+    calls_about_events: [Faults],
+    calls_that_enable_a_peer: [Faults, TwoDevices],
+    calls_of_the_end: [Faults],
     a_device_that_is_lost: [Faults, TwoDevices],
 ];
 
@@ -40,6 +46,24 @@ fn calls_of_a_consumer() {
 
 fn calls_of_a_consumer_with_plain_segments() {
     in_child("ipc_faults_consumer", &[PLAIN]);
+}
+
+fn calls_of_the_thread_that_answers() {
+    in_child("ipc_faults_answer", &[]);
+    in_child("ipc_faults_answer", &[PLAIN]);
+}
+
+fn calls_about_events() {
+    in_child("ipc_faults_events", &[]);
+}
+
+fn calls_that_enable_a_peer() {
+    in_child("ipc_faults_peer", &[]);
+}
+
+fn calls_of_the_end() {
+    in_child("ipc_faults_end", &[]);
+    in_child("ipc_faults_end", &[PLAIN]);
 }
 
 fn a_device_that_is_lost() {
@@ -205,5 +229,146 @@ pub fn scene_consumer() {
         assert!(nth > 6, "{nth}");
     }
     assert!(imports >= 12 && closes >= 3, "{imports} {closes}");
+    other.end();
+}
+
+/// Each call of the thread that answers fails once, with what another process sees of it.
+pub fn scene_answer() {
+    let stream = Own::on(0);
+    let mut other = Other::new();
+    let block = allocate(SIZE, stream.0);
+    let handle = get!(tcuda_ipc_handle_t { bytes: [0; 64] }, out => tcuda_ipc_export(out, block, SIZE, 0, stream.0));
+    let import = format!("import {}", hex(&handle.bytes));
+    // What it needs once is there.
+    let there = other.import(&handle);
+    other.did(&format!("close {there}"));
+    let before = living();
+    let mut failed = 0;
+    for code in CODES {
+        let mut nth = 1;
+        loop {
+            let mut answer = String::new();
+            let (_, struck) = with_fault(nth, code, || {
+                answer = other.ask(&import);
+                Status::TCUDA_SUCCESS
+            });
+            if !answer.starts_with("ok") {
+                failed += 1;
+                assert!(answer.starts_with("TCUDA_ERROR_CUDA") && answer.contains("producer"), "call {nth} failed with {code}: {answer}");
+                ok!(tcuda_ipc_collect());
+                assert_eq!(stats().taken, 0);
+                answer = other.ask(&import);
+            }
+            let there = answer.split(' ').nth(1).unwrap_or_else(|| panic!("call {nth} failed with {code}: {answer}"));
+            other.did(&format!("close {there}"));
+            ok!(tcuda_ipc_collect());
+            assert_eq!((stats().exported, stats().taken, living()), (1, 0, before), "call {nth} failed with {code}");
+            if !struck {
+                break;
+            }
+            nth += 1;
+        }
+    }
+    let plain = std::env::var_os("TCUDA_ALLOC_CONF").is_some();
+    assert!(plain || failed >= 3, "{failed}");
+    free(block);
+    other.end();
+    ok!(tcuda_ipc_collect());
+    assert_eq!(stats().exported, 0);
+    empty_caches();
+}
+
+pub fn scene_events() {
+    const NO_EVENT: tcuda_ipc_event_handle_t = tcuda_ipc_event_handle_t { bytes: [7; 64] };
+    let mut other = Other::new();
+    let theirs = tcuda_ipc_event_handle_t { bytes: bytes(&other.did("event theirs")) };
+    let (mut failed, mut most) = (0, 0);
+    for (code, nth) in CODES.into_iter().flat_map(|code| (1..=20).map(move |nth| (code, nth))) {
+        let when = format!("call {nth} failed with {code}");
+        let mut counted = |status: Status| failed += u64::from(status != Status::TCUDA_SUCCESS);
+        let (mut event, mut handle) = (null_mut(), NO_EVENT);
+        let (status, _) = with_fault(nth, code, || unsafe { tcuda_event_create(&mut event, 6) });
+        assert_eq!(event.is_null(), status != Status::TCUDA_SUCCESS, "{when}");
+        counted(status);
+        if event.is_null() {
+            event = get!(null_mut(), out => tcuda_event_create(out, 6));
+        }
+        let (status, _) = with_fault(nth, code, || unsafe { tcuda_event_ipc_handle(&mut handle, event) });
+        assert_eq!(handle.bytes == NO_EVENT.bytes, status != Status::TCUDA_SUCCESS, "{when}");
+        counted(status);
+        ok!(tcuda_event_ipc_handle(&mut handle, event));
+        other.did(&format!("open_event mine {}", hex(&handle.bytes)));
+        other.did("destroy mine");
+        let mut opened = null_mut();
+        let (status, struck) = with_fault(nth, code, || unsafe { tcuda_event_from_ipc_handle(&mut opened, 0, &theirs) });
+        assert_eq!(opened.is_null(), status != Status::TCUDA_SUCCESS, "{when}");
+        counted(status);
+        most = most.max(if struck { nth } else { 0 });
+        if opened.is_null() {
+            opened = get!(null_mut(), out => tcuda_event_from_ipc_handle(out, 0, &theirs));
+        }
+        ok!(tcuda_event_wait(opened, default_of(0)));
+        for event in [event, opened] {
+            let (status, _) = with_fault(nth, code, || unsafe { tcuda_event_destroy(event) });
+            if status != Status::TCUDA_SUCCESS {
+                ok!(tcuda_event_destroy(event));
+            }
+        }
+    }
+    assert!(failed >= 9 && most < 20, "{failed} failures, {most} calls");
+    other.end();
+    // Those that were destroyed are kept for a while.
+    ok!(tcuda_shutdown());
+    assert_eq!(living(), [0; 6]);
+}
+
+/// Memory of another process is opened for a device that comes later. Once a process, so all faults there are wait for the same moment.
+pub fn scene_peer() {
+    let (stream, far) = (Own::on(0), Own::on(1));
+    let mut other = Other::new();
+    let theirs = other.export(SIZE, 7, 0);
+    let here = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &theirs, stream.0));
+    let there = allocate(SIZE, far.0);
+    let (mut failed, mut nth) = (0, 1);
+    loop {
+        let (status, struck) = with_fault(nth, 2, || unsafe { tcuda_copy_async(there, here, SIZE, far.0) });
+        failed += u64::from(status != Status::TCUDA_SUCCESS);
+        if !struck {
+            break;
+        }
+        nth += 1;
+    }
+    ok!(tcuda_copy_async(there, here, SIZE, far.0));
+    assert!(bytes_of(there, SIZE, far.0).iter().all(|byte| *byte == 7));
+    assert!(failed >= 3, "{failed} of {nth}");
+    // And for one that has come already.
+    let again = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &other.export(SIZE, 8, 0), stream.0));
+    ok!(tcuda_copy_async(there, again, SIZE, far.0));
+    assert!(bytes_of(there, SIZE, far.0).iter().all(|byte| *byte == 8));
+    [here, again].into_iter().for_each(|here| ok!(tcuda_ipc_close(here, stream.0)));
+    free(there);
+    other.end();
+}
+
+/// The end of tcuda with exports and imports, each call of which fails once: neither side loses anything.
+pub fn scene_end() {
+    let mut other = Other::new();
+    for nth in 1..40 {
+        let stream = create_on(0);
+        let block = allocate(SIZE, stream);
+        busy(stream);
+        let handle = get!(tcuda_ipc_handle_t { bytes: [0; 64] }, out => tcuda_ipc_export(out, block, SIZE, 0, stream));
+        let there = other.import(&handle);
+        let theirs = other.export(SIZE, 7, 0);
+        get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &theirs, stream));
+        with_fault(nth, 2, || tcuda_shutdown());
+        tcuda_shutdown();
+        assert_eq!(other.did(&format!("alive {there}")), "false", "call {nth}");
+        other.did(&format!("close {there}"));
+        other.did("free");
+        assert_eq!(other.did("collect"), "0", "call {nth}");
+        ok!(tcuda_init(null()));
+        assert_eq!((living(), stats().exported, stats().imported), ([0; 6], 0, 0), "call {nth}");
+    }
     other.end();
 }

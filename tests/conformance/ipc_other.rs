@@ -1,5 +1,6 @@
 //! A second process with tcuda in it, which does what it is told line by line.
 
+use crate::ipc_raw::{self, Raw};
 use crate::kit::*;
 use crate::{get, ok};
 use std::collections::{BTreeSet, HashMap};
@@ -75,6 +76,10 @@ impl Other {
         self.child.wait().unwrap();
     }
 
+    pub fn signal(&self, signal: i32) {
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
     pub fn end(mut self) {
         self.tell("end");
         assert!(self.child.wait().unwrap().success());
@@ -104,6 +109,7 @@ struct Scene {
     handles: Vec<tcuda_ipc_handle_t>,
     events: HashMap<String, tcuda_event_t>,
     gate: Option<Gate>,
+    raw: Option<Raw>,
 }
 
 /// "ok" and what came out, or the status and the message.
@@ -223,6 +229,29 @@ impl Scene {
                     }
                     format!("ok {most}")
                 }
+                // By hand, and no more said.
+                "raw_take" => {
+                    let blob = ipc_raw::blob(&handle(1));
+                    let raw = self.raw.insert(Raw::connect(&blob.producer));
+                    assert!(raw.send(&ipc_raw::request(0, &blob.export, 0), 0));
+                    format!("ok {}", raw.receive().map_or("ended", |_| "taken"))
+                }
+                "raw_nonsense" => {
+                    let raw = self.raw.take().unwrap();
+                    assert!(raw.send(b"?", 0));
+                    format!("ok {}", raw.receive().map_or("ended", |_| "answered"))
+                }
+                // More questions than answers are read.
+                "raw_flood" => {
+                    let blob = ipc_raw::blob(&handle(1));
+                    let raw = Raw::connect(&blob.producer);
+                    let start = std::time::Instant::now();
+                    while raw.is_open() {
+                        assert!(start.elapsed().as_secs() < 20, "nobody ends it");
+                        raw.send(&ipc_raw::request(0, &blob.export, 0), 0);
+                    }
+                    "ok".into()
+                }
                 // A child of it that has all its files open, and outlives it.
                 "fork" => match libc::fork() {
                     0 => loop {
@@ -238,7 +267,7 @@ impl Scene {
 }
 
 pub fn scene() {
-    let mut scene = Scene { stream: create_on(0), blocks: Vec::new(), handles: Vec::new(), events: HashMap::new(), gate: None };
+    let mut scene = Scene { stream: create_on(0), blocks: Vec::new(), handles: Vec::new(), events: HashMap::new(), gate: None, raw: None };
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         if line == "end" {

@@ -27,6 +27,8 @@ mod init;
 mod ipc;
 mod ipc_faults;
 mod ipc_other;
+mod ipc_peers;
+mod ipc_raw;
 mod jit;
 mod jit_kit;
 mod kit;
@@ -86,6 +88,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("random", random::TESTS),
     ("philox", philox::TESTS),
     ("ipc", ipc::TESTS),
+    ("ipc_peers", ipc_peers::TESTS),
     ("ipc_faults", ipc_faults::TESTS),
     ("telemetry", telemetry::TESTS),
     ("nvtx", nvtx::TESTS),
