@@ -39,11 +39,12 @@ pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
         // All up to the parameters is the return type and the name, unless this is a struct.
         let mut head = Vec::new();
         while let Some(token) = reader.peek().filter(|token| !["(", "{", ";", "="].contains(&token.text)) {
+            let is_operator = head.last().is_some_and(|before: &Token| before.text == "operator");
             head.push(token);
-            if token.text == "<" {
-                reader.group("<", ">");
-            } else {
+            if token.text != "<" || is_operator {
                 reader.next();
+            } else if !reader.group("<", ">") {
+                return Err(wrong(token.at, "the < here is not closed."));
             }
         }
         if reader.peek().is_none_or(|token| token.text != "(") {
@@ -360,5 +361,65 @@ mod tests {
             }
         }
         assert_eq!(found(whole), ("f".into(), 2));
+    }
+
+    /// Whatever stands there: an answer, and no end without one.
+    #[test]
+    fn any_sequence_of_tokens_is_answered() {
+        let parts = [
+            "template",
+            "<",
+            ">",
+            "typename T",
+            "(",
+            ")",
+            "{",
+            "}",
+            ";",
+            "=",
+            ",",
+            "T",
+            "f",
+            "operator",
+            "struct",
+            "\n",
+            "#define x \\",
+            "'a'",
+            "\"",
+            "R\"a(",
+            ")a\"",
+            "1.5e-3f",
+            "ä",
+            "\\",
+            "/*",
+            "*/",
+            "//",
+            " ",
+        ];
+        let mut state = 1u64;
+        let mut next = |most: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % most
+        };
+        let mut good = 0;
+        for round in 0..100_000 {
+            let (begin, end) = [("", ""), ("template <typename T> T f", ""), ("template <typename T> T f(T x) {", "}")][round % 3];
+            let source = (0..next(12)).fold(String::from(begin), |source, _| source + parts[next(parts.len())]) + end;
+            good += usize::from(parse(&source, round % 7 == 0).is_ok());
+        }
+        assert!(good > 0);
+    }
+
+    #[test]
+    fn a_bracket_that_is_not_closed_is_an_error() {
+        for source in [
+            "template <typename T> std::complex<T f",
+            "template <typename T> std::complex<T f(T x) { return x; }",
+            "template <typename T> bool operator<(T x, T y) { return x < y; }",
+            "template <typename T> T <",
+        ] {
+            let error = parse(source, false).unwrap_err();
+            assert!(error.message.contains("The source is wrong at line 1, column"), "{error}");
+        }
     }
 }
