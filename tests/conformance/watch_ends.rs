@@ -14,12 +14,12 @@ use tcuda::capi::torch::*;
 use tcuda::capi::trace::*;
 
 tests![
-    a_child_of_fork_takes_its_function_back,
+    a_child_of_fork_does_not_wait_for_a_function,
     threads_that_change_their_modes_do_not_lose_each_others,
     what_pytorch_frees_late_is_no_warning,
 ];
 
-fn a_child_of_fork_takes_its_function_back() {
+fn a_child_of_fork_does_not_wait_for_a_function() {
     in_child("trace_fork", &[]);
 }
 
@@ -33,7 +33,7 @@ unsafe extern "C" fn stays(_: *const tcuda_trace_t, _: *mut c_void) {
     }
 }
 
-/// The thread that is inside of the function is not in the child, which does not wait for it.
+/// The thread that is inside of the function is not in the child, which is refused and does not wait for it.
 pub fn scene_trace_fork() {
     let id = get!(0, out => tcuda_trace_register(out, 9, Some(stays), null_mut()));
     let own = Own::on(0);
@@ -45,7 +45,7 @@ pub fn scene_trace_fork() {
     forked(|| {
         // If it waits, it ends so.
         unsafe { libc::alarm(60) };
-        ok!(tcuda_trace_unregister(id));
+        fails!(FORKED, tcuda_trace_unregister(id));
     });
     GO.store(true, SeqCst);
     inside.join().unwrap();
