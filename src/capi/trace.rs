@@ -101,7 +101,7 @@ pub unsafe extern "C" fn tcuda_trace_register(
 }
 
 /// Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
-/// they need must not be held here. Called inside a trace function, or in a child of fork, it does not wait.
+/// they need must not be held here. Called inside a trace function it does not wait.
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: no trace function has this number.
 #[unsafe(no_mangle)]
