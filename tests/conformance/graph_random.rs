@@ -281,6 +281,8 @@ fn who_is_asked_for_memory_may_ask_for_the_graph() {
     // All there is, for as long as it lasts.
     let held = allocate(2 * MIB, NULL);
     let mut out = Block::new(F32, 16);
+    // The stream of the capture waits for no default one.
+    synchronize(NULL);
     let limit = stat(-1, "reserved_bytes.all.current") as u64;
     GRAPH.store(graph.0 as usize, Ordering::Relaxed);
     graph.begin(stream.0);
