@@ -111,7 +111,7 @@ pub extern "C" fn tcuda_graph_capture_end(graph: tcuda_graph_t) -> tcuda_status_
     guard("tcuda_graph_capture_end", || named(graph)?.end())
 }
 
-/// Makes a capture that was kept ready for replays (CUDAGraph.instantiate), anew if it was.
+/// Makes a capture that was kept ready for replays (CUDAGraph.instantiate), anew if it was: it does what it captured, whatever it was updated to.
 ///
 /// @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
 #[unsafe(no_mangle)]

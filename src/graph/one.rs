@@ -357,6 +357,7 @@ impl State {
         self.drop_exec();
         self.exec = Some(exec);
         self.number = self.captured.clone();
+        self.leave_update();
         Ok(())
     }
 

@@ -25,6 +25,7 @@ tests![
     kept_and_made_ready_later,
     an_update_of_what_is_ready,
     updates_hold_the_pool_of_the_last_one,
+    made_ready_anew_it_does_what_it_captured,
     who_hears_the_log_may_ask_for_the_graph,
     a_replay_into_a_capture,
     a_replay_under_way_keeps_its_memory,
@@ -445,6 +446,34 @@ fn an_update_of_what_is_ready() {
     graph.replay(stream.0);
     assert_eq!(bytes_of(block, 1, stream.0), [2]);
     free(block);
+    drop(graph);
+    empty_caches();
+}
+
+fn made_ready_anew_it_does_what_it_captured() {
+    empty_caches();
+    let stream = Own::new();
+    let captured = |value: i32, size: usize| {
+        let graph = G::with(TCUDA_GRAPH_KEEP);
+        graph.begin(stream.0);
+        let block = allocate(size, stream.0);
+        fill(block, value, size, stream.0);
+        free(block);
+        graph.end();
+        graph
+    };
+    let graph = captured(1, 12 * MIB);
+    graph.replay(stream.0);
+    let own = graph.reserved();
+    let other = captured(2, 12 * MIB);
+    ok!(tcuda_graph_update(graph.0, other.0));
+    graph.replay(stream.0);
+    ok!(tcuda_graph_instantiate(graph.0));
+    graph.replay(stream.0);
+    drop(other);
+    synchronize(stream.0);
+    ok!(tcuda_empty_cache(-1));
+    assert_eq!(reserved(), own, "the other one's pool is not needed any more");
     drop(graph);
     empty_caches();
 }
