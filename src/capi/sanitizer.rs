@@ -13,8 +13,8 @@
 use super::guard::{Out, guard, guard_always, null, text};
 use super::structs::{UserData, tcuda_stream_t};
 use super::text::{TextOut, c_text};
-use crate::base::Error;
 use crate::base::status::tcuda_status_t;
+use crate::base::{Error, process};
 use crate::memory;
 use crate::sanitizer::{self, report};
 use crate::stream;
@@ -105,7 +105,9 @@ pub unsafe extern "C" fn tcuda_sanitizer_annotate_access(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sanitizer_report_count(count: *mut u64) -> tcuda_status_t {
     guard_always("tcuda_sanitizer_report_count", || {
-        Out::new(count, "count")?.write(report::count());
+        let out = Out::new(count, "count")?;
+        process::refuse_forked()?;
+        out.write(report::count());
         Ok(())
     })
 }
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn tcuda_sanitizer_report_get(
 ) -> tcuda_status_t {
     guard_always("tcuda_sanitizer_report_get", || {
         let out = TextOut::new(text, capacity, needed)?;
+        process::refuse_forked()?;
         let report = report::get(index).ok_or_else(|| {
             let text = format!("There is no report {index}: there were {}, of which the first {} are kept.", report::count(), report::MOST);
             Error::invalid_argument(text)
@@ -151,6 +154,7 @@ fn wrong_format(format: i32) -> Error {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sanitizer_set_callback(function: tcuda_sanitizer_fn_t, user_data: *mut c_void) -> tcuda_status_t {
     guard_always("tcuda_sanitizer_set_callback", || {
+        process::refuse_forked()?;
         let user_data = UserData(user_data);
         report::set_function(function.map(|function| -> report::Function {
             Arc::new(move |found| {

@@ -8,9 +8,7 @@ use tcuda::base::Status;
 use tcuda::capi::device::*;
 use tcuda::capi::event::{tcuda_event_create, tcuda_event_destroy};
 use tcuda::capi::init::*;
-use tcuda::capi::pressure::{tcuda_unregister_oom_observer, tcuda_unregister_pressure_callback};
 use tcuda::capi::stream::*;
-use tcuda::capi::trace::{tcuda_trace_register, tcuda_trace_t, tcuda_trace_unregister};
 use tcuda::capi::version::tcuda_version_string;
 
 tests![
@@ -222,26 +220,10 @@ fn after_fork_the_child_is_refused() {
     in_child("fork", &[]);
 }
 
-/// Of calls of it that run on another thread, the child is told nothing.
-unsafe extern "C" fn waits(_: *const tcuda_trace_t, barrier: *mut std::ffi::c_void) {
-    let barrier = unsafe { &*barrier.cast::<std::sync::Barrier>() };
-    barrier.wait();
-    barrier.wait();
-}
-
 fn scene_fork() {
     let stream = create_on(-1);
     ok!(tcuda_stream_synchronize(stream));
-    let barrier = std::sync::Barrier::new(2);
-    let id = get!(0, out => tcuda_trace_register(out, 1, Some(waits), (&raw const barrier).cast_mut().cast()));
-    let traced = std::thread::spawn(|| ok!(tcuda_event_destroy(get!(null_mut(), out => tcuda_event_create(out, 2)))));
-    barrier.wait();
     forked(|| {
-        // What waits for ever is a failure.
-        unsafe { libc::alarm(30) };
-        fails!(FORKED, tcuda_trace_unregister(id));
-        fails!(FORKED, tcuda_unregister_pressure_callback(id));
-        fails!(FORKED, tcuda_unregister_oom_observer(id));
         assert!(!tcuda_is_available() && !tcuda_is_initialized());
         assert_eq!(device_count(), 0);
         let said = fails!(FORKED, tcuda_init(null()));
@@ -255,9 +237,6 @@ fn scene_fork() {
         assert!(device == -7 && complete);
     });
     // The parent goes on.
-    barrier.wait();
-    traced.join().unwrap();
-    ok!(tcuda_trace_unregister(id));
     ok!(tcuda_stream_synchronize(stream));
     ok!(tcuda_stream_destroy(stream));
 }

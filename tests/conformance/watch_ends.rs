@@ -8,18 +8,16 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use tcuda::capi::error::tcuda_set_log_callback;
 use tcuda::capi::init::*;
+use tcuda::capi::pressure::*;
+use tcuda::capi::sanitizer::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::sync_debug::*;
 use tcuda::capi::torch::*;
 use tcuda::capi::trace::*;
 
-tests![
-    a_child_of_fork_does_not_wait_for_a_function,
-    threads_that_change_their_modes_do_not_lose_each_others,
-    what_pytorch_frees_late_is_no_warning,
-];
+tests![a_child_of_fork_waits_for_nobody, threads_that_change_their_modes_do_not_lose_each_others, what_pytorch_frees_late_is_no_warning,];
 
-fn a_child_of_fork_does_not_wait_for_a_function() {
+fn a_child_of_fork_waits_for_nobody() {
     in_child("trace_fork", &[]);
 }
 
@@ -33,7 +31,7 @@ unsafe extern "C" fn stays(_: *const tcuda_trace_t, _: *mut c_void) {
     }
 }
 
-/// The thread that is inside of the function is not in the child, which is refused and does not wait for it.
+/// The thread that is inside of the function is not in the child, which waits neither for it nor for the locks that such a thread may hold.
 pub fn scene_trace_fork() {
     let id = get!(0, out => tcuda_trace_register(out, 9, Some(stays), null_mut()));
     let own = Own::on(0);
@@ -46,6 +44,10 @@ pub fn scene_trace_fork() {
         // If it waits, it ends so.
         unsafe { libc::alarm(60) };
         fails!(FORKED, tcuda_trace_unregister(id));
+        fails!(FORKED, tcuda_unregister_pressure_callback(id));
+        fails!(FORKED, tcuda_unregister_oom_observer(id));
+        fails!(FORKED, tcuda_sanitizer_report_count(&mut 0));
+        fails!(FORKED, tcuda_sanitizer_set_callback(None, null_mut()));
     });
     GO.store(true, SeqCst);
     inside.join().unwrap();
