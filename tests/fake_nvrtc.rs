@@ -223,15 +223,7 @@ fn a_function_over_a_tensor() {
             let scalar = tcuda_jit_scalar_t { name: c"a".as_ptr(), kind: TCUDA_SCALAR_REAL, integer: 0, real: 2.5, imag: 0.0 };
             let source = c"template <typename T> T axpy(T x, T y, T a) { return a * x + y; }";
             let mut shape = [5000i64];
-            let tensor = tcuda_tensor_t {
-                data: TO as _,
-                device: tcuda_place_t { device_type: 2, device_id: 1 },
-                ndim: 1,
-                dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
-                shape: shape.as_mut_ptr(),
-                strides: null_mut(),
-                byte_offset: 0,
-            };
+            let tensor = floats(&mut shape);
             let list = [&raw const tensor; 2];
             // Two of one source: it is compiled and loaded once.
             for _ in 0..2 {
@@ -251,6 +243,26 @@ fn a_function_over_a_tensor() {
     );
 }
 
+/// On device 1, at an address that the fake knows.
+fn floats(shape: &mut [i64; 1]) -> tcuda_tensor_t {
+    tcuda_tensor_t {
+        data: TO as _,
+        device: tcuda_place_t { device_type: 2, device_id: 1 },
+        ndim: 1,
+        dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
+        shape: shape.as_mut_ptr(),
+        strides: null_mut(),
+        byte_offset: 0,
+    }
+}
+
+fn function() -> tcuda_jit_t {
+    let mut jit = null_mut();
+    let source = c"template <typename T> T axpy(T x) { return x; }";
+    ok(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) });
+    jit
+}
+
 /// A file that the driver could not load is lost only if it was the file: a device that is short of memory says nothing of it.
 #[test]
 fn a_file_that_cannot_be_loaded() {
@@ -259,19 +271,9 @@ fn a_file_that_cannot_be_loaded() {
         name,
         |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])),
         || {
-            let mut jit = null_mut();
-            let source = c"template <typename T> T axpy(T x) { return x; }";
-            assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS, "{}", message());
+            let jit = function();
             let mut shape = [5000i64];
-            let tensor = tcuda_tensor_t {
-                data: TO as _,
-                device: tcuda_place_t { device_type: 2, device_id: 1 },
-                ndim: 1,
-                dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
-                shape: shape.as_mut_ptr(),
-                strides: null_mut(),
-                byte_offset: 0,
-            };
+            let tensor = floats(&mut shape);
             let list = [&raw const tensor];
             // The launch is not one that the fake knows; the file is there before it.
             let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 1, null(), 0, STREAM as _) };
@@ -306,19 +308,9 @@ fn a_module_without_its_function_is_unloaded() {
         "a_module_without_its_function_is_unloaded",
         |m| plain(m, 13000).with("loader/libnvrtc.so.13", &compiler(13000, &[])).set("FAKE_FUNCTION", "2"),
         || {
-            let mut jit = null_mut();
-            let source = c"template <typename T> T axpy(T x) { return x; }";
-            assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS, "{}", message());
+            let jit = function();
             let mut shape = [5000i64];
-            let tensor = tcuda_tensor_t {
-                data: TO as _,
-                device: tcuda_place_t { device_type: 2, device_id: 1 },
-                ndim: 1,
-                dtype: tcuda_dtype_t { code: 2, bits: 32, lanes: 1 },
-                shape: shape.as_mut_ptr(),
-                strides: null_mut(),
-                byte_offset: 0,
-            };
+            let tensor = floats(&mut shape);
             let list = [&raw const tensor];
             for round in 1..=3 {
                 let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 1, null(), 0, STREAM as _) };
