@@ -247,13 +247,11 @@ pub mod code {
     pub const INVALID_VALUE: Code = 1;
     pub const OUT_OF_MEMORY: Code = 2;
     pub const NOT_INITIALIZED: Code = 3;
-    pub const UNLOADING: Code = 4;
     pub const INSUFFICIENT_DRIVER: Code = 35;
     pub const NO_DEVICE: Code = 100;
     pub const INVALID_DEVICE: Code = 101;
     pub const INVALID_IMAGE: Code = 200;
     pub const INVALID_CONTEXT: Code = 201;
-    pub const ECC_UNCORRECTABLE: Code = 214;
     pub const PEER_ACCESS_UNSUPPORTED: Code = 217;
     pub const OPERATING_SYSTEM: Code = 304;
     pub const INVALID_HANDLE: Code = 400;
