@@ -1717,9 +1717,9 @@ bool tcuda_is_initialized(void);
 bool tcuda_is_available(void);
 
 /**
- * Waits for all devices, gives back all memory, and destroys every stream, event and generator that tcuda made, those of the program too.
- * No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they exit; leak checkers
- * like it.
+ * Waits for all devices, gives back all memory, and destroys every stream, event, generator and module of kernels that tcuda made, those
+ * of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they
+ * exit; leak checkers like it.
  */
 tcuda_status_t tcuda_shutdown(void);
 
@@ -2574,7 +2574,7 @@ const char *tcuda_get_allocator_backend(void);
 void *tcuda_torch_alloc(ptrdiff_t size, int32_t device, tcuda_stream_t stream);
 
 /**
- * CUDAPluggableAllocator's free_fn.
+ * CUDAPluggableAllocator's free_fn. After tcuda_shutdown and in a child of fork it does nothing.
  */
 void tcuda_torch_free(void *ptr, ptrdiff_t size, int32_t device, tcuda_stream_t stream);
 
@@ -2607,7 +2607,8 @@ void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t pool_first, uin
 void tcuda_torch_end_allocate_to_pool(int32_t device, uint64_t pool_first, uint64_t pool_second);
 
 /**
- * set_release_pool: a graph that used the pool is gone. With the last of them the pool's memory goes back, as its blocks are freed.
+ * set_release_pool: a graph that used the pool is gone. With the last of them the pool's memory goes back, as its blocks are freed. After
+ * tcuda_shutdown and in a child of fork it does nothing.
  */
 void tcuda_torch_release_pool(int32_t device, uint64_t pool_first, uint64_t pool_second);
 
@@ -3287,7 +3288,7 @@ tcuda_status_t tcuda_graph_capture_begin(tcuda_graph_t graph, tcuda_stream_t str
 tcuda_status_t tcuda_graph_capture_end(tcuda_graph_t graph);
 
 /**
- * Makes a capture that was kept ready for replays (CUDAGraph.instantiate), anew if it was.
+ * Makes a capture that was kept ready for replays (CUDAGraph.instantiate), anew if it was: it does what it captured, whatever it was updated to.
  *
  * @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
  */
@@ -3295,7 +3296,7 @@ tcuda_status_t tcuda_graph_instantiate(tcuda_graph_t graph);
 
 /**
  * From the next replay on a graph does what another one captured and kept, if that differs in arguments only (cudaGraphExecUpdate). It then
- * uses the other one's pool as well.
+ * uses the other one's pool as well; that of an update before goes when the replays are over that it was for.
  *
  * @return TCUDA_ERROR_INVALID_ARGUMENT: it differs in more, and nothing has changed.
  */
@@ -3746,8 +3747,9 @@ tcuda_status_t tcuda_comm_gather_out(const tcuda_tensor_t *out,
  * sockets do, between threads and processes of one machine.
  * All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns before it
  * is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
- * rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they are
- * floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and) or complex (sum and average).
+ * rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they
+ * lie on a multiple of their size and are floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and)
+ * or complex (sum and average).
  * A tensor without elements is no call at all.
  * No call waits longer for other ranks than the communicator's timeout; with other processes, wait for results with
  * tcuda_communicator_synchronize, which also sees a rank that ended. What goes wrong then (TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE,
@@ -3819,7 +3821,8 @@ tcuda_status_t tcuda_communicator_init_from_env(tcuda_communicator_t *comm,
  * @param part      gets this rank in its part; NULL for a negative color. It has this one's timeout.
  * @param color     ranks with the same come together; negative: with nobody.
  * @param key       gives their order; ranks with equal keys stay in theirs.
- * @param options   may be NULL; only `non_blocking` counts. It goes with a color only.
+ * @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
+ *                  tcuda_communicator_query says that it is ready.
  * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
  */
 tcuda_status_t tcuda_communicator_split(tcuda_communicator_t comm,
@@ -3837,21 +3840,22 @@ tcuda_status_t tcuda_communicator_destroy(tcuda_communicator_t comm);
 
 /**
  * Ends whatever a rank is at (ncclCommAbort): its streams go on, and threads that wait in calls of it come back with
- * TCUDA_ERROR_INVALID_STATE. The other ranks hear of it sooner or later. The handle stays until tcuda_communicator_destroy.
+ * TCUDA_ERROR_INVALID_STATE, also from a group, whose other communicators end with it. The other ranks hear of it sooner or later. The handle
+ * stays until tcuda_communicator_destroy.
  */
 tcuda_status_t tcuda_communicator_abort(tcuda_communicator_t comm);
 
 /**
  * How a rank is (ncclCommGetAsyncError): success while nothing went wrong. Waits for nothing.
  *
- * @param ready   gets false while it looks for the other ranks, or another thread waits in a call of it.
+ * @param ready   gets false while it looks for the other ranks, or another thread waits in a call of it but tcuda_communicator_synchronize.
  * @return what went wrong.
  */
 tcuda_status_t tcuda_communicator_query(tcuda_communicator_t comm, bool *ready);
 
 /**
  * Waits for a stream's work, as tcuda_stream_synchronize does, and looks meanwhile whether the rank's calls can come to an end: when another rank
- * failed, or the time is over, the communicator is aborted.
+ * failed, the device is lost, or the time is over, the communicator is aborted, also under a thread that waits in a call of it.
  *
  * @param stream       NULL: the current stream of the rank's device.
  * @param timeout_ms   0: the communicator's.
@@ -3885,7 +3889,8 @@ tcuda_status_t tcuda_communicator_group_start(void);
 /**
  * Ends a group: its calls are enqueued, together. They may not build on each other, and tensors and streams have to be there until now.
  *
- * @return TCUDA_ERROR_INVALID_STATE: no group was begun. What else goes wrong ends all communicators of the group.
+ * @return TCUDA_ERROR_INVALID_STATE: no group was begun. TCUDA_ERROR_INVALID_ARGUMENT: nothing was enqueued, and nothing has changed. What else
+ *         goes wrong, also that one of its communicators has ended before, ends all communicators of the group.
  */
 tcuda_status_t tcuda_communicator_group_end(void);
 
@@ -4169,7 +4174,7 @@ tcuda_status_t tcuda_nvtx_mark(const char *message);
  * Begins a range of the calling thread, inside those that are open (torch.cuda.nvtx.range_push, nvtxRangePushA). The thread's
  * tcuda_nvtx_range_pop ends it.
  *
- * @return how deep it lies, from 0; -2 where nobody counts, as without a tool (torch says so too); -1: `message` is NULL.
+ * @return how deep it lies, from 0; -2 where nobody counts, as without a tool (torch says so too); -1: there is a tool, and `message` is NULL.
  */
 int32_t tcuda_nvtx_range_push(const char *message);
 
@@ -4231,14 +4236,14 @@ tcuda_status_t tcuda_nvtx_domain_mark(tcuda_nvtx_domain_t domain, const tcuda_nv
 /**
  * tcuda_nvtx_range_push with all that a range can have (nvtxDomainRangePushEx).
  *
- * @return as tcuda_nvtx_range_push; -1: a wrong domain or event.
+ * @return as tcuda_nvtx_range_push; -1: there is a tool, and the domain or the event is wrong.
  */
 int32_t tcuda_nvtx_domain_range_push(tcuda_nvtx_domain_t domain, const tcuda_nvtx_event_t *event);
 
 /**
  * Ends the calling thread's newest open range of a domain (nvtxDomainRangePop).
  *
- * @return as tcuda_nvtx_range_pop; -1: a wrong domain.
+ * @return as tcuda_nvtx_range_pop; -1: there is a tool, and the domain is wrong.
  */
 int32_t tcuda_nvtx_domain_range_pop(tcuda_nvtx_domain_t domain);
 
@@ -4305,9 +4310,9 @@ tcuda_status_t tcuda_cufft_plan_cache_get(int32_t *plan,
                                           tcuda_stream_t stream);
 
 /**
- * Puts a plan back, once all that it is executed for was enqueued on its stream; nothing is waited for. Others get it from then on. Where
- * there are more than the cache holds, the one that was used longest ago is destroyed, when what it was executed for is done. A plan that
- * was used while a graph was captured stays until tcuda_shutdown.
+ * Puts a plan back, once all that it is executed for was enqueued on its stream, which may be gone. Others get it from then on. Where
+ * there are more than the cache holds, the one that was used longest ago is destroyed, and what it was executed for is waited for; else
+ * nothing is. A plan that was taken or put back while its stream was captured stays until tcuda_shutdown.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: it is no plan of tcuda_cufft_plan_cache_get, or was put back.
  */
