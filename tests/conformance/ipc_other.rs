@@ -76,8 +76,13 @@ impl Other {
         self.child.wait().unwrap();
     }
 
+    /// One that stops it has done so when this returns.
     pub fn signal(&self, signal: i32) {
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+        let process = self.child.id() as i32;
+        assert_eq!(unsafe { libc::kill(process, signal) }, 0);
+        if signal == libc::SIGSTOP {
+            assert_eq!(unsafe { libc::waitpid(process, &mut 0, libc::WUNTRACED) }, process);
+        }
     }
 
     pub fn end(mut self) {
