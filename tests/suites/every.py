@@ -61,6 +61,7 @@ NEVER_SUCCEED = {
                      "tcuda_cufft_plan_cache_put", "tcuda_cufft_library"], "the simulated device runs no library for GPUs"),
     "tcuda_random_permutation": "the tensors have two dimensions",
     "tcuda_graphed_callable_create": "zeros are no function",
+    "tcuda_graph_pool_stats": "zeros are no pool",
     "tcuda_ipc_import": "zeros are no handle",
     **dict.fromkeys(["tcuda_ipc_withdraw", "tcuda_event_from_ipc_handle"], "likewise"),
     "tcuda_ipc_producer_is_alive": "a block of this process's own was not imported",
