@@ -3,7 +3,7 @@
 
 mod trace;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::config;
 use tcuda::memory::pinned;
@@ -179,7 +179,7 @@ fn waste_is_bounded() {
         let events = trace::recorded(name, usize::MAX);
         let (mut asked, mut peak) = (0, 0);
         for _ in 0..3 {
-            let mut live = HashMap::new();
+            let mut live = BTreeMap::new();
             for event in &events {
                 if event.free {
                     let (start, size) = live.remove(&event.block).unwrap();

@@ -13,10 +13,14 @@ pub struct Segment {
     pub registered: bool,
 }
 
+/// The how many-th segment it is: of free memory of one size the oldest is taken, so that what happens does not hang on addresses.
+type Age = u32;
+
 /// A block, or free memory between two.
 #[derive(Clone, Copy)]
 struct Run {
     size: usize,
+    age: Age,
     class: Class,
     free: bool,
 }
@@ -25,15 +29,16 @@ pub struct Space {
     segments: BTreeMap<Address, Segment>,
     /// Every byte of every segment is in one of these, by where they start.
     runs: BTreeMap<Address, Run>,
-    free: BTreeSet<(Class, usize, Address)>,
+    free: BTreeSet<(Class, usize, Age, Address)>,
     /// Segments with no block in them, the smallest first.
-    whole: BTreeSet<(usize, Address)>,
+    whole: BTreeSet<(usize, Age, Address)>,
     held: usize,
+    made: Age,
 }
 
 impl Space {
     pub const fn new() -> Space {
-        Space { segments: BTreeMap::new(), runs: BTreeMap::new(), free: BTreeSet::new(), whole: BTreeSet::new(), held: 0 }
+        Space { segments: BTreeMap::new(), runs: BTreeMap::new(), free: BTreeSet::new(), whole: BTreeSet::new(), held: 0, made: 0 }
     }
 
     /// Where blocks and free memory start.
@@ -53,16 +58,16 @@ impl Space {
     pub fn add(&mut self, address: Address, segment: Segment) {
         self.segments.insert(address, segment);
         self.held += segment.size;
-        self.insert_free(address, segment.size, segment.class);
+        self.made = self.made.wrapping_add(1);
+        self.insert_free(address, Run { size: segment.size, age: self.made, class: segment.class, free: true });
     }
 
     /// The smallest whole free segment that passes leaves.
     pub fn remove_whole(&mut self, passes: impl Fn(&Segment) -> bool) -> Option<(Address, Segment)> {
-        let (_, address) = *self.whole.iter().find(|(_, address)| passes(&self.segments[address]))?;
+        let (_, _, address) = *self.whole.iter().find(|(_, _, address)| passes(&self.segments[address]))?;
+        let run = self.runs.remove(&address)?;
+        self.remove_free(address, run);
         let segment = self.segments.remove(&address)?;
-        self.remove_free(address, segment.size, segment.class);
-        self.runs.remove(&address);
-        self.whole.remove(&(segment.size, address));
         self.held -= segment.size;
         Some((address, segment))
     }
@@ -70,11 +75,12 @@ impl Space {
     /// Makes the smallest free memory that is large enough a block.
     pub fn take(&mut self, kind: Kind) -> Option<Address> {
         let (class, bytes) = (kind.class(), kind.bytes());
-        let (_, size, address) = *self.free.range((class, bytes, 0)..=(class, usize::MAX, usize::MAX)).next()?;
-        self.remove_free(address, size, class);
-        self.runs.insert(address, Run { size: bytes, class, free: false });
+        let (_, size, age, address) = *self.free.range((class, bytes, 0, 0)..=(class, usize::MAX, Age::MAX, usize::MAX)).next()?;
+        let run = Run { size, age, class, free: true };
+        self.remove_free(address, run);
+        self.runs.insert(address, Run { size: bytes, free: false, ..run });
         if size > bytes {
-            self.insert_free(address + bytes, size - bytes, class);
+            self.insert_free(address + bytes, Run { size: size - bytes, ..run });
         }
         Some(address)
     }
@@ -87,7 +93,7 @@ impl Space {
             && let Some((before, neighbour)) = self.runs.range(..address).next_back().map(|(at, run)| (*at, *run))
             && neighbour.free
         {
-            self.remove_free(before, neighbour.size, neighbour.class);
+            self.remove_free(before, neighbour);
             self.runs.remove(&before);
             start = before;
         }
@@ -95,27 +101,27 @@ impl Space {
             && let Some(neighbour) = self.runs.get(&end).copied()
             && neighbour.free
         {
-            self.remove_free(end, neighbour.size, neighbour.class);
+            self.remove_free(end, neighbour);
             self.runs.remove(&end);
             end += neighbour.size;
         }
-        self.insert_free(start, end - start, run.class);
+        self.insert_free(start, Run { size: end - start, free: true, ..run });
     }
 
     #[inline(never)]
-    fn insert_free(&mut self, address: Address, size: usize, class: Class) {
-        self.runs.insert(address, Run { size, class, free: true });
-        self.free.insert((class, size, address));
-        if self.segments.get(&address).is_some_and(|segment| segment.size == size) {
-            self.whole.insert((size, address));
+    fn insert_free(&mut self, address: Address, run: Run) {
+        self.runs.insert(address, run);
+        self.free.insert((run.class, run.size, run.age, address));
+        if self.segments.get(&address).is_some_and(|segment| segment.size == run.size) {
+            self.whole.insert((run.size, run.age, address));
         }
     }
 
     /// The run itself stays for the caller to replace.
     #[inline(never)]
-    fn remove_free(&mut self, address: Address, size: usize, class: Class) {
-        self.free.remove(&(class, size, address));
-        self.whole.remove(&(size, address));
+    fn remove_free(&mut self, address: Address, run: Run) {
+        self.free.remove(&(run.class, run.size, run.age, address));
+        self.whole.remove(&(run.size, run.age, address));
     }
 
     /// Start of the block that holds an address, be it in use or kept; None in free memory and in that of others.
@@ -133,11 +139,11 @@ impl Space {
 
     /// Bytes of the largest free memory.
     pub fn largest_free(&self) -> usize {
-        self.free.iter().map(|(_, size, _)| *size).max().unwrap_or(0)
+        self.free.iter().map(|(_, size, ..)| *size).max().unwrap_or(0)
     }
 
     pub fn free_bytes(&self) -> usize {
-        self.free.iter().map(|(_, size, _)| *size).sum()
+        self.free.iter().map(|(_, size, ..)| *size).sum()
     }
 
     /// Panics if the lists contradict each other. For tests.
@@ -148,13 +154,14 @@ impl Space {
         for (start, segment) in &self.segments {
             let mut at = *start;
             let mut last_free = false;
+            let age = self.runs[start].age;
             while at < start + segment.size {
                 let run = self.runs.get(&at).unwrap_or_else(|| panic!("nothing starts at {at:#x}"));
-                assert!(run.size > 0 && run.class == segment.class && !(run.free && last_free), "at {at:#x}");
+                assert!(run.size > 0 && (run.class, run.age) == (segment.class, age) && !(run.free && last_free), "at {at:#x}");
                 if run.free {
-                    free.insert((run.class, run.size, at));
+                    free.insert((run.class, run.size, run.age, at));
                     if run.size == segment.size {
-                        whole.insert((run.size, at));
+                        whole.insert((run.size, run.age, at));
                     }
                 }
                 last_free = run.free;
@@ -209,6 +216,17 @@ mod tests {
         assert_eq!(space.remove_whole(|_| true), Some((0x11_0000, segment(8))));
         assert_eq!((space.remove_whole(|_| true), space.held()), (None, 0));
         space.check();
+    }
+
+    #[test]
+    fn the_oldest_of_one_size_is_taken() {
+        for starts in [[0x10_0000, 0x20_0000, 0x30_0000], [0x30_0000, 0x10_0000, 0x20_0000]] {
+            let mut space = Space::new();
+            starts.into_iter().for_each(|start| space.add(start, segment(4)));
+            assert_eq!([(); 3].map(|_| space.take(pages(3)).unwrap()), starts);
+            starts.into_iter().rev().for_each(|start| space.give(start));
+            assert_eq!([(); 3].map(|_| space.remove_whole(|_| true).unwrap().0), starts);
+        }
     }
 
     #[test]
