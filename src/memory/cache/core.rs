@@ -137,13 +137,16 @@ pub struct Core {
     by_key: HashMap<StreamKey, StreamSlot>,
     last_serial: u64,
     /// By thread and stream; those of threads that ended by stream.
-    fronts: HashMap<(u32, StreamSlot), &'static Front>,
+    fronts: BTreeMap<(u32, StreamSlot), &'static Front>,
     orphans: HashMap<StreamSlot, Vec<&'static Front>>,
-    shards: HashMap<u32, &'static Shard>,
+    shards: HashMap<u32, Own>,
     /// Fronts whose threads may be in a region.
     armed: Vec<&'static Front>,
     /// All of them are stopped, by this holder of the lock.
     stopped: bool,
+    /// How often they were.
+    stops: u64,
+    threads: usize,
     /// For threads without one of their own.
     shard: &'static Shard,
     /// Of blocks not `CLEAN`: the other streams that used them.
@@ -168,6 +171,16 @@ pub struct Core {
     /// A pool without memory behind its blocks: nothing is handed out.
     pub paused: bool,
 }
+
+/// What the cache keeps for a thread.
+struct Own {
+    shard: &'static Shard,
+    /// How often fronts had been stopped when it came to allocate last.
+    allocated_at: u64,
+}
+
+/// A thread that did not allocate between so many stops is at rest.
+const STOPS: u64 = 64;
 
 /// The device that a pool is a part of: its statistics have the pool's in them.
 pub struct Whole {
@@ -239,11 +252,13 @@ impl Core {
             slots: vec![Slot::new(NOBODY, 0, home, front)],
             by_key: HashMap::new(),
             last_serial: 0,
-            fronts: HashMap::new(),
+            fronts: BTreeMap::new(),
             orphans: HashMap::new(),
             shards: HashMap::new(),
             armed: Vec::new(),
             stopped: true,
+            stops: STOPS,
+            threads: 0,
             shard: stats.take_shard(false),
             uses: HashMap::new(),
             held: HashMap::new(),
@@ -278,6 +293,8 @@ impl Core {
         if armed.is_empty() {
             return;
         }
+        self.stops += 1;
+        self.threads = self.shards.values().filter(|own| own.allocated_at + STOPS > self.stops).count();
         let own: *const Thread = tls::get();
         let others: Vec<&Front> = armed.iter().copied().filter(|front| !std::ptr::eq(front.thread(), own)).collect();
         armed.iter().for_each(|front| front.disarm());
@@ -295,8 +312,10 @@ impl Core {
     /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had.
     pub fn arm(&mut self, thread: &'static Thread, slot: StreamSlot, allocates: bool) -> Option<&'static Front> {
         let front = self.front_of(thread, slot)?;
-        let shard = self.shards.get(&thread.number).copied()?;
+        let Own { shard, allocated_at } = self.shards.get_mut(&thread.number)?;
+        let shard = *shard;
         if allocates {
+            *allocated_at = self.stops;
             self.stats.allocates(shard, || self.stop());
         }
         if self.armed.iter().any(|armed| std::ptr::eq(*armed, front)) {
@@ -338,7 +357,7 @@ impl Core {
         let orphan = self.orphans.get_mut(&slot).and_then(Vec::pop);
         let front = orphan.or_else(|| front::make(self.number, slot, self.slots[slot as usize].home))?;
         let stats = self.stats;
-        self.shards.entry(thread.number).or_insert_with(|| stats.take_shard(true));
+        self.shards.entry(thread.number).or_insert_with(|| Own { shard: stats.take_shard(true), allocated_at: 0 });
         self.fronts.insert((thread.number, slot), front);
         Some(front)
     }
@@ -353,7 +372,7 @@ impl Core {
             front.unchoose();
             self.orphans.entry(key.1).or_default().push(front);
         }
-        if let Some(shard) = self.shards.remove(&thread.number) {
+        if let Some(Own { shard, .. }) = self.shards.remove(&thread.number) {
             self.stats.give_back(shard);
         }
     }
@@ -395,7 +414,7 @@ impl Core {
 
     /// The shard of the calling thread.
     fn shard(&self) -> &'static Shard {
-        self.shards.get(&tls::get().number).copied().unwrap_or(self.shard)
+        self.shards.get(&tls::get().number).map_or(self.shard, |own| own.shard)
     }
 
     pub fn list(&self, slot: StreamSlot, small: bool) -> &FreeList {
@@ -417,9 +436,9 @@ impl Core {
         f64::from(new) / f64::from((new + seen).max(1))
     }
 
-    /// Threads that use the device.
+    /// Threads that allocate.
     pub fn threads(&self) -> usize {
-        self.shards.len()
+        self.threads
     }
 
     /// Whether a stream had better have memory of its own than what other streams are done with.
@@ -427,7 +446,9 @@ impl Core {
         self.threads() > 1 && is_new(self.new_sizes(slot))
     }
 
-    pub fn forget_sizes(&mut self) {
+    /// Which sizes come back, and which threads are at work, is to be found out anew.
+    pub fn forget_habits(&mut self) {
+        self.stops += STOPS;
         (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
     }
 

@@ -5,7 +5,7 @@
 
 use crate::memory::provider::Provider;
 use crate::runtime::{Address, MemHandle, RawStream};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub type HandleId = u32;
@@ -56,15 +56,18 @@ impl Mapping {
     }
 }
 
+/// The how many-th mapping it is.
+type Age = u64;
+
 #[derive(Default)]
 pub struct Physical {
     handles: Vec<Option<Handle>>,
     unused: Vec<HandleId>,
-    mapped: BTreeMap<Address, HandleId>,
+    mapped: BTreeMap<Address, (HandleId, Age)>,
     /// Bytes of addresses with memory behind them.
     pub mapped_bytes: usize,
-    /// Mappings, the oldest first; some may be gone.
-    ages: VecDeque<(Address, HandleId)>,
+    by_age: BTreeMap<Age, Address>,
+    youngest: Age,
 }
 
 impl std::ops::Index<HandleId> for Physical {
@@ -101,17 +104,23 @@ impl Physical {
         debug_assert!(self[id].places.is_empty());
         self.handles[id as usize] = None;
         self.unused.push(id);
+        if self.unused.len() == self.handles.len() {
+            // Names begin anew, so that what comes does not hang on what was.
+            (self.handles, self.unused) = Default::default();
+        }
     }
 
     pub fn map(&mut self, id: HandleId, start: Address) {
         self[id].places.push(start);
-        self.mapped.insert(start, id);
+        self.youngest += 1;
+        self.mapped.insert(start, (id, self.youngest));
+        self.by_age.insert(self.youngest, start);
         self.mapped_bytes += self[id].size;
-        self.ages.push_back((start, id));
     }
 
     pub fn unmap(&mut self, start: Address) {
-        if let Some(id) = self.mapped.remove(&start) {
+        if let Some((id, age)) = self.mapped.remove(&start) {
+            self.by_age.remove(&age);
             self[id].places.retain(|place| *place != start);
             self.mapped_bytes -= self[id].size;
         }
@@ -121,7 +130,7 @@ impl Physical {
         (0..self.handles.len() as HandleId).filter(|id| self.handles[*id as usize].is_some())
     }
 
-    fn mapping(&self, (start, handle): (&Address, &HandleId)) -> Mapping {
+    fn mapping(&self, (start, (handle, _)): (&Address, &(HandleId, Age))) -> Mapping {
         Mapping { start: *start, size: self[*handle].size, handle: *handle }
     }
 
@@ -137,14 +146,37 @@ impl Physical {
         self.mapped.range(start..to).map(|entry| self.mapping(entry))
     }
 
-    /// The oldest mapping, to be looked at once. It goes to the young end, unless it is gone.
+    /// The oldest mapping, to be looked at once: it is the youngest from now on.
     pub fn oldest(&mut self) -> Option<Mapping> {
-        while let Some((start, id)) = self.ages.pop_front() {
-            if self.mapped.get(&start) == Some(&id) {
-                self.ages.push_back((start, id));
-                return Some(self.mapping((&start, &id)));
-            }
+        let (_, start) = self.by_age.pop_first()?;
+        self.youngest += 1;
+        self.by_age.insert(self.youngest, start);
+        let (handle, age) = self.mapped.get_mut(&start)?;
+        *age = self.youngest;
+        let handle = *handle;
+        Some(Mapping { start, size: self[handle].size, handle })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_is_as_old_as_it_is_there() {
+        let mut physical = Physical::default();
+        let ids = [1, 2, 3].map(|size| physical.insert(Backing::Away, size << 20, false));
+        ids.iter().zip([0x100_0000, 0x200_0000, 0x300_0000]).for_each(|(id, start)| physical.map(*id, start));
+        // The first is mapped anew, where it was.
+        physical.unmap(0x100_0000);
+        physical.map(ids[0], 0x100_0000);
+        let mut oldest = || physical.oldest().unwrap().handle;
+        assert_eq!([(); 4].map(|_| oldest()), [ids[1], ids[2], ids[0], ids[1]]);
+        for (id, start) in ids.into_iter().zip([0x100_0000, 0x200_0000, 0x300_0000]) {
+            physical.unmap(start);
+            physical.remove(id);
         }
-        None
+        assert!(physical.oldest().is_none() && physical.by_age.is_empty() && physical.mapped_bytes == 0);
+        assert_eq!(physical.insert(Backing::Away, 1 << 20, false), ids[0]);
     }
 }

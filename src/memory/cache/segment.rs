@@ -498,7 +498,7 @@ impl Cache {
         let mut core = self.core.lock();
         let active = core.stats.active().bytes;
         core.policy.restart(active);
-        core.forget_sizes();
+        core.forget_habits();
         released
     }
 
