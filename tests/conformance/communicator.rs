@@ -3,6 +3,7 @@
 
 use crate::graph::{G, OWN, RELAXED};
 use crate::kit::*;
+use crate::ranks::*;
 use crate::reference::{self, *};
 use crate::tensor::{Managed, Random, contents, refused};
 use crate::{fails, get, ok, tests};
@@ -11,9 +12,8 @@ use tcuda::base::dlpack::tcuda_tensor_t;
 use tcuda::base::dtype::DType;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::communicator::*;
-use tcuda::capi::copy::{tcuda_copy, tcuda_memset_async};
+use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::graph::{tcuda_graph_capture_begin, tcuda_graph_replay};
-use tcuda::capi::sim::{tcuda_sim_clear_faults, tcuda_sim_delay, tcuda_sim_fail_at};
 use tcuda::capi::stream::{tcuda_stream_query, tcuda_stream_synchronize};
 
 tests![
@@ -31,117 +31,11 @@ tests![
     calls_are_captured_and_replayed: [Communicators],
     what_is_wrong_is_refused: [Communicators],
     handles_end: [Communicators],
-    ranks_that_do_not_come: [Communicators, TwoDevices],
-    a_rank_that_is_aborted: [Communicators, TwoDevices],
-    ranks_of_one_thread_find_each_other_at_their_first_call: [Communicators],
-    a_group_that_is_aborted: [Communicators, TwoDevices],
-    a_wait_has_its_own_limit_beside_others: [Communicators],
-    ranks_that_differ: [Faults, TwoDevices],
-    a_launch_that_fails_ends_the_group: [Faults, TwoDevices],
-    memory_of_a_group_that_failed: [Faults, TwoDevices],
-    a_call_that_cannot_be_marked: [Faults],
 ];
 
 const F8: DType = reference::dtype(10, 8);
 const INVALID: tcuda_status_t = TCUDA_ERROR_INVALID_ARGUMENT;
 const OPS: [i32; 5] = [TCUDA_REDUCE_SUM, TCUDA_REDUCE_PRODUCT, TCUDA_REDUCE_MAX, TCUDA_REDUCE_MIN, TCUDA_REDUCE_AVERAGE];
-
-type Comm = tcuda_communicator_t;
-
-fn options(timeout_ms: u32, non_blocking: i32) -> tcuda_communicator_options_t {
-    tcuda_communicator_options_t {
-        struct_size: size_of::<tcuda_communicator_options_t>(),
-        timeout_ms,
-        non_blocking,
-        nccl_blocking: 0,
-        reserved: 0,
-    }
-}
-
-/// All ranks of a communicator, in this thread's hands.
-struct World(Vec<Comm>);
-
-impl World {
-    fn new() -> World {
-        World::with(&options(60_000, 0))
-    }
-
-    fn with(options: &tcuda_communicator_options_t) -> World {
-        let devices: Vec<i32> = (0..device_count().min(8)).collect();
-        let mut all = vec![null_mut(); devices.len()];
-        ok!(tcuda_communicator_init_all(all.as_mut_ptr(), devices.as_ptr(), devices.len(), options));
-        World(all)
-    }
-
-    fn size(&self) -> usize {
-        self.0.len()
-    }
-
-    /// One call of every rank, together.
-    fn all(&self, call: impl Fn(usize, Comm) -> tcuda_status_t) {
-        ok!(tcuda_communicator_group_start());
-        for (rank, comm) in self.0.iter().enumerate() {
-            ok!(call(rank, *comm));
-        }
-        ok!(tcuda_communicator_group_end());
-    }
-
-    fn tensors(&self, dtype: DType, count: usize) -> Vec<Tensor> {
-        (0..self.size()).map(|rank| Tensor::new(rank as i32, dtype, count)).collect()
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        for comm in &self.0 {
-            let status = tcuda_communicator_destroy(*comm);
-            assert!(std::thread::panicking() || status == TCUDA_SUCCESS, "{}", message());
-        }
-    }
-}
-
-/// Packed elements on a device.
-struct Tensor {
-    memory: Managed,
-    shape: Box<[i64; 1]>,
-    view: tcuda_tensor_t,
-}
-
-impl Tensor {
-    fn new(device: i32, dtype: DType, count: usize) -> Tensor {
-        let memory = Managed::empty(device, dtype, &[count as i64]);
-        let view = *memory.tensor();
-        Tensor { memory, shape: Box::new([count as i64]), view }
-    }
-
-    fn of(device: i32, dtype: DType, bytes: &[u8]) -> Tensor {
-        let tensor = Tensor::new(device, dtype, bytes.len() / dtype.size());
-        ok!(tcuda_copy(tensor.view.data, bytes.as_ptr().cast(), bytes.len(), false));
-        tensor
-    }
-
-    /// Some of its elements, as a tensor of their own; one at a time.
-    fn part(&mut self, first: usize, count: usize) -> *const tcuda_tensor_t {
-        self.shape[0] = count as i64;
-        let offset = (first * self.memory.tensor().dtype.size()) as u64;
-        self.view = tcuda_tensor_t { shape: self.shape.as_mut_ptr(), byte_offset: offset, ..*self.memory.tensor() };
-        &self.view
-    }
-
-    fn get(&self) -> *const tcuda_tensor_t {
-        self.memory.tensor()
-    }
-
-    fn bytes(&self) -> usize {
-        self.memory.shape()[0] as usize * self.view.dtype.size()
-    }
-
-    fn read(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.bytes()];
-        ok!(tcuda_copy(bytes.as_mut_ptr().cast(), self.view.data, bytes.len(), false));
-        bytes
-    }
-}
 
 /// What a rank has at a place: small, so that every type holds every result exactly.
 fn value(op: i32, rank: usize, at: usize, size: usize) -> i128 {
@@ -436,13 +330,6 @@ fn memory_is_not_used_again_before_a_call_is_done() {
     }
 }
 
-fn unique_id() -> tcuda_communicator_id_t {
-    get!(tcuda_communicator_id_t { bytes: [0; 128] }, out => tcuda_communicator_unique_id(out))
-}
-
-struct Sent(Comm);
-unsafe impl Send for Sent {}
-
 fn ranks_of_threads_find_each_other() {
     const ROUNDS: usize = 20;
     let size = device_count().min(8);
@@ -687,227 +574,4 @@ fn handles_end() {
     ok!(tcuda_communicator_destroy(comm));
     ok!(tcuda_stream_synchronize(stream.0));
     assert_eq!(output.read(), [5; 100]);
-}
-
-fn is_ready(comm: Comm) -> bool {
-    get!(false, out => tcuda_communicator_query(comm, out))
-}
-
-fn ranks_that_do_not_come() {
-    // At the start.
-    let mut out = null_mut();
-    let id = unique_id();
-    let text = fails!(TIMEOUT, tcuda_communicator_init_rank(&mut out, 2, &id, 0, 0, &options(200, 0)));
-    assert!(text.contains("200 ms") && out.is_null(), "{text}");
-    let id = unique_id();
-    let waits = get!(null_mut(), out => tcuda_communicator_init_rank(out, 2, &id, 0, 0, &options(0, 1)));
-    assert!(!is_ready(waits));
-    ok!(tcuda_communicator_destroy(waits));
-    // At a call: one rank makes none.
-    let world = World::new();
-    let tensors = world.tensors(I32, 10);
-    world
-        .all(|rank, comm| unsafe { tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL) });
-    for (rank, comm) in world.0.iter().enumerate() {
-        ok!(tcuda_communicator_synchronize(*comm, default_of(rank as i32), 0));
-    }
-    ok!(tcuda_communicator_all_reduce(world.0[0], tensors[0].get(), tensors[0].get(), TCUDA_REDUCE_SUM, NULL));
-    let text = fails!(TIMEOUT, tcuda_communicator_synchronize(world.0[0], NULL, 50));
-    assert!(text.contains("50 ms"), "{text}");
-    // The stream goes on, the reason stays.
-    ok!(tcuda_stream_synchronize(default_of(0)));
-    fails!(TIMEOUT, tcuda_communicator_query(world.0[0], &mut false));
-    fails!(TIMEOUT, tcuda_communicator_all_reduce(world.0[0], tensors[0].get(), tensors[0].get(), TCUDA_REDUCE_SUM, NULL));
-    fails!(TIMEOUT, tcuda_communicator_synchronize(world.0[0], NULL, 0));
-    let mut part = null_mut();
-    fails!(TIMEOUT, tcuda_communicator_split(world.0[0], &mut part, 0, 0, null()));
-    ok!(tcuda_communicator_abort(world.0[0]));
-    world.0[1..].iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
-}
-
-fn a_rank_that_is_aborted() {
-    let world = World::with(&options(30_000, 0));
-    let tensors = world.tensors(I32, 10);
-    world
-        .all(|rank, comm| unsafe { tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL) });
-    let gate = Gate::on(default_of(0));
-    let waiting = {
-        let comm = Sent(world.0[0]);
-        std::thread::spawn(move || {
-            let Sent(comm) = { comm };
-            unsafe { tcuda_communicator_synchronize(comm, default_of(0), 0) }
-        })
-    };
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    // NCCL may wait for the device before it lets go.
-    let opened = gate.open_later();
-    ok!(tcuda_communicator_abort(world.0[0]));
-    assert_eq!(waiting.join().unwrap(), TCUDA_ERROR_INVALID_STATE);
-    opened.join().unwrap();
-    assert!(fails!(INVALID_STATE, tcuda_communicator_query(world.0[0], &mut false)).contains("aborted"));
-    ok!(tcuda_communicator_abort(world.0[0]));
-    world.0[1..].iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
-}
-
-fn ranks_of_one_thread_find_each_other_at_their_first_call() {
-    let (size, id) = (device_count().min(8), unique_id());
-    let early = |rank| get!(null_mut(), out => tcuda_communicator_init_rank(out, size, &id, rank, rank, &options(10_000, 1)));
-    let world = World((0..size).map(early).collect());
-    let tensors: Vec<Tensor> = (0..size).map(|rank| Tensor::of(rank, U8, &[1; 10])).collect();
-    world
-        .all(|rank, comm| unsafe { tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL) });
-    tensors.iter().for_each(|tensor| assert_eq!(tensor.read(), [size as u8; 10]));
-}
-
-/// Whichever rank is aborted, a thread that waits for a group with it comes back, and all of the group have ended.
-fn a_group_that_is_aborted() {
-    for aborted in 0..2 {
-        let id = unique_id();
-        // The last rank never comes.
-        let size = device_count().min(8) + 1;
-        let early = |rank| get!(null_mut(), out => tcuda_communicator_init_rank(out, size, &id, rank, rank, &options(5_000, 1)));
-        let ranks = [early(0), early(1)];
-        let tensors = [0, 1].map(|rank| Tensor::new(rank, U8, 10));
-        let status = std::thread::scope(|scope| {
-            let (begun, has_begun) = std::sync::mpsc::channel();
-            let (ranks, tensors) = (ranks.map(|comm| comm as usize), tensors.each_ref().map(|tensor| tensor.get() as usize));
-            let waiting = scope.spawn(move || {
-                ok!(tcuda_communicator_group_start());
-                for (comm, tensor) in ranks.into_iter().zip(tensors) {
-                    let tensor = tensor as *const tcuda_tensor_t;
-                    ok!(tcuda_communicator_all_reduce(comm as Comm, tensor, tensor, TCUDA_REDUCE_SUM, NULL));
-                }
-                begun.send(()).unwrap();
-                tcuda_communicator_group_end()
-            });
-            has_begun.recv().unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            ok!(tcuda_communicator_abort(ranks[aborted] as Comm));
-            waiting.join().unwrap()
-        });
-        assert_eq!(status, TCUDA_ERROR_INVALID_STATE);
-        for comm in ranks {
-            assert!(fails!(INVALID_STATE, tcuda_communicator_query(comm, &mut false)).contains("aborted"));
-            ok!(tcuda_communicator_destroy(comm));
-        }
-    }
-}
-
-/// The thread in a call waits no longer than the communicator lives.
-fn a_wait_has_its_own_limit_beside_others() {
-    let id = unique_id();
-    let comm = get!(null_mut(), out => tcuda_communicator_init_rank(out, 2, &id, 0, 0, &options(5_000, 1)));
-    let tensor = Tensor::new(0, U8, 10);
-    let waiting = {
-        let (comm, tensor) = (Sent(comm), tensor.get() as usize);
-        std::thread::spawn(move || {
-            let (Sent(comm), tensor) = ({ comm }, tensor as *const tcuda_tensor_t);
-            fails!(TIMEOUT, tcuda_communicator_all_reduce(comm, tensor, tensor, TCUDA_REDUCE_SUM, NULL))
-        })
-    };
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    let text = fails!(TIMEOUT, tcuda_communicator_synchronize(comm, NULL, 50));
-    assert!(text.contains(" 50 ms"), "{text}");
-    let text = waiting.join().unwrap();
-    assert!(text.contains(" 50 ms"), "{text}");
-    ok!(tcuda_communicator_destroy(comm));
-}
-
-fn ranks_that_differ() {
-    let wrong = |first: &dyn Fn(Comm, *const tcuda_tensor_t) -> tcuda_status_t, hears: bool, words: &[&str]| {
-        let world = World::with(&options(30_000, 0));
-        let tensors = world.tensors(I32, 64);
-        let before = tensors[1].read();
-        ok!(tcuda_communicator_group_start());
-        ok!(first(world.0[0], tensors[0].get()));
-        for (rank, comm) in world.0.iter().enumerate().skip(1) {
-            ok!(tcuda_communicator_all_reduce(*comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL));
-        }
-        // It may be known already.
-        assert!([TCUDA_SUCCESS, TCUDA_ERROR_REMOTE].contains(&tcuda_communicator_group_end()), "{}", message());
-        let text = fails!(REMOTE, tcuda_communicator_synchronize(world.0[1], default_of(1), 0));
-        assert!(words.iter().any(|word| text.contains(word)) || text.contains("has gone"), "{text}");
-        assert_eq!(tensors[1].read(), before);
-        // Who waits for something hears of it as well; who only sends may be done by then.
-        let first = unsafe { tcuda_communicator_synchronize(world.0[0], default_of(0), 0) };
-        assert!(first == TCUDA_ERROR_REMOTE || (!hears && first == TCUDA_SUCCESS), "{first:?}: {}", message());
-        world.0.iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
-    };
-    let small = Tensor::new(0, I32, 63);
-    wrong(
-        &|comm, tensor| unsafe { tcuda_communicator_all_reduce(comm, tensor, tensor, TCUDA_REDUCE_MAX, NULL) },
-        true,
-        &["differ in all_reduce"],
-    );
-    wrong(&|comm, _| unsafe { tcuda_communicator_all_reduce(comm, small.get(), small.get(), TCUDA_REDUCE_SUM, NULL) }, true, &["252"]);
-    wrong(&|comm, tensor| unsafe { tcuda_communicator_broadcast(comm, tensor, tensor, 0, NULL) }, false, &["different calls"]);
-    wrong(&|comm, tensor| unsafe { tcuda_communicator_send(comm, tensor, 1, NULL) }, false, &["different calls"]);
-}
-
-fn a_launch_that_fails_ends_the_group() {
-    const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
-    let world = World::with(&options(30_000, 0));
-    let tensors = world.tensors(I32, 64);
-    let call = || {
-        ok!(tcuda_communicator_group_start());
-        for (rank, comm) in world.0.iter().enumerate() {
-            ok!(tcuda_communicator_all_reduce(*comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL));
-        }
-    };
-    ok!(tcuda_sim_fail_at(c"cuLaunchKernel".as_ptr(), 2, LAUNCH_OUT_OF_RESOURCES));
-    call();
-    assert!(fails!(CUDA, tcuda_communicator_group_end()).contains("cuLaunchKernel"));
-    ok!(tcuda_sim_clear_faults());
-    // Also of the rank whose launch went well: its stream does not wait for ever.
-    for (rank, comm) in world.0.iter().enumerate() {
-        ok!(tcuda_stream_synchronize(default_of(rank as i32)));
-        fails!(CUDA, tcuda_communicator_query(*comm, &mut false));
-    }
-    // A rank that is late is no failure.
-    let world = World::with(&options(30_000, 0));
-    ok!(tcuda_sim_delay(default_of(1), 30_000_000));
-    world
-        .all(|rank, comm| unsafe { tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL) });
-    ok!(tcuda_communicator_synchronize(world.0[0], NULL, 0));
-}
-
-/// What was enqueued of it may be on its way still.
-fn memory_of_a_group_that_failed() {
-    const COUNT: usize = 1 << 18;
-    const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
-    let world = World::with(&options(30_000, 0));
-    let streams: Vec<Own> = (0..world.size()).map(|rank| Own::on(rank as i32)).collect();
-    let inputs = world.tensors(U8, COUNT);
-    let gates: Vec<Gate> = streams.iter().map(|stream| Gate::on(stream.0)).collect();
-    ok!(tcuda_communicator_group_start());
-    for (rank, comm) in world.0.iter().enumerate() {
-        let tensor = inputs[rank].get();
-        ok!(tcuda_communicator_all_reduce(*comm, tensor, tensor, TCUDA_REDUCE_SUM, streams[rank].0));
-    }
-    ok!(tcuda_sim_fail_at(c"cuLaunchKernel".as_ptr(), 2, LAUNCH_OUT_OF_RESOURCES));
-    fails!(CUDA, tcuda_communicator_group_end());
-    ok!(tcuda_sim_clear_faults());
-    let addresses: Vec<_> = inputs.iter().map(|one| one.view.data).collect();
-    drop(inputs);
-    for (rank, address) in addresses.into_iter().enumerate() {
-        assert_ne!(Tensor::new(rank as i32, U8, COUNT).view.data, address, "rank {rank}");
-    }
-    drop(gates);
-}
-
-/// Nobody could wait for it at the end: it is not cut off in silence.
-fn a_call_that_cannot_be_marked() {
-    const OUT_OF_RESOURCES: i32 = 701;
-    let comm = get!(null_mut(), out => tcuda_communicator_init_rank(out, 1, &unique_id(), 0, 0, null()));
-    let stream = Own::on(0);
-    let tensor = Tensor::of(0, U8, &[5; 100]);
-    let gate = Gate::on(stream.0);
-    ok!(tcuda_sim_fail_at(c"cudaEventRecord".as_ptr(), 1, OUT_OF_RESOURCES));
-    let text = fails!(CUDA, tcuda_communicator_all_reduce(comm, tensor.get(), tensor.get(), TCUDA_REDUCE_SUM, stream.0));
-    ok!(tcuda_sim_clear_faults());
-    assert!(text.contains("cudaEventRecord"), "{text}");
-    assert!(fails!(CUDA, tcuda_communicator_query(comm, &mut false)).contains("cudaEventRecord"));
-    gate.open();
-    ok!(tcuda_stream_synchronize(stream.0));
-    ok!(tcuda_communicator_destroy(comm));
 }

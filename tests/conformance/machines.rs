@@ -50,7 +50,7 @@ fn shuffled_streams() {
 
 fn numbers_of_ranks() {
     for devices in ["1", "3", "8"] {
-        passes("communicator.", &[("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "none")]);
+        passes("communicator", &[("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "none")]);
     }
 }
 

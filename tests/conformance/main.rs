@@ -12,6 +12,7 @@
 mod backend;
 mod comm;
 mod communicator;
+mod communicator_ends;
 mod complex;
 mod copy;
 mod device;
@@ -44,6 +45,7 @@ mod poison;
 mod pools;
 mod pressure;
 mod random;
+mod ranks;
 mod reference;
 mod snapshot;
 mod statistics;
@@ -84,6 +86,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("complex", complex::TESTS),
     ("comm", comm::TESTS),
     ("communicator", communicator::TESTS),
+    ("communicator_ends", communicator_ends::TESTS),
     ("machines", machines::TESTS),
     ("random", random::TESTS),
     ("philox", philox::TESTS),
