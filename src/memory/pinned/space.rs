@@ -1,6 +1,6 @@
 //! The memory that is held, cut into blocks: best fit, the rest stays free, free neighbours join. Knows no driver and no stream.
 
-use super::table::{Class, Kind};
+use super::table::{self, Class, Kind, UNIT};
 use crate::runtime::Address;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,11 @@ pub struct Segment {
     pub registered: bool,
 }
 
-/// The how many-th segment it is: of free memory of one size the oldest is taken, so that what happens does not hang on addresses.
+/// Of free memory of one size that in the youngest segment is taken, so that what happens does not hang on addresses. The first segment
+/// has the largest number.
 type Age = u32;
+
+const AGE_BITS: u32 = 24;
 
 /// A block, or free memory between two.
 #[derive(Clone, Copy)]
@@ -25,20 +28,41 @@ struct Run {
     free: bool,
 }
 
+/// Free memory in the order in which it is taken, in one number: class, size in units, age, address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Rank(u128);
+
+impl Rank {
+    fn new(class: Class, size: usize, age: Age, address: Address) -> Rank {
+        const ADDRESS_BITS: u32 = table::LIMIT.ilog2();
+        let size_and_age = ((size / UNIT) as u64) << AGE_BITS | u64::from(age);
+        const { assert!(ADDRESS_BITS - UNIT.ilog2() + AGE_BITS <= 64) };
+        Rank(u128::from(class) << (64 + ADDRESS_BITS) | u128::from(size_and_age) << ADDRESS_BITS | address as u128)
+    }
+
+    fn of(address: Address, run: Run) -> Rank {
+        Rank::new(run.class, run.size, run.age, address)
+    }
+
+    fn address(self) -> Address {
+        self.0 as Address & (table::LIMIT - 1)
+    }
+}
+
 pub struct Space {
     segments: BTreeMap<Address, Segment>,
     /// Every byte of every segment is in one of these, by where they start.
     runs: BTreeMap<Address, Run>,
-    free: BTreeSet<(Class, usize, Age, Address)>,
+    free: BTreeSet<Rank>,
     /// Segments with no block in them, the smallest first.
     whole: BTreeSet<(usize, Age, Address)>,
     held: usize,
-    made: Age,
+    youngest: Age,
 }
 
 impl Space {
     pub const fn new() -> Space {
-        Space { segments: BTreeMap::new(), runs: BTreeMap::new(), free: BTreeSet::new(), whole: BTreeSet::new(), held: 0, made: 0 }
+        Space { segments: BTreeMap::new(), runs: BTreeMap::new(), free: BTreeSet::new(), whole: BTreeSet::new(), held: 0, youngest: 0 }
     }
 
     /// Where blocks and free memory start.
@@ -58,8 +82,8 @@ impl Space {
     pub fn add(&mut self, address: Address, segment: Segment) {
         self.segments.insert(address, segment);
         self.held += segment.size;
-        self.made = self.made.wrapping_add(1);
-        self.insert_free(address, Run { size: segment.size, age: self.made, class: segment.class, free: true });
+        self.youngest = self.youngest.wrapping_sub(1) % (1 << AGE_BITS);
+        self.insert_free(address, Run { size: segment.size, age: self.youngest, class: segment.class, free: true });
     }
 
     /// The smallest whole free segment that passes leaves.
@@ -75,12 +99,12 @@ impl Space {
     /// Makes the smallest free memory that is large enough a block.
     pub fn take(&mut self, kind: Kind) -> Option<Address> {
         let (class, bytes) = (kind.class(), kind.bytes());
-        let (_, size, age, address) = *self.free.range((class, bytes, 0, 0)..=(class, usize::MAX, Age::MAX, usize::MAX)).next()?;
-        let run = Run { size, age, class, free: true };
-        self.remove_free(address, run);
-        self.runs.insert(address, Run { size: bytes, free: false, ..run });
-        if size > bytes {
-            self.insert_free(address + bytes, Run { size: size - bytes, ..run });
+        let address = self.free.range(Rank::new(class, bytes, 0, 0)..).next()?.address();
+        let run = self.runs.get_mut(&address).filter(|run| run.class == class)?;
+        let whole = std::mem::replace(run, Run { size: bytes, free: false, ..*run });
+        self.remove_free(address, whole);
+        if whole.size > bytes {
+            self.insert_free(address + bytes, Run { size: whole.size - bytes, ..whole });
         }
         Some(address)
     }
@@ -111,7 +135,7 @@ impl Space {
     #[inline(never)]
     fn insert_free(&mut self, address: Address, run: Run) {
         self.runs.insert(address, run);
-        self.free.insert((run.class, run.size, run.age, address));
+        self.free.insert(Rank::of(address, run));
         if self.segments.get(&address).is_some_and(|segment| segment.size == run.size) {
             self.whole.insert((run.size, run.age, address));
         }
@@ -120,7 +144,7 @@ impl Space {
     /// The run itself stays for the caller to replace.
     #[inline(never)]
     fn remove_free(&mut self, address: Address, run: Run) {
-        self.free.remove(&(run.class, run.size, run.age, address));
+        self.free.remove(&Rank::of(address, run));
         self.whole.remove(&(run.size, run.age, address));
     }
 
@@ -139,11 +163,11 @@ impl Space {
 
     /// Bytes of the largest free memory.
     pub fn largest_free(&self) -> usize {
-        self.free.iter().map(|(_, size, ..)| *size).max().unwrap_or(0)
+        self.free.iter().map(|rank| self.runs[&rank.address()].size).max().unwrap_or(0)
     }
 
     pub fn free_bytes(&self) -> usize {
-        self.free.iter().map(|(_, size, ..)| *size).sum()
+        self.free.iter().map(|rank| self.runs[&rank.address()].size).sum()
     }
 
     /// Panics if the lists contradict each other. For tests.
@@ -159,7 +183,7 @@ impl Space {
                 let run = self.runs.get(&at).unwrap_or_else(|| panic!("nothing starts at {at:#x}"));
                 assert!(run.size > 0 && (run.class, run.age) == (segment.class, age) && !(run.free && last_free), "at {at:#x}");
                 if run.free {
-                    free.insert((run.class, run.size, run.age, at));
+                    free.insert(Rank::of(at, *run));
                     if run.size == segment.size {
                         whole.insert((run.size, run.age, at));
                     }
@@ -219,14 +243,29 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_one_size_is_taken() {
+    fn the_youngest_of_one_size_is_taken() {
         for starts in [[0x10_0000, 0x20_0000, 0x30_0000], [0x30_0000, 0x10_0000, 0x20_0000]] {
             let mut space = Space::new();
-            starts.into_iter().for_each(|start| space.add(start, segment(4)));
+            starts.into_iter().rev().for_each(|start| space.add(start, segment(4)));
             assert_eq!([(); 3].map(|_| space.take(pages(3)).unwrap()), starts);
-            starts.into_iter().rev().for_each(|start| space.give(start));
+            starts.into_iter().for_each(|start| space.give(start));
             assert_eq!([(); 3].map(|_| space.remove_whole(|_| true).unwrap().0), starts);
         }
+    }
+
+    #[test]
+    fn the_largest_and_the_last_have_their_ranks() {
+        let last = table::LIMIT - UNIT;
+        let rank = Rank::new;
+        let ordered = [
+            rank(0, UNIT, 0, 0),
+            rank(0, UNIT, 0, last),
+            rank(0, UNIT, (1 << AGE_BITS) - 1, 0),
+            rank(0, last, 0, 0),
+            rank(Class::MAX, last, 0, last),
+        ];
+        assert!(ordered.is_sorted_by(|a, b| a < b));
+        assert_eq!(ordered.map(Rank::address), [0, last, 0, 0, last]);
     }
 
     #[test]
