@@ -4,7 +4,7 @@
 //! Never:  moves a byte itself; waits for another rank without a limit; starts a thread.
 //! Locks:  Communicator::calls (of several communicators in the order of their addresses; held while NCCL is called and while a call waits
 //!         for others, up to the time limit or the end of any of them), or that of handles; never one inside the other.
-//! Tests:  in the files, tests/fake_nccl.rs, tests/communicators.rs, tests/conformance/communicator.rs, tests_c/test_communicator.c.
+//! Tests:  in the files, tests/fake_nccl.rs, tests/communicators.rs, tests/conformance/{communicator,communicator_ends}.rs, tests_c/test_communicator.c.
 
 mod environment;
 mod group;

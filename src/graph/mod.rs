@@ -4,7 +4,7 @@
 //! Never:  looks at what a graph does; gives memory away that a replay may still use; leaves a stream capturing whose capture failed.
 //! Locks:  those of callables, then a ready graph's, then a capturing one's, then capture::OPEN, pool::USED or retire::RETIRED; memory's under
 //!         any of these but the last two.
-//! Tests:  tests/conformance/{graph,graphed}.rs, tests/fault_sweep, tests_c/test_graph.c.
+//! Tests:  tests/conformance/{graph,graph_ends,graphed}.rs, tests/fault_sweep, tests_c/test_graph.c.
 
 pub mod callable;
 mod capture;
