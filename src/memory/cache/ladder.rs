@@ -1,9 +1,10 @@
 //! Nothing fits: from a second look to the out-of-memory error. Each rung costs more than the one before; after each the free
 //! memory is searched again.
 
-use super::core::{Core, LARGEST, Request, StreamKey};
+use super::core::{Core, LARGEST, Request};
 use super::message::Facts;
 use super::segment::Refusal;
+use super::slot::StreamKey;
 use super::stitch::Reach;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};

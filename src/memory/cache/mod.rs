@@ -1,7 +1,8 @@
 //! The cache of one device: segments from the driver, cut into blocks that follow the order of their streams.
 //!
-//! - `front`     what a thread keeps to itself: allocates and frees with no lock; `tls` finds it, `thread` makes it
+//! - `front`     what a thread keeps to itself: allocates and frees with no lock; `tls` finds it, `thread` makes it, `fronts` stops it
 //! - `home`      a stream's free memory: `freelist` by size, `block` by address
+//! - `slot`      a stream as the cache sees it
 //! - `core`      the device's memory as a whole, under its lock with all fronts stopped; never waits for the device
 //! - `pool`      the cache of a memory pool: how it begins and ends; `pause` takes its memory away and brings it back
 //! - `ordered`   blocks of cudaMallocAsync, one call each
@@ -19,6 +20,7 @@ pub mod block;
 pub mod core;
 mod freelist;
 pub mod front;
+mod fronts;
 pub mod held;
 mod home;
 mod ladder;
@@ -33,6 +35,7 @@ pub mod picture;
 mod policy;
 mod pool;
 mod segment;
+pub mod slot;
 mod stitch;
 pub mod thread;
 mod tls;

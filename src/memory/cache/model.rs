@@ -3,8 +3,9 @@
 //! these programs fails, so they can.
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
-use super::core::{Core, Lock, Request, SMALL_LIMIT, StreamKey};
+use super::core::{Core, Lock, Request, SMALL_LIMIT};
 use super::front::{self, Thread};
+use super::slot::StreamKey;
 use super::{StreamSlot, tls};
 use crate::memory::history::{Action, History, Mode};
 use crate::memory::lookup;
@@ -129,7 +130,7 @@ impl World {
     fn bring_home(&self) {
         let mut core = self.core.quiet();
         for slot in self.slots {
-            if let Some(front) = core.known_front(tls::get(), slot) {
+            if let Some(front) = core.fronts.known(tls::get(), slot) {
                 core.bring_home(front);
             }
         }
@@ -164,7 +165,7 @@ impl World {
     /// The entries since the last time, one after the other, lead to what is in use; then they are forgotten.
     fn check_history(&self) {
         let mut core = self.core.lock();
-        let trace = core.history.draft(core.all_fronts().filter_map(|front| front.writer())).finish();
+        let trace = core.history.draft(core.fronts.all().filter_map(|front| front.writer())).finish();
         let mut blocks: BTreeMap<usize, usize> = BTreeMap::new();
         for entry in &trace.entries {
             let (address, size) = (entry.record.address as usize, (entry.record.size as usize).next_multiple_of(512));

@@ -7,8 +7,9 @@
 use super::Cache;
 use super::StreamSlot;
 use super::block::{self, State};
-use super::core::{Core, Slot, StreamKey};
+use super::core::Core;
 use super::home::LAST_EPOCH;
+use super::slot::{Slot, StreamKey};
 use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;

@@ -2,9 +2,10 @@
 //! back there when it is freed, in the order of its stream. The cache keeps nothing and counts everything.
 
 use super::block::{self, BlockId, State};
-use super::core::{Core, StreamKey};
+use super::core::Core;
 use super::physical::{Backing, HandleId, Mapping};
 use super::segment::access_list;
+use super::slot::StreamKey;
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;

@@ -1,9 +1,9 @@
 //! A device's memory as a snapshot shows it, and what the history is told under the lock.
 
 use super::block::{self, BlockId, State};
-use super::core::COMMON;
 use super::physical::Mapping;
 use super::segment::Area;
+use super::slot::COMMON;
 use super::{Cache, Core, StreamSlot};
 use crate::memory::history::{Action, Draft, Mode, texts};
 use crate::memory::pools;
@@ -111,7 +111,7 @@ impl Core {
     /// All fronts are stopped. True: what blocks were annotated with before does not count any more.
     pub fn record_history(&mut self, mode: Mode, most: usize, clear: bool) -> bool {
         let was_on = self.history.is_on();
-        self.all_fronts().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
+        self.fronts.all().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
         self.history.set(mode, most, clear);
         !was_on || clear
     }
@@ -212,7 +212,7 @@ impl Cache {
             areas.sort_by_key(|(_, area)| area.base);
             let (mut segments, mut blocks) = (Vec::new(), Vec::new());
             areas.into_iter().for_each(|(core, area)| core.draw_area(area, &pending, &mut segments, &mut blocks));
-            let history = self.history.draft(cores.iter().flat_map(|core| core.all_fronts()).filter_map(|front| front.writer()));
+            let history = self.history.draft(cores.iter().flat_map(|core| core.fronts.all()).filter_map(|front| front.writer()));
             Picture { segments, blocks, stats: self.stats.stats(), history }
         })
     }

@@ -2,9 +2,10 @@
 //! needed, and a handle goes back when all of its bytes are free; without it an area is one `cudaMalloc`.
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
-use super::core::{COMMON, Core, LARGEST, ROUND, Request};
+use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
+use super::slot::COMMON;
 use super::stitch::{Found, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
@@ -180,7 +181,7 @@ impl Core {
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let holding = Holding {
             new_sizes: self.new_sizes(slot),
-            threads: self.threads(),
+            threads: self.fronts.threads(),
             reserved: self.reserved(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,

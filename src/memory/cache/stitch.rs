@@ -6,10 +6,11 @@
 
 use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
-use super::core::{COMMON, Core, Request};
+use super::core::{Core, Request};
 use super::physical::HandleId;
 use super::policy::{LARGEST_HANDLE, Terms};
 use super::segment::Refusal;
+use super::slot::COMMON;
 use crate::memory::poison;
 use crate::runtime::Address;
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Threads and their fronts: how a thread gets one, and what becomes of them when it ends or forks.
 
 use super::block::{self, BlockId};
-use super::core::StreamKey;
 use super::front::{self, Front, NOBODY, Thread};
+use super::slot::StreamKey;
 use super::{Cache, tls};
 use crate::base::{Result, process};
 use crate::stream::{self, Stream};

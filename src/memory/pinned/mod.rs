@@ -35,7 +35,7 @@ use self::core::{CORE, Core};
 use crate::base::process;
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
-use crate::memory::cache::core::StreamKey;
+use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
 use crate::memory::options::{self, Node};
 use crate::runtime::{self, Address, api::Place};

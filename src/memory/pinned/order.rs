@@ -6,7 +6,7 @@ use super::core::{self, CORE};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
-use crate::memory::cache::core::StreamKey;
+use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};

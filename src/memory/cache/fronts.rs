@@ -1,0 +1,216 @@
+//! The fronts of a device's threads, under its lock: which there are, how they are made ready and stopped, what becomes of what they hold.
+
+use super::StreamSlot;
+use super::block::{self, BlockId};
+use super::core::Core;
+use super::front::{self, Front, Thread};
+use super::tls;
+use crate::memory::totals::Shard;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The fronts of a device, under its lock.
+pub struct Fronts {
+    by_thread: BTreeMap<(u32, StreamSlot), &'static Front>,
+    /// Those of threads that ended.
+    orphans: HashMap<StreamSlot, Vec<&'static Front>>,
+    shards: HashMap<u32, Own>,
+    /// Those whose threads may be in a region.
+    armed: Vec<&'static Front>,
+    /// All of them are stopped, by this holder of the lock.
+    stopped: bool,
+    /// How often they were.
+    stops: u64,
+    /// How many threads were not at rest at the last of them.
+    threads: usize,
+}
+
+/// What the cache keeps for a thread.
+struct Own {
+    shard: &'static Shard,
+    /// How often fronts had been stopped when it came to allocate last.
+    allocated_at: u64,
+}
+
+/// A thread that did not allocate between so many stops is at rest.
+const STOPS: u64 = 64;
+
+impl Fronts {
+    pub fn new() -> Fronts {
+        Fronts {
+            by_thread: BTreeMap::new(),
+            orphans: HashMap::new(),
+            shards: HashMap::new(),
+            armed: Vec::new(),
+            stopped: true,
+            stops: STOPS,
+            threads: 0,
+        }
+    }
+
+    /// Nobody is in a region any more, and whoever wants to be has to come under the lock first.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        let armed = std::mem::take(&mut self.armed);
+        if armed.is_empty() {
+            return;
+        }
+        self.stops += 1;
+        self.threads = self.shards.values().filter(|own| own.allocated_at + STOPS > self.stops).count();
+        let own: *const Thread = tls::get();
+        let others: Vec<&Front> = armed.iter().copied().filter(|front| !std::ptr::eq(front.thread(), own)).collect();
+        armed.iter().for_each(|front| front.disarm());
+        let mut wait_for = others;
+        while !wait_for.is_empty() {
+            front::barrier();
+            wait_for.iter().filter_map(|front| front.owner()).for_each(Thread::wait_idle);
+            // One that was choosing it when it was disarmed has it chosen now.
+            wait_for.retain(|front| front.was_chosen_meanwhile());
+            wait_for.iter().for_each(|front| front.disarm());
+        }
+        armed.iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
+    }
+
+    /// The lock was taken while threads go on: without any it is as good as stopped.
+    pub fn go_on(&mut self) {
+        self.stopped = self.armed.is_empty();
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Those of threads that ended too.
+    pub fn all(&self) -> impl Iterator<Item = &'static Front> {
+        self.by_thread.values().chain(self.orphans.values().flatten()).copied()
+    }
+
+    /// The thread's front of a stream, if it has one.
+    pub fn known(&self, thread: &Thread, slot: StreamSlot) -> Option<&'static Front> {
+        self.by_thread.get(&(thread.number, slot)).copied()
+    }
+
+    pub fn of_slot(&self, slot: StreamSlot) -> impl Iterator<Item = &'static Front> {
+        self.by_thread.iter().filter(move |((_, of), _)| *of == slot).map(|(_, front)| *front)
+    }
+
+    pub fn shard(&self, thread: &Thread) -> Option<&'static Shard> {
+        self.shards.get(&thread.number).map(|own| own.shard)
+    }
+
+    /// Threads that allocate.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Their threads' next calls find none of those that are in use.
+    pub fn unchoose(&self) {
+        self.by_thread.values().for_each(|front| front.unchoose());
+    }
+
+    fn note_at_work(&mut self, thread: &Thread) {
+        if let Some(own) = self.shards.get_mut(&thread.number) {
+            own.allocated_at = self.stops;
+        }
+    }
+
+    /// Which threads are at work is to be found out anew.
+    pub fn forget_work(&mut self) {
+        self.stops += STOPS;
+    }
+}
+
+impl Core {
+    /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had.
+    pub fn arm(&mut self, thread: &'static Thread, slot: StreamSlot, allocates: bool) -> Option<&'static Front> {
+        let front = self.front_of(thread, slot)?;
+        let shard = self.fronts.shard(thread)?;
+        if allocates {
+            self.fronts.note_at_work(thread);
+            self.stats.allocates(shard, || self.fronts.stop());
+        }
+        let armed = &mut self.fronts.armed;
+        if armed.iter().any(|armed| std::ptr::eq(*armed, front)) {
+            return Some(front);
+        }
+        let own = std::ptr::from_ref(thread).cast_mut();
+        let others: Vec<&Front> = armed.iter().copied().filter(|armed| std::ptr::eq(armed.home, front.home)).collect();
+        if others.is_empty() {
+            front.home.owner.store(own, Relaxed);
+        } else if !front.home.owner.load(Relaxed).is_null() {
+            // From now on several threads take turns.
+            front.home.owner.store(std::ptr::null_mut(), Relaxed);
+            front::barrier();
+            others.iter().filter_map(|front| front.owner()).filter(|other| !std::ptr::eq(*other, thread)).for_each(Thread::wait_idle);
+        }
+        armed.push(front);
+        front.arm(thread, shard, self.history, self.slots[slot as usize].key.raw as u64);
+        Some(front)
+    }
+
+    /// The thread's front of a stream; a new one is made with all fronts stopped only.
+    fn front_of(&mut self, thread: &'static Thread, slot: StreamSlot) -> Option<&'static Front> {
+        if let Some(front) = self.fronts.known(thread, slot) {
+            return Some(front);
+        }
+        if !self.fronts.stopped {
+            self.fronts.stop();
+        }
+        let orphan = self.fronts.orphans.get_mut(&slot).and_then(Vec::pop);
+        let front = orphan.or_else(|| front::make(self.number, slot, self.slots[slot as usize].home))?;
+        let stats = self.stats;
+        self.fronts.shards.entry(thread.number).or_insert_with(|| Own { shard: stats.take_shard(true), allocated_at: 0 });
+        self.fronts.by_thread.insert((thread.number, slot), front);
+        Some(front)
+    }
+
+    /// A thread ends: what it kept is free, what it counted stays.
+    pub fn forget_thread(&mut self, thread: &Thread) {
+        let own: Vec<(u32, StreamSlot)> = self.fronts.by_thread.keys().copied().filter(|(number, _)| *number == thread.number).collect();
+        for key in own {
+            let Some(front) = self.fronts.by_thread.remove(&key) else { continue };
+            self.collect_from(front);
+            front.orphan();
+            front.unchoose();
+            self.fronts.orphans.entry(key.1).or_default().push(front);
+        }
+        if let Some(Own { shard, .. }) = self.fronts.shards.remove(&thread.number) {
+            self.stats.give_back(shard);
+        }
+    }
+
+    /// What threads keep, and what they brought each other, is free memory again.
+    pub fn collect(&mut self) {
+        let fronts: Vec<&Front> = self.fronts.by_thread.values().copied().collect();
+        fronts.into_iter().for_each(|front| self.collect_from(front));
+        (0..self.slots.len() as StreamSlot).for_each(|slot| self.let_in(slot));
+    }
+
+    /// What was brought to a stream's home is free.
+    pub fn let_in(&mut self, slot: StreamSlot) {
+        let home = self.slots[slot as usize].home;
+        home.brought().collect::<Vec<_>>().into_iter().for_each(|id| self.free_again(slot, id));
+    }
+
+    fn collect_from(&mut self, front: &Front) {
+        debug_assert!(self.fronts.stopped);
+        let loose: Vec<BlockId> = if front.has_loose() { front.loose().collect() } else { Vec::new() };
+        front.empty().into_iter().chain(loose).for_each(|id| self.free_again(front.slot, id));
+    }
+
+    fn free_again(&mut self, slot: StreamSlot, id: BlockId) {
+        block::at(id).set_ticket(self.slots[slot as usize].home.note_free());
+        self.shelf(slot).make_free(id);
+        self.changes += 1;
+    }
+
+    /// Brings home what a front holds of other threads' blocks.
+    pub fn bring_home(&mut self, front: &Front) {
+        if !front.has_loose() {
+            return;
+        }
+        front::barrier();
+        front.loose_owners().filter(|thread| !std::ptr::eq(*thread, tls::get())).for_each(Thread::wait_idle);
+        front.loose().for_each(|id| front.home.bring(id));
+    }
+}

@@ -1,0 +1,184 @@
+//! Streams as the cache sees them, and what it keeps for each: a slot, which another stream gets when nothing is left of this one.
+
+use super::StreamSlot;
+use super::block::{self, BlockId, State};
+use super::core::Core;
+use super::front::{self, Front};
+use super::home::Home;
+use super::order::Mark;
+use crate::base::{Error, Result, Status};
+use crate::runtime::RawStream;
+use crate::stream::{self, Stream};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A stream as the cache sees it: the per-thread default stream is another one in every thread.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StreamKey {
+    pub raw: RawStream,
+    /// 0 but for the per-thread default stream.
+    pub thread: u64,
+}
+
+impl StreamKey {
+    #[inline]
+    pub fn of(stream: Stream) -> StreamKey {
+        let raw = if stream.raw == 1 { stream::DEFAULT } else { stream.raw };
+        StreamKey { raw, thread: if raw == stream::PER_THREAD { this_thread(Some(stream)) } else { 0 } }
+    }
+
+    /// Whether the calling thread can enqueue work on it.
+    pub fn reachable(self) -> bool {
+        self.raw != stream::PER_THREAD || self.thread == this_thread(None)
+    }
+}
+
+/// A number of this thread's own, never used again. When the thread ends, so does its default stream, which has to be there when the
+/// number is made: what is made first ends last. 0 for a thread that never used it.
+fn this_thread(used: Option<Stream>) -> u64 {
+    use std::cell::OnceCell;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    struct Number(u64);
+    impl Drop for Number {
+        fn drop(&mut self) {
+            crate::memory::thread_ends(self.0);
+        }
+    }
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local!(static OWN: OnceCell<Number> = const { OnceCell::new() });
+    // A plain cell: the other, which is dropped with the thread, is registered only after the stream.
+    thread_local!(static KNOWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+    let known = KNOWN.get();
+    let Some(stream) = used.filter(|_| known == 0) else { return known };
+    let _ = stream.query();
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    KNOWN.set(number);
+    let _ = OWN.try_with(|own| own.set(Number(number)));
+    number
+}
+
+/// The slot of free memory that is past for every stream, and so belongs to none.
+pub(super) const COMMON: StreamSlot = 0;
+/// The key of `COMMON`: no stream's.
+pub(super) const NOBODY: StreamKey = StreamKey { raw: RawStream::MAX, thread: u64::MAX };
+
+/// What the cache keeps for a stream.
+pub struct Slot {
+    pub key: StreamKey,
+    /// Never used again, as the slot's index is.
+    pub serial: u64,
+    /// How often its epochs began anew.
+    pub era: u32,
+    pub home: &'static Home,
+    /// Stands in the head of blocks that no thread's front handed out.
+    pub front: &'static Front,
+    /// All frees up to this epoch are past: the device is done with them.
+    pub past: u32,
+    /// `past` when free memory was last made common.
+    pub(super) shared: u32,
+    pub marks: Vec<Mark>,
+    /// The stream was destroyed or unregistered; nothing is recorded on it any more.
+    pub gone: bool,
+}
+
+impl Slot {
+    pub(super) fn new(key: StreamKey, serial: u64, home: &'static Home, front: &'static Front) -> Slot {
+        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), gone: false }
+    }
+
+    pub fn serial(&self) -> (u64, u32) {
+        (self.serial, self.era)
+    }
+
+    /// Whether something was freed that is not known to be past.
+    pub fn is_behind(&self) -> bool {
+        self.home.freed_in.load(Relaxed) > self.past
+    }
+}
+
+impl Core {
+    pub fn slot_of(&mut self, key: StreamKey) -> Result<StreamSlot> {
+        match self.by_key.get(&key) {
+            Some(slot) => Ok(*slot),
+            None => self.new_slot(key),
+        }
+    }
+
+    pub fn find_slot(&self, key: StreamKey) -> Option<StreamSlot> {
+        self.by_key.get(&key).copied()
+    }
+
+    #[cold]
+    fn new_slot(&mut self, key: StreamKey) -> Result<StreamSlot> {
+        if !self.fronts.is_stopped() {
+            self.fronts.stop();
+        }
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        let index = match self.abandoned_slot() {
+            Some(index) => {
+                let Slot { home, front, .. } = self.slots[index as usize];
+                self.slots[index as usize] = Slot::new(key, serial, home, front);
+                home.begin_anew();
+                index
+            }
+            None => {
+                let full = || {
+                    let text = format!(
+                        "Device {} has no room for the memory of one more stream: 65,535 streams of threads are the most.",
+                        self.device
+                    );
+                    Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+                };
+                let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
+                let home = Home::new(index, self.stats).ok_or_else(full)?;
+                let front = front::make(self.number, index, home).ok_or_else(full)?;
+                self.slots.push(Slot::new(key, serial, home, front));
+                index
+            }
+        };
+        self.by_key.insert(key, index);
+        Ok(index)
+    }
+
+    /// The slot of a stream that is gone and of whose memory nothing is left. Looked for only when many are gone.
+    fn abandoned_slot(&mut self) -> Option<StreamSlot> {
+        const MANY: usize = 16;
+        let gone = self.slots.iter().filter(|slot| slot.gone).count();
+        if gone < MANY {
+            return None;
+        }
+        self.collect();
+        let mut in_use = vec![false; self.slots.len()];
+        for area in self.areas.values() {
+            for id in block::chain(area.first) {
+                // A moved block says by its stream when its mapping may end.
+                let state = block::at(id).state();
+                let done = matches!(state, State::Unmapped | State::Busy) || (state == State::Moved && self.is_past(id));
+                if !done {
+                    in_use[self.slot_of_block(id) as usize] = true;
+                }
+            }
+        }
+        self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
+        self.pending.iter().flat_map(|pending| &pending.uses).for_each(|(slot, _)| in_use[*slot as usize] = true);
+        (0..self.slots.len()).find(|index| self.slots[*index].gone && !in_use[*index]).map(|index| index as StreamSlot)
+    }
+
+    /// The stream whose order a block follows.
+    pub fn slot_of_block(&self, id: BlockId) -> StreamSlot {
+        let record = block::at(id);
+        match record.state() {
+            State::Allocated | State::Cached | State::Loose => front::numbered(record.owner()).map_or(0, |front| front.slot),
+            _ => record.owner(),
+        }
+    }
+
+    /// The stream ends: its handle may come to mean another one.
+    pub fn forget_stream(&mut self, key: StreamKey) {
+        if let Some(slot) = self.by_key.remove(&key) {
+            debug_assert!(self.fronts.is_stopped());
+            self.fronts.of_slot(slot).for_each(Front::unchoose);
+            self.slots[slot as usize].gone = true;
+        }
+    }
+}
