@@ -28,16 +28,14 @@ struct Run {
     free: bool,
 }
 
-/// Free memory in the order in which it is taken, in one number: class, size in units, age, address.
+/// Free memory in the order in which it is taken: class, size in units over age, address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Rank(u128);
+struct Rank(Class, u64, Address);
 
 impl Rank {
     fn new(class: Class, size: usize, age: Age, address: Address) -> Rank {
-        const ADDRESS_BITS: u32 = table::LIMIT.ilog2();
-        let size_and_age = ((size / UNIT) as u64) << AGE_BITS | u64::from(age);
-        const { assert!(ADDRESS_BITS - UNIT.ilog2() + AGE_BITS <= 64) };
-        Rank(u128::from(class) << (64 + ADDRESS_BITS) | u128::from(size_and_age) << ADDRESS_BITS | address as u128)
+        const { assert!(table::LIMIT.ilog2() - UNIT.ilog2() + AGE_BITS <= 64) };
+        Rank(class, ((size / UNIT) as u64) << AGE_BITS | u64::from(age), address)
     }
 
     fn of(address: Address, run: Run) -> Rank {
@@ -45,7 +43,7 @@ impl Rank {
     }
 
     fn address(self) -> Address {
-        self.0 as Address & (table::LIMIT - 1)
+        self.2
     }
 }
 
