@@ -20,6 +20,10 @@ static TEXTS: Mutex<Texts> = Mutex::new(Texts { texts: Vec::new(), numbers: None
 
 thread_local!(static CURRENT: Cell<u32> = const { Cell::new(NONE) });
 
+pub(super) fn is_locked() -> bool {
+    TEXTS.is_locked()
+}
+
 /// The calling thread's annotation.
 #[inline(always)]
 pub fn current() -> u32 {

@@ -94,6 +94,10 @@ pub const VARIABLES: &[Variable] = &[
 
 static OVERRIDES: RwLock<Vec<(&'static str, String)>> = RwLock::new(Vec::new());
 
+pub(super) fn is_locked() -> bool {
+    OVERRIDES.is_locked()
+}
+
 /// The value in effect: what `tcuda_init` was given, else the environment's, else None. Empty counts as unset.
 pub fn get(name: &str) -> Option<String> {
     debug_assert!(VARIABLES.iter().any(|v| v.name == name), "{name} is missing in VARIABLES");

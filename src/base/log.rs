@@ -1,6 +1,6 @@
 //! Warnings and notes: to the program's callback, else to stderr as far as TCUDA_LOG asks for them.
 
-use super::config;
+use super::{config, process};
 use parking_lot::RwLock;
 use std::sync::OnceLock;
 
@@ -21,8 +21,16 @@ pub fn set_sink(sink: Option<Sink>) {
     *SINK.write() = sink;
 }
 
-/// No lock is held while the sink runs, so it may call back.
+pub(super) fn is_locked() -> bool {
+    SINK.is_locked()
+}
+
+/// No lock is held while the sink runs, so it may call back. In the child of a fork nothing is written: another thread of the parent may have
+/// held a lock, that of stderr too.
 pub fn write(level: Level, text: &str) {
+    if process::is_forked() {
+        return;
+    }
     let sink = SINK.read().clone();
     match sink {
         Some(sink) => sink(level, text),

@@ -1,8 +1,8 @@
 //! What becomes of the process: fork and shutdown; the numbers of its threads.
 
-use super::{Error, Result, Status};
+use super::{Error, Result, Status, annotation, config, log, sync_debug, trace};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 
 const RUNNING: u32 = 0;
@@ -12,10 +12,20 @@ const SHUT_DOWN: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(RUNNING);
 static RUN: AtomicU32 = AtomicU32::new(0);
 static HOOK: Once = Once::new();
+/// Whether a device was looked for.
+static USED: AtomicBool = AtomicBool::new(false);
+/// Whether a thread does what it does without a device and is not done with.
+static BUSY: OnceLock<fn() -> bool> = OnceLock::new();
 
 static IN_CHILD: OnceLock<fn()> = OnceLock::new();
 
+/// Who held a lock then holds it for ever, unless it was the thread that forked, which is inside of a call then.
 extern "C" fn in_child() {
+    let locked =
+        || [log::is_locked, config::is_locked, annotation::is_locked, sync_debug::is_locked, trace::is_locked].iter().any(|is| is());
+    if !USED.load(Ordering::Relaxed) && !locked() && !BUSY.get().is_some_and(|busy| busy()) {
+        return;
+    }
     STATE.store(FORKED, Ordering::Relaxed);
     if let Some(hook) = IN_CHILD.get() {
         hook();
@@ -28,7 +38,18 @@ pub fn in_child_of_fork(hook: fn()) {
 }
 
 /// Called when the device is first used: from here on, a child of `fork` is refused.
-pub fn arm_fork_hook() {
+pub fn refuse_forks() {
+    USED.store(true, Ordering::Relaxed);
+    mind_forks();
+}
+
+/// The same for what needs no device, as far as `busy` says that it is under way. Called before any of it is.
+pub fn refuse_forks_while(busy: fn() -> bool) {
+    let _ = BUSY.set(busy);
+    mind_forks();
+}
+
+fn mind_forks() {
     HOOK.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });
@@ -74,8 +95,8 @@ pub fn check() -> Result<()> {
         RUNNING => Ok(()),
         FORKED => Err(Error::new(
             Status::TCUDA_ERROR_FORKED,
-            "Cannot re-initialize CUDA in a forked child. The parent used the device before fork; start the child with exec \
-             (posix_spawn, or multiprocessing's 'spawn') instead.",
+            "Cannot re-initialize CUDA in a forked child. The parent used the device before fork, or was in a call of tcuda; start the \
+             child with exec (posix_spawn, or multiprocessing's 'spawn') instead.",
         )),
         _ => Err(Error::new(
             Status::TCUDA_ERROR_SHUT_DOWN,

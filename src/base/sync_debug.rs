@@ -1,6 +1,6 @@
 //! The synchronization debug mode: what makes the host wait is counted and told, or refused. Every call of CUDA that does so comes by here.
 
-use super::{Error, Result, Status, annotation, config, log, watch};
+use super::{Error, Result, Status, annotation, config, log, process, watch};
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -102,9 +102,18 @@ thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::Plain) };
 }
 
-/// One thread at a time: who looked before another's mode changed may not have the last word.
+static LOOKING: Mutex<()> = Mutex::new(());
+
+pub(super) fn is_locked() -> bool {
+    LOOKING.is_locked() || FUNCTION.is_locked()
+}
+
+/// One thread at a time: who looked before another's mode changed may not have the last word. In the child of a fork, where that thread is
+/// not, nothing waits.
 fn look() {
-    static LOOKING: Mutex<()> = Mutex::new(());
+    if process::is_forked() {
+        return;
+    }
     let _turn = LOOKING.lock();
     watch::set(watch::SYNC, GLOBAL.load(Relaxed) != Mode::Default as i32 || THREADS.load(Relaxed) != 0);
 }

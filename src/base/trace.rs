@@ -33,6 +33,10 @@ pub fn kind_of(happening: &Happening) -> Option<i32> {
     })
 }
 
+pub(super) fn is_locked() -> bool {
+    KINDS.is_locked()
+}
+
 /// A number for `remove`.
 pub fn add(kind: i32, function: Box<dyn Fn(&Happening) + Send + Sync>) -> Result<u64> {
     if !(ALL..=LAST).contains(&kind) {

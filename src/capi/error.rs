@@ -7,8 +7,8 @@
 use super::guard::{self, guard_always, guard_early, guard_value, lasting};
 use super::structs::{Growing, StructOut, UserData};
 use super::text::c_text;
-use crate::base::log;
 use crate::base::status::{self, tcuda_status_t};
+use crate::base::{log, process};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -90,9 +90,12 @@ pub unsafe extern "C" fn tcuda_last_error(info: *mut tcuda_error_info_t) -> tcud
 
 /// Sends tcuda's messages to `function` instead of stderr; NULL brings stderr back. A message that another thread is giving out at
 /// that moment may still go to the function before. Without a function, TCUDA_LOG says what goes to stderr.
+/// A child of fork that is refused writes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_set_log_callback(function: tcuda_log_fn_t, user_data: *mut c_void) -> tcuda_status_t {
     guard_early("tcuda_set_log_callback", || {
+        guard::mind_forks();
+        process::refuse_forked()?;
         let user_data = UserData(user_data);
         log::set_sink(function.map(|function| -> log::Sink {
             Arc::new(move |level, text| {

@@ -3,12 +3,12 @@
 use super::text::c_text;
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
-use crate::nvtx::own;
+use crate::nvtx::{self, own};
 use crate::{device, graph, sanitizer, stream};
-use parking_lot::{Mutex, ReentrantMutex, const_reentrant_mutex};
+use once_cell::race::OnceBox;
+use parking_lot::{ReentrantMutex, const_reentrant_mutex};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -88,10 +88,20 @@ pub fn guard_value<T>(function: &'static str, otherwise: T, body: impl FnOnce() 
     value.unwrap_or(otherwise)
 }
 
+static BEGUN: ReentrantMutex<Cell<bool>> = const_reentrant_mutex(Cell::new(false));
+
+/// Before the first lock is taken: a child of `fork` is not to wait for a thread that is not there.
+pub fn mind_forks() {
+    process::refuse_forks_while(|| BEGUN.is_locked() || nvtx::is_starting());
+}
+
 /// What the environment wants to be watched, at the first call of all. Other threads wait for that: their calls are watched too.
 #[cold]
 fn look_on() {
-    static BEGUN: ReentrantMutex<Cell<bool>> = const_reentrant_mutex(Cell::new(false));
+    mind_forks();
+    if process::is_forked() {
+        return;
+    }
     let begun = BEGUN.lock();
     // A tool that starts, and a function that hears the log, may call tcuda.
     if !begun.replace(true) {
@@ -223,17 +233,24 @@ pub fn last_error() -> LastError {
     .unwrap_or_else(|_| none())
 }
 
-/// A text that stays for as long as the process: for the few texts that C gets as a plain pointer. Each is kept once.
+/// A text that stays for as long as the process: for the few texts that C gets as a plain pointer. Each is kept once. No lock: it works in
+/// the child of a fork.
 pub fn lasting(text: &str) -> *const c_char {
-    static TEXTS: Mutex<BTreeSet<&'static CStr>> = Mutex::new(BTreeSet::new());
-    let text = c_text(text);
-    let mut texts = TEXTS.lock();
-    if let Some(known) = texts.get(text.as_c_str()) {
-        return known.as_ptr();
+    struct Text {
+        text: CString,
+        next: OnceBox<Text>,
     }
-    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
-    texts.insert(text);
-    text.as_ptr()
+    static FIRST: OnceBox<Text> = OnceBox::new();
+    let text = c_text(text);
+    let mut place = &FIRST;
+    loop {
+        // Another thread's may be there first, and is looked at next.
+        let known = place.get_or_init(|| Box::new(Text { text: text.clone(), next: OnceBox::new() }));
+        if known.text == text {
+            return known.text.as_ptr();
+        }
+        place = &known.next;
+    }
 }
 
 /// An output that the caller gave; written once, when everything else went well.

@@ -170,6 +170,7 @@ pub extern "C" fn tcuda_backend_reason() -> *const c_char {
 pub unsafe extern "C" fn tcuda_config_dump(text: *mut c_char, capacity: usize, needed: *mut usize) -> tcuda_status_t {
     guard_always("tcuda_config_dump", || {
         let out = TextOut::new(text, capacity, needed)?;
+        process::refuse_forked()?;
         let mut lines = format!("# tcuda {}\n", env!("CARGO_PKG_VERSION"));
         // Writing to a String cannot fail.
         if runtime::is_initialized() {

@@ -16,8 +16,8 @@ use crate::base::{Error, Result, process};
 use crate::memory::stats::{Family, Pool, Stat, Stats};
 use crate::stream::Stream;
 use crate::{device, memory, runtime, stream};
+use once_cell::race::OnceBox;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::OnceLock;
 
 /// One figure over time.
 #[repr(C)]
@@ -333,8 +333,8 @@ pub(super) unsafe fn stat_by_key(
 }
 
 /// A key by its index; NULL: there is none.
-pub(super) fn stat_key(index: i32, keys: &'static OnceLock<Vec<String>>, figures: impl FnOnce() -> Vec<(String, i64)>) -> *const c_char {
-    let keys = keys.get_or_init(|| figures().into_iter().map(|(key, _)| key).collect());
+pub(super) fn stat_key(index: i32, keys: &'static OnceBox<Vec<String>>, figures: impl FnOnce() -> Vec<(String, i64)>) -> *const c_char {
+    let keys = keys.get_or_init(|| Box::new(figures().into_iter().map(|(key, _)| key).collect()));
     let key = usize::try_from(index).ok().and_then(|index| keys.get(index));
     key.map_or(std::ptr::null(), |key| lasting(key))
 }
@@ -342,7 +342,7 @@ pub(super) fn stat_key(index: i32, keys: &'static OnceLock<Vec<String>>, figures
 /// The keys of tcuda_memory_stat_get, sorted: index 0, 1, ... until NULL. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_memory_stat_key(index: i32) -> *const c_char {
-    static KEYS: OnceLock<Vec<String>> = OnceLock::new();
+    static KEYS: OnceBox<Vec<String>> = OnceBox::new();
     guard_value("tcuda_memory_stat_key", std::ptr::null(), || Ok(stat_key(index, &KEYS, || Stats::default().flat())))
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
 //! by NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than
-//! 5 ns together. They need no device, and work at any time, also after tcuda_shutdown. Ranges of NVTX's own in the same program go
+//! 5 ns together. They need no device, and work at any time, also after tcuda_shutdown; in a child of fork that
+//! is refused so are domains. Ranges of NVTX's own in the same program go
 //! to the same tool. Texts are UTF-8, and go to the tool as they are.
 //!
 //! With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn tcuda_nvtx_stream_range_end(range: u64, stream: tcuda_s
 pub unsafe extern "C" fn tcuda_nvtx_domain_create(domain: *mut tcuda_nvtx_domain_t, name: *const c_char) -> tcuda_status_t {
     guard_always("tcuda_nvtx_domain_create", || {
         let out = Out::new(domain, "domain")?;
-        out.write(nvtx::create_domain(unsafe { c_text(name, "name") }?) as tcuda_nvtx_domain_t);
+        out.write(nvtx::create_domain(unsafe { c_text(name, "name") }?)? as tcuda_nvtx_domain_t);
         Ok(())
     })
 }

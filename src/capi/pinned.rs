@@ -17,8 +17,8 @@ use super::structs::{Growing, StructOut, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::memory::pinned::{self, stats::HostStats, stats::Times};
 use crate::stream;
+use once_cell::race::OnceBox;
 use std::ffi::{c_char, c_void};
-use std::sync::OnceLock;
 
 // The header has them by hand, as CUDA's bits.
 const _: () = assert!(pinned::IO_MEMORY == 4 && pinned::READ_ONLY == 8);
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn tcuda_host_memory_stat_get(value: *mut i64, key: *const
 /// The keys of tcuda_host_memory_stat_get, sorted: index 0, 1, ... until NULL. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_host_memory_stat_key(index: i32) -> *const c_char {
-    static KEYS: OnceLock<Vec<String>> = OnceLock::new();
+    static KEYS: OnceBox<Vec<String>> = OnceBox::new();
     guard_value("tcuda_host_memory_stat_key", std::ptr::null(), || Ok(stat_key(index, &KEYS, || HostStats::default().flat())))
 }
 

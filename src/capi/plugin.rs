@@ -10,7 +10,7 @@
 use super::guard::{Out, guard, guard_destroy, null, text};
 use super::structs::{UserData, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Status};
+use crate::base::{Error, Status, process};
 use crate::memory;
 use crate::memory::provider::{self, Provider};
 use crate::runtime::cuda::library::Library;
@@ -137,8 +137,8 @@ pub extern "C" fn tcuda_change_current_allocator(allocator: tcuda_pluggable_allo
 }
 
 /// What the devices' caches take memory from (torch.cuda.get_allocator_backend): `native`, `cudaMallocAsync`, or `pluggable` for an
-/// allocator of tcuda_change_current_allocator. Never freed, never fails.
+/// allocator of tcuda_change_current_allocator; empty in a child of fork that is refused. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_get_allocator_backend() -> *const c_char {
-    memory::backend_name().as_ptr()
+    if process::is_forked() { c"".as_ptr() } else { memory::backend_name().as_ptr() }
 }

@@ -158,12 +158,12 @@ pub unsafe extern "C" fn tcuda_memory_snapshot(snapshot: *mut tcuda_snapshot_t, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_snapshot_destroy(snapshot: tcuda_snapshot_t) -> tcuda_status_t {
     guard_always("tcuda_snapshot_destroy", || {
-        let checked = !snapshot.is_null() && !process::is_shut_down();
-        if checked {
-            process::check()?;
+        if snapshot.is_null() {
+            return Ok(());
         }
+        process::refuse_forked()?;
         let ended = HELD.remove(snapshot as usize).map(drop);
-        if checked { ended } else { Ok(()) }
+        if process::is_shut_down() { Ok(()) } else { ended }
     })
 }
 

@@ -13,9 +13,9 @@
 use super::guard::{Out, guard_always};
 use super::structs::{Growing, StructOut, UserData};
 use super::text::c_text;
-use crate::base::annotation;
 use crate::base::status::tcuda_status_t;
 use crate::base::sync_debug::{self, Blocked, FOLLOW};
+use crate::base::{annotation, process};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -80,6 +80,7 @@ fn tell(function: unsafe extern "C" fn(*const tcuda_sync_t, *mut c_void), user_d
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_set_sync_debug_mode(mode: i32) -> tcuda_status_t {
     guard_always("tcuda_set_sync_debug_mode", || {
+        process::refuse_forked()?;
         sync_debug::set(sync_debug::parse(mode)?);
         Ok(())
     })
@@ -100,6 +101,7 @@ pub unsafe extern "C" fn tcuda_get_sync_debug_mode(mode: *mut i32) -> tcuda_stat
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_set_thread_sync_debug_mode(mode: i32) -> tcuda_status_t {
     guard_always("tcuda_set_thread_sync_debug_mode", || {
+        process::refuse_forked()?;
         sync_debug::set_own(if mode == FOLLOW { None } else { Some(sync_debug::parse(mode)?) })
     })
 }
@@ -118,6 +120,7 @@ pub unsafe extern "C" fn tcuda_get_thread_sync_debug_mode(mode: *mut i32) -> tcu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sync_debug_set_callback(function: tcuda_sync_fn_t, user_data: *mut c_void) -> tcuda_status_t {
     guard_always("tcuda_sync_debug_set_callback", || {
+        process::refuse_forked()?;
         let user_data = UserData(user_data);
         sync_debug::set_function(
             function.map(|function| -> sync_debug::Function { Arc::new(move |blocked| tell(function, &user_data, blocked)) }),

@@ -56,7 +56,7 @@ pub extern "C" fn tcuda_torch_free(ptr: *mut c_void, size: isize, device: i32, s
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_torch_record_stream(ptr: *mut c_void, stream: tcuda_stream_t) {
     let address = ptr as usize;
-    if address != 0 && memory::device_of(address).is_some() {
+    if address != 0 && process::is_running() && memory::device_of(address).is_some() {
         tell(guard("tcuda_torch_record_stream", || {
             let stream = stream::resolve_on(stream as usize, memory::device_of_block(address)?)?;
             memory::record_stream(address, stream)

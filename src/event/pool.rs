@@ -1,6 +1,6 @@
 //! Events without timing for tcuda's own marks: taken and given back, hardly ever made. A thread has a small store of its own.
 
-use crate::base::Result;
+use crate::base::{Result, process};
 use crate::device;
 use crate::runtime::{self, RawEvent};
 use parking_lot::Mutex;
@@ -28,6 +28,10 @@ struct Home(Store);
 
 impl Drop for Home {
     fn drop(&mut self) {
+        // In the child of a fork another thread of the parent may have held a lock.
+        if process::is_forked() {
+            return;
+        }
         STORES.lock().retain(|store| !Arc::ptr_eq(store, &self.0));
         let left = std::mem::take(&mut *self.0.lock());
         left.into_iter().for_each(share);

@@ -9,23 +9,25 @@ pub mod own;
 mod stream;
 
 pub(crate) use crate::runtime::nvtx::NOT_TRACKED;
-pub use crate::runtime::nvtx::{Event, Message, Payload, Tool, tool};
+pub use crate::runtime::nvtx::{Event, Message, Payload, Tool, is_starting, tool};
 pub use stream::{end as end_on_stream, start as start_on_stream};
 
-use crate::base::Result;
 use crate::base::handles::Handles;
+use crate::base::{Result, process};
 use crate::runtime::nvtx::{DEFAULT, Domain};
 use std::ffi::CStr;
 use std::sync::Arc;
 
 static DOMAINS: Handles<Domain> = Handles::new("domain", "tcuda_nvtx_domain_create");
 
-/// Without a tool there is a number all the same, so that a program runs alike.
-pub fn create_domain(name: &CStr) -> usize {
-    DOMAINS.insert(Arc::new(tool().map_or(DEFAULT, |tool| tool.domain(name))))
+/// Without a tool there is a number all the same, so that a program runs alike. Nobody has domains in the child of a fork.
+pub fn create_domain(name: &CStr) -> Result<usize> {
+    process::refuse_forked()?;
+    Ok(DOMAINS.insert(Arc::new(tool().map_or(DEFAULT, |tool| tool.domain(name)))))
 }
 
 pub fn destroy_domain(handle: usize) -> Result<()> {
+    process::refuse_forked()?;
     let domain = *DOMAINS.remove(handle)?;
     if let Some(tool) = tool().filter(|_| domain != DEFAULT) {
         tool.destroy_domain(domain);
@@ -35,7 +37,11 @@ pub fn destroy_domain(handle: usize) -> Result<()> {
 
 /// 0: the default one.
 fn named(handle: usize) -> Result<Domain> {
-    if handle == 0 { Ok(DEFAULT) } else { DOMAINS.get(handle).map(|domain| *domain) }
+    if handle == 0 {
+        return Ok(DEFAULT);
+    }
+    process::refuse_forked()?;
+    DOMAINS.get(handle).map(|domain| *domain)
 }
 
 pub fn mark_in(handle: usize, event: &Event<'_>) -> Result<()> {

@@ -3,7 +3,7 @@
 //! from the protocol; nothing of NVTX is linked, and a program's own NVTX goes to the same tool beside it.
 
 use super::cuda::library::Library;
-use crate::base::{config, log};
+use crate::base::{config, log, process};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
@@ -19,6 +19,7 @@ pub(crate) const NOT_TRACKED: i32 = -2;
 const NOT_KNOWN: u8 = 0;
 const NONE: u8 = 1;
 const ATTACHED: u8 = 2;
+const STARTING: u8 = 3;
 static STATE: AtomicU8 = AtomicU8::new(NOT_KNOWN);
 
 // ---- the tables
@@ -134,17 +135,22 @@ pub fn tool() -> Option<Tool> {
 fn attached() -> Option<Tool> {
     thread_local!(static SEARCHES: Cell<bool> = const { Cell::new(false) });
     static SEARCH: Once = Once::new();
-    // From inside the tool's start, or from a log callback that is told why there is none.
-    if SEARCHES.get() {
+    // From inside the tool's start, or from a log callback that is told why there is none; or the thread that starts it is the parent's.
+    if STATE.load(Acquire) != ATTACHED && (SEARCHES.get() || process::is_forked()) {
         return None;
     }
     SEARCH.call_once_force(|_| {
         SEARCHES.set(true);
+        STATE.store(STARTING, Relaxed);
         let state = if search() { ATTACHED } else { NONE };
         SEARCHES.set(false);
         STATE.store(state, Release);
     });
     (STATE.load(Acquire) == ATTACHED).then_some(Tool(()))
+}
+
+pub fn is_starting() -> bool {
+    STATE.load(Relaxed) == STARTING
 }
 
 fn search() -> bool {

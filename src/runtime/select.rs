@@ -42,7 +42,7 @@ pub fn runtime() -> Result<&'static Runtime> {
 fn initialise() -> Result<&'static Runtime> {
     process::check()?;
     let runtime = CELL.get_or_try_init(|| {
-        process::arm_fork_hook();
+        process::refuse_forks();
         let choice = Choice::parse(config::get("TCUDA_BACKEND").as_deref().unwrap_or("cuda"))?;
         let opened = match choice {
             Choice::Sim => sim::open("TCUDA_BACKEND asks for the simulated device"),

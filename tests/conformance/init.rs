@@ -118,6 +118,8 @@ pub fn child(scene: &str) {
         "plain_order" => order::scene_plain_order(),
         "freed_too_late" => memory::scene_freed_after_shutdown(),
         "trace_fork" => crate::watch_ends::scene_trace_fork(),
+        "log_fork" => crate::watch_ends::scene_log_fork(),
+        "fork_beside" => crate::watch_ends::scene_fork_beside(),
         "torch_late" => crate::watch_ends::scene_torch_late(),
         "telemetry_context" => crate::telemetry::scene_context(),
         "telemetry_lost" => crate::telemetry::scene_lost(),

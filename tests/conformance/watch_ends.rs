@@ -6,16 +6,25 @@ use crate::{fails, get, ok, tests};
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use tcuda::capi::error::tcuda_set_log_callback;
+use tcuda::capi::error::{tcuda_set_log_callback, tcuda_status_name};
 use tcuda::capi::init::*;
+use tcuda::capi::nvtx::{tcuda_nvtx_domain_create, tcuda_nvtx_domain_destroy};
+use tcuda::capi::plugin::tcuda_get_allocator_backend;
 use tcuda::capi::pressure::*;
 use tcuda::capi::sanitizer::*;
+use tcuda::capi::snapshot::tcuda_snapshot_destroy;
 use tcuda::capi::stream::*;
 use tcuda::capi::sync_debug::*;
 use tcuda::capi::torch::*;
 use tcuda::capi::trace::*;
 
-tests![a_child_of_fork_waits_for_nobody, threads_that_change_their_modes_do_not_lose_each_others, what_pytorch_frees_late_is_no_warning,];
+tests![
+    a_child_of_fork_waits_for_nobody,
+    a_child_of_fork_waits_for_no_first_call,
+    a_child_of_fork_waits_for_no_lock,
+    threads_that_change_their_modes_do_not_lose_each_others,
+    what_pytorch_frees_late_is_no_warning,
+];
 
 fn a_child_of_fork_waits_for_nobody() {
     in_child("trace_fork", &[]);
@@ -52,6 +61,85 @@ pub fn scene_trace_fork() {
     GO.store(true, SeqCst);
     inside.join().unwrap();
     ok!(tcuda_trace_unregister(id));
+}
+
+fn a_child_of_fork_waits_for_no_first_call() {
+    in_child("log_fork", &[("TCUDA_SYNC_DEBUG", "nonsense")]);
+}
+
+unsafe extern "C" fn stays_with_line(_: i32, _: *const c_char, _: *mut c_void) {
+    INSIDE.store(true, SeqCst);
+    while !GO.load(SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+/// The thread that makes the first call of all is in the function that hears what is wrong with the environment. No device was looked for.
+pub fn scene_log_fork() {
+    ok!(tcuda_set_log_callback(Some(stays_with_line), null_mut()));
+    let first = std::thread::spawn(|| assert!(device_count() > 0));
+    while !INSIDE.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    forked(|| {
+        unsafe { libc::alarm(60) };
+        assert_eq!(device_count(), 0);
+        fails!(FORKED, tcuda_init(std::ptr::null()));
+        fails!(FORKED, tcuda_set_log_callback(None, null_mut()));
+        assert_eq!(text(tcuda_status_name(2)), "TCUDA_ERROR_INVALID_HANDLE");
+    });
+    GO.store(true, SeqCst);
+    first.join().unwrap();
+}
+
+fn a_child_of_fork_waits_for_no_lock() {
+    in_child("fork_beside", &[]);
+}
+
+/// Other threads are in the midst of calls that a child can make too.
+pub fn scene_fork_beside() {
+    fn waits() {
+        ok!(tcuda_stream_wait_stream(Own::on(0).0, NULL));
+    }
+    let calls: [fn(); 6] = [
+        || ok!(tcuda_set_log_callback(Some(counted), null_mut())),
+        || ok!(tcuda_set_thread_sync_debug_mode(1)),
+        || ok!(tcuda_sync_debug_set_callback(None, null_mut())),
+        || drop(text(tcuda_status_name(2))),
+        || {
+            let domain = get!(null_mut(), out => tcuda_nvtx_domain_create(out, c"a".as_ptr()));
+            ok!(tcuda_nvtx_domain_destroy(domain));
+        },
+        // A thread that ends has events to give back.
+        || std::thread::spawn(waits).join().unwrap(),
+    ];
+    waits();
+    let threads = calls.map(|call| {
+        std::thread::spawn(move || {
+            while !GO.load(SeqCst) {
+                call();
+            }
+        })
+    });
+    for _ in 0..200 {
+        forked(|| {
+            unsafe { libc::alarm(60) };
+            let mut needed = 0;
+            fails!(FORKED, tcuda_set_log_callback(None, null_mut()));
+            fails!(FORKED, tcuda_set_sync_debug_mode(1));
+            fails!(FORKED, tcuda_set_thread_sync_debug_mode(0));
+            fails!(FORKED, tcuda_sync_debug_set_callback(None, null_mut()));
+            fails!(FORKED, tcuda_config_dump(null_mut(), 0, &mut needed));
+            fails!(FORKED, tcuda_nvtx_domain_create(&mut null_mut(), c"a".as_ptr()));
+            ok!(tcuda_snapshot_destroy(null_mut()));
+            assert_eq!(text(tcuda_status_name(3)), "TCUDA_ERROR_INVALID_DEVICE");
+            assert_eq!(text(tcuda_get_allocator_backend()), "");
+            // With what ends with a thread.
+            unsafe { libc::exit(0) }
+        });
+    }
+    GO.store(true, SeqCst);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
 fn threads_that_change_their_modes_do_not_lose_each_others() {
