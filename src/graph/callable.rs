@@ -11,7 +11,8 @@ use crate::event::pool::Pooled;
 use crate::runtime;
 use crate::stream::{self, Stream};
 use crate::tensor::{self, View};
-use parking_lot::Mutex;
+use parking_lot::ReentrantMutex;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// torch's num_warmup_iters.
@@ -27,7 +28,8 @@ pub struct Callable<'a> {
 
 struct Graphed {
     parts: Vec<Part>,
-    order: Mutex<Order>,
+    /// Held in a call. A call may ask for memory, and who is asked may call it from inside: that is an error, and would be a wait without end.
+    order: ReentrantMutex<RefCell<Order>>,
     /// Ends after the graphs that were captured on it.
     side: Side,
 }
@@ -105,7 +107,7 @@ pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream
         parts.push(Part { graph: captured, inputs: callable.inputs.clone() });
     }
     event::wait_stream(stream, side.0)?;
-    let order = Mutex::new(Order { next: 0, done: Pooled::take(stream.device)? });
+    let order = ReentrantMutex::new(RefCell::new(Order { next: 0, done: Pooled::take(stream.device)? }));
     Ok(GRAPHED.insert(Arc::new(Graphed { parts, order, side })))
 }
 
@@ -133,7 +135,11 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
     }
     let to_copy = differing(&part.inputs, inputs.unwrap_or(&part.inputs))?;
     refuse_capture(stream, "called")?;
-    let mut order = graphed.order.lock();
+    let turn = graphed.order.lock();
+    let Ok(mut order) = turn.try_borrow_mut() else {
+        let text = "A graphed callable is called from inside of its own call, by a function that is asked for memory.";
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    };
     if index != order.next && index != 0 {
         let due = if order.next < count {
             format!("callable {} is due, or 0 for a new round", order.next)

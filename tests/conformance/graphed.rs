@@ -6,6 +6,7 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tcuda::base::Status;
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
@@ -16,6 +17,7 @@ use tcuda::capi::graphed::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::pressure::*;
 use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -26,6 +28,7 @@ tests![
     nothing_is_copied_that_is_in_place: [Faults],
     the_order_of_a_pair,
     calls_on_several_streams,
+    a_call_from_inside_of_a_call_is_refused,
     a_pool_to_share,
     what_a_function_must_not_do,
     a_function_that_fails,
@@ -215,6 +218,43 @@ fn inputs_from_anywhere() {
     }
     end(made);
     [from, to, wide].into_iter().for_each(free);
+}
+
+/// Which to call, and what came of it.
+static AGAIN: AtomicUsize = AtomicUsize::new(0);
+static CAME: AtomicUsize = AtomicUsize::new(0);
+static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn calls_again(_: *const tcuda_pressure_t, _: *mut c_void) -> bool {
+    let made = AGAIN.load(Ordering::Relaxed) as tcuda_graphed_callable_t;
+    CAME.store(unsafe { tcuda_graphed_callable_call(made, 0, null(), 0, NULL) } as usize, Ordering::Relaxed);
+    KEPT.lock().unwrap().drain(..).for_each(|block| free(block as *mut c_void));
+    true
+}
+
+/// An input that has to be put in order on the device takes memory there, and who is asked for memory calls the same callable.
+fn a_call_from_inside_of_a_call_is_refused() {
+    empty_caches();
+    let stream = Own::on(0);
+    let [from, to] = [(); 2].map(|()| allocate(COUNT, stream.0));
+    let made = graphed(&[callable(Some(passes_on), &[tensor(from)], &[tensor(to)])], stream.0);
+    AGAIN.store(made as usize, Ordering::Relaxed);
+    let limit = Limit::of(0, stat(0, "reserved_bytes.all.current") as u64);
+    let mut block = null_mut();
+    while unsafe { tcuda_malloc_cached(&mut block, COUNT, stream.0) } == Status::TCUDA_SUCCESS {
+        KEPT.lock().unwrap().push(block as usize);
+    }
+    let id = get!(0, out => tcuda_register_pressure_callback(out, Some(calls_again), null_mut()));
+    let mut host = vec![5u8; COUNT];
+    call(made, 0, &[tensor_of(host.as_mut_ptr().cast(), 1, &SHAPE, Some(&[1, 512]), BYTE)], stream.0);
+    ok!(tcuda_unregister_pressure_callback(id));
+    assert_eq!((value(to, stream.0), CAME.load(Ordering::Relaxed)), (5, Status::TCUDA_ERROR_INVALID_STATE as usize));
+    // The turn is its own again.
+    call(made, 0, &[tensor(from)], stream.0);
+    drop(limit);
+    end(made);
+    [from, to].into_iter().for_each(free);
+    empty_caches();
 }
 
 fn nothing_is_copied_that_is_in_place() {
