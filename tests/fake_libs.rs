@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tcuda::base::Status::{self, *};
 use tcuda::capi::device::{tcuda_current_device, tcuda_set_device};
 use tcuda::capi::error::{tcuda_last_error_native, tcuda_set_log_callback};
@@ -215,6 +215,25 @@ fn a_wrong_configuration_is_told() {
             let log = LOG.lock().unwrap();
             assert_eq!(log.len(), 1);
             assert_says(&log[0], &["CUBLAS_WORKSPACE_CONFIG is '4096:2'", ":4096:2:16:8"]);
+        },
+    );
+}
+
+#[test]
+fn who_hears_of_a_wrong_configuration_may_ask_for_the_handle() {
+    unsafe extern "C" fn ask(_: i32, _: *const c_char, _: *mut c_void) {
+        INSIDE.store(current() as usize, Ordering::Relaxed);
+    }
+    static INSIDE: AtomicUsize = AtomicUsize::new(0);
+    case(
+        "who_hears_of_a_wrong_configuration_may_ask_for_the_handle",
+        |machine| plain(machine).set("CUBLAS_WORKSPACE_CONFIG", "4096:2"),
+        || {
+            ok(unsafe { tcuda_set_log_callback(Some(ask), null_mut()) });
+            assert_eq!((current() as usize, allocated(0)), (INSIDE.load(Ordering::Relaxed), WORKSPACE));
+            assert_eq!(living(BLAS), 2);
+            ok(tcuda_shutdown());
+            assert_eq!(living(BLAS), 0);
         },
     );
 }

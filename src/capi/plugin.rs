@@ -7,7 +7,7 @@
 //! TCUDA_ERROR_INVALID_STATE. What they return is checked: NULL means that there
 //! is no memory; memory of another place, crooked, or too small goes back to them, and the request fails.
 
-use super::guard::{Out, guard, guard_destroy, null, text};
+use super::guard::{Out, guard, guard_destroy, guard_value, null, text};
 use super::structs::{UserData, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Status, process};
@@ -140,5 +140,8 @@ pub extern "C" fn tcuda_change_current_allocator(allocator: tcuda_pluggable_allo
 /// allocator of tcuda_change_current_allocator; empty in a child of fork that is refused. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_get_allocator_backend() -> *const c_char {
-    if process::is_forked() { c"".as_ptr() } else { memory::backend_name().as_ptr() }
+    guard_value("tcuda_get_allocator_backend", c"".as_ptr(), || {
+        process::refuse_forked()?;
+        Ok(memory::backend_name().as_ptr())
+    })
 }

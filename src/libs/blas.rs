@@ -10,6 +10,7 @@ use crate::runtime::{self, Address};
 use crate::stream::{self, Stream, Turn};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const VARIABLE: &str = "CUBLAS_WORKSPACE_CONFIG";
 
@@ -83,8 +84,23 @@ pub fn handle(stream: Stream) -> Result<Handle> {
         return Err(error);
     }
     held.stays = captured;
-    TABLE.lock().held.insert(key, held);
-    Ok(handle)
+    let first = {
+        let mut table = TABLE.lock();
+        match table.held.get_mut(&key) {
+            Some(first) => {
+                first.stays |= captured;
+                first.handle
+            }
+            None => {
+                table.held.insert(key, held);
+                return Ok(handle);
+            }
+        }
+    };
+    // Who was asked for memory, or heard the log, asked for the same one meanwhile.
+    held.stays = false;
+    put_away(stream.device, held);
+    Ok(first)
 }
 
 /// Nobody's any more: the workspace is its stream's again, in that stream's order.
@@ -157,14 +173,17 @@ fn parse(text: &str) -> Option<usize> {
 
 /// torch's: by the variable, else by the device.
 fn workspace_size(device: i32) -> Result<usize> {
+    static SAID: AtomicBool = AtomicBool::new(false);
     const HOPPER: usize = 32 << 20;
     const BEFORE: usize = (8 << 20) + (128 << 10); // :4096:2:16:8
     if let Some(text) = config::get(VARIABLE) {
         match parse(&text) {
             Some(size) => return Ok(size),
-            None => log::warn(&format!(
+            // Once: who hears it may ask for the handle too.
+            None if !SAID.swap(true, Relaxed) => log::warn(&format!(
                 "{VARIABLE} is '{text}', which is not of the form :4096:2:16:8 (KiB and how many, one after the other). The default counts."
             )),
+            None => {}
         }
     }
     Ok(if device::properties(device)?.major >= 9 { HOPPER } else { BEFORE })

@@ -33,7 +33,7 @@ pub use cache::front::{free as free_at_hand, malloc as allocate_at_hand};
 pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
 
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, config, process};
+use crate::base::{Error, Result, Status, config, log, process};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
@@ -53,10 +53,11 @@ static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 fn caches() -> Result<&'static [Cache]> {
     // Read first: what is wrong with them goes to the log, where the program's function may allocate.
     let fraction = options::get().per_process_memory_fraction;
-    if CACHES.get().is_none() {
-        poison::configure();
+    if let Some(caches) = CACHES.get() {
+        return Ok(caches);
     }
-    CACHES
+    let wrong = poison::configure();
+    let caches = CACHES
         .get_or_try_init(|| {
             let count = runtime::runtime()?.device_count;
             stream::on_gone(stream::Turn::Caches, stream_goes);
@@ -73,7 +74,9 @@ fn caches() -> Result<&'static [Cache]> {
             };
             (0..count).map(cache).collect()
         })
-        .map(Vec::as_slice)
+        .map(Vec::as_slice)?;
+    wrong.iter().for_each(|wrong| log::warn(wrong));
+    Ok(caches)
 }
 
 #[cold]
@@ -444,7 +447,7 @@ pub fn empty_cache(device: Option<i32>) -> Result<()> {
 /// found so far.
 pub fn check_poison(device: Option<i32>) -> Result<u64> {
     if CACHES.get().is_none() {
-        poison::configure();
+        let _ = poison::configure();
     }
     if !poison::is_on() {
         return Err(Error::new(
@@ -525,15 +528,14 @@ pub fn set_options(text: Option<String>) -> Result<()> {
     let before = config::exchange(options::VARIABLE, text);
     configure().inspect_err(|_| {
         config::exchange(options::VARIABLE, before);
-        options::reset();
+        options::reload();
     })
 }
 
 /// Reads the options anew: what they say holds from the next growth on, the fraction at once.
 pub fn configure() -> Result<()> {
-    options::reset();
-    poison::configure();
-    let fraction = options::get().per_process_memory_fraction;
+    let fraction = options::reload().per_process_memory_fraction;
+    poison::configure().iter().for_each(|wrong| log::warn(wrong));
     let caches = || CACHES.get().into_iter().flatten();
     pools::caches().into_iter().for_each(Cache::forget_abilities);
     let limits: Vec<_> = caches().map(|cache| limit_of(fraction, cache.device)).collect::<Result<_>>()?;

@@ -252,17 +252,35 @@ fn is_divisions(text: &str) -> bool {
 static IN_EFFECT: RwLock<Option<Options>> = RwLock::new(None);
 
 /// The options in effect. The text is read once; tcuda_init and tcuda_set_alloc_conf refuse a wrong one, a wrong one in the environment
-/// is reported and ignored as a whole. The first call after a reset writes to the log: no lock may be held then.
+/// is reported and ignored as a whole. The first call of all, and after a reset, writes to the log: no lock may be held then.
 pub fn get() -> Options {
-    if let Some(options) = *IN_EFFECT.read() {
-        return options;
+    let known = *IN_EFFECT.read();
+    known.unwrap_or_else(|| settle(false))
+}
+
+/// Reads them anew. No lock may be held.
+pub fn reload() -> Options {
+    settle(true)
+}
+
+fn settle(anew: bool) -> Options {
+    let (read, notices) = match config::get(VARIABLE).map_or(Ok(Default::default()), |text| read(&text)) {
+        Ok(read) => read,
+        Err(error) => (Options::default(), vec![format!("{error} The defaults are in effect.")]),
+    };
+    let (options, is_new) = {
+        let mut in_effect = IN_EFFECT.write();
+        let is_new = anew || in_effect.is_none();
+        if is_new {
+            *in_effect = Some(read);
+        }
+        (in_effect.unwrap_or(read), is_new)
+    };
+    // They hold by now: who hears it may call tcuda.
+    if is_new {
+        notices.iter().for_each(|notice| log::warn(notice));
     }
-    let (options, notices) = config::get(VARIABLE).map_or(Ok(Default::default()), |text| read(&text)).unwrap_or_else(|error| {
-        log::warn(&format!("{error} The defaults are in effect."));
-        Default::default()
-    });
-    notices.iter().for_each(|notice| log::warn(notice));
-    *IN_EFFECT.write().get_or_insert(options)
+    options
 }
 
 /// Forgets what was read, so that the next use reads again.

@@ -55,14 +55,13 @@ pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// Reads the variable. No lock may be held.
-pub fn configure() {
+/// Reads the variable. What is wrong with it is for the log, when there is a cache for who hears it.
+pub fn configure() -> Option<String> {
     let text = config::get(VARIABLE);
     let on = text.as_deref() == Some("1");
-    if let Some(text) = text.filter(|text| text != "0" && !on) {
-        log::warn(&format!("{VARIABLE} is '{text}'; it can be 0 or 1. It counts as 0."));
-    }
     ON.store(on, Ordering::Relaxed);
+    let wrong = text.filter(|text| text != "0" && !on)?;
+    Some(format!("{VARIABLE} is '{wrong}'; it can be 0 or 1. It counts as 0."))
 }
 
 /// Blocks that were found written to after their free, on all devices since the start.

@@ -178,7 +178,9 @@ pub fn set_current(id: Option<u64>) -> Result<()> {
 }
 
 pub fn current() -> Source {
-    match (CURRENT.read().as_ref(), options::get().backend) {
+    // Before the lock: what is wrong with them goes to the log.
+    let backend = options::get().backend;
+    match (CURRENT.read().as_ref(), backend) {
         (Some((_, provider)), _) => Source::Provider(provider.clone()),
         (None, Backend::CudaMallocAsync) => Source::Ordered,
         (None, Backend::Native) => Source::Driver,

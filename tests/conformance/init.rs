@@ -120,6 +120,7 @@ pub fn child(scene: &str) {
         "trace_fork" => crate::watch_ends::scene_trace_fork(),
         "log_fork" => crate::watch_ends::scene_log_fork(),
         "fork_beside" => crate::watch_ends::scene_fork_beside(),
+        "log_again" => crate::watch_ends::scene_log_again(),
         "torch_late" => crate::watch_ends::scene_torch_late(),
         "telemetry_context" => crate::telemetry::scene_context(),
         "telemetry_lost" => crate::telemetry::scene_lost(),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use tcuda::capi::error::{tcuda_set_log_callback, tcuda_status_name};
 use tcuda::capi::init::*;
 use tcuda::capi::nvtx::{tcuda_nvtx_domain_create, tcuda_nvtx_domain_destroy};
-use tcuda::capi::plugin::tcuda_get_allocator_backend;
+use tcuda::capi::plugin::{tcuda_change_current_allocator, tcuda_get_allocator_backend};
 use tcuda::capi::pressure::*;
 use tcuda::capi::sanitizer::*;
 use tcuda::capi::snapshot::tcuda_snapshot_destroy;
@@ -22,6 +22,7 @@ tests![
     a_child_of_fork_waits_for_nobody,
     a_child_of_fork_waits_for_no_first_call,
     a_child_of_fork_waits_for_no_lock,
+    who_hears_of_wrong_options_may_use_memory,
     threads_that_change_their_modes_do_not_lose_each_others,
     what_pytorch_frees_late_is_no_warning,
 ];
@@ -140,6 +141,28 @@ pub fn scene_fork_beside() {
     }
     GO.store(true, SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn who_hears_of_wrong_options_may_use_memory() {
+    in_child("log_again", &[("TCUDA_ALLOC_CONF", "nonsense"), ("TCUDA_MEMORY_POISON", "nonsense")]);
+}
+
+unsafe extern "C" fn allocates(_: i32, _: *const c_char, _: *mut c_void) {
+    LINES.fetch_add(1, SeqCst);
+    ok!(tcuda_change_current_allocator(null_mut()));
+    assert_eq!(text(tcuda_get_allocator_backend()), "native");
+    free(allocate(4096, default_of(0)));
+}
+
+/// Each is told once, with no lock held, and holds when it is told.
+pub fn scene_log_again() {
+    ok!(tcuda_set_log_callback(Some(allocates), null_mut()));
+    assert_eq!(text(tcuda_get_allocator_backend()), "native");
+    free(allocate(4096, default_of(0)));
+    assert_eq!(LINES.load(SeqCst), 2);
+    ok!(tcuda_shutdown());
+    ok!(tcuda_init(std::ptr::null()));
+    assert_eq!(LINES.load(SeqCst), 4);
 }
 
 fn threads_that_change_their_modes_do_not_lose_each_others() {

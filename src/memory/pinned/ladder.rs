@@ -162,13 +162,14 @@ pub fn empty() -> Result<()> {
 /// Everything, also what is in use.
 pub fn shutdown() {
     empty_homes();
-    let _growing = GROWING.lock();
+    let growing = GROWING.lock();
     let segments = CORE.lock().clear();
-    for (address, segment) in segments {
-        if let Err(error) = source::give_back(address, &segment).or_else(|_| source::give_back(address, &segment)) {
-            log::warn(&format!("Pinned memory could not be given back: {error}"));
-        }
-    }
+    let give_back = |(address, segment): &(Address, Segment)| {
+        source::give_back(*address, segment).or_else(|_| source::give_back(*address, segment)).err()
+    };
+    let errors: Vec<Error> = segments.iter().filter_map(give_back).collect();
+    drop(growing);
+    errors.iter().for_each(|error| log::warn(&format!("Pinned memory could not be given back: {error}")));
 }
 
 #[cold]
