@@ -187,8 +187,8 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
 }
 
 /// Makes this process' rank of a job whose launcher has set RANK, WORLD_SIZE, LOCAL_RANK (the device), MASTER_ADDR and MASTER_PORT, as torchrun
-/// does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to; TCUDA_COMMUNICATOR_PORT names another
-/// port where that one is taken. Names are looked up by the system, for as long as that takes.
+/// does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to, on all of its addresses where
+/// MASTER_ADDR is a name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the system, for as long as that takes.
 ///
 /// @param comm      gets the rank.
 /// @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.

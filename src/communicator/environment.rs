@@ -158,18 +158,19 @@ fn give(job: &Job, id: &Id, deadline: Deadline) -> Result<Id> {
 }
 
 fn listen(job: &Job) -> Result<TcpListener> {
-    let all = job.addresses().map_err(Error::invalid_argument)?;
-    let bound = TcpListener::bind(&all[..]).or_else(|error| match error.kind() {
-        // The others reach this machine by an address that it does not know itself.
-        ErrorKind::AddrNotAvailable => {
-            let any = |address: &SocketAddr| {
-                if address.is_ipv6() { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { IpAddr::V4(Ipv4Addr::UNSPECIFIED) }
-            };
-            let all: Vec<SocketAddr> = all.iter().map(|address| SocketAddr::new(any(address), job.port)).collect();
-            TcpListener::bind(&all[..])
-        }
-        _ => Err(error),
-    });
+    let named = job.addresses().map_err(Error::invalid_argument)?;
+    // Of IPv6 first, which takes connections of IPv4 too.
+    let everywhere = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)].map(|any| SocketAddr::new(any, job.port));
+    let bound = if job.address == "localhost" || job.address.parse::<IpAddr>().is_ok() {
+        TcpListener::bind(&named[..]).or_else(|error| match error.kind() {
+            // The others reach this machine by an address that it does not know itself.
+            ErrorKind::AddrNotAvailable => TcpListener::bind(&everywhere[..]),
+            _ => Err(error),
+        })
+    } else {
+        // As torch's store. A machine's own name may mean its loopback to itself, where nobody else comes.
+        TcpListener::bind(&everywhere[..])
+    };
     let listener = bound.map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::AddrInUse => {
@@ -351,6 +352,22 @@ mod tests {
         drop(silent);
         // The port is free again at once.
         drop(listen(&job(0, 4, port)).unwrap());
+    }
+
+    /// 127.1 is no address in Rust's eyes, and to the system a name for 127.0.0.1.
+    #[test]
+    fn a_name_that_means_the_loopback_is_listened_for_everywhere() {
+        let port = port();
+        let at = |rank: i32, address: &str| Job { address: address.into(), ..job(rank, 2, port) };
+        let first = at(0, "127.1");
+        assert!(first.addresses().unwrap().iter().all(|address| address.ip().is_loopback()));
+        let first = std::thread::spawn(move || give(&first, &ID, far()));
+        assert_eq!(fetch(&at(1, "127.0.0.2"), far()), Ok(ID));
+        assert_eq!(first.join().unwrap(), Ok(ID));
+        // An address is meant as it is.
+        for only in ["127.0.0.1", "localhost"] {
+            assert!(listen(&at(0, only)).unwrap().local_addr().unwrap().ip().is_loopback());
+        }
     }
 
     #[test]
