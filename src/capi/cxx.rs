@@ -142,6 +142,7 @@ impl Predicate {
         Ok(Predicate(copy))
     }
 
+    /// What it throws ends the process: there is nothing here that could catch it.
     pub fn ask(&self, stream: usize) -> bool {
         let mut stream = stream;
         self.0.call.is_some_and(|call| unsafe { call(&self.0.data, &mut stream) })
