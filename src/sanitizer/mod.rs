@@ -67,12 +67,15 @@ pub fn enable() {
 
 /// Reports stay.
 pub fn disable() {
-    watch::set(watch::SANITIZER, false);
     if process::is_forked() {
         // Another thread of the parent may have held the lock.
-        return;
+        return watch::set(watch::SANITIZER, false);
     }
-    let state = STATE.lock().take();
+    let state = {
+        let mut state = STATE.lock();
+        watch::set(watch::SANITIZER, false);
+        state.take()
+    };
     drop(state);
 }
 
@@ -391,5 +394,32 @@ impl Observer for Sanitizer {
             Happening::GraphGone { capture } => with(|state| state.graphs.gone(capture)),
             Happening::Freed { .. } => None,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn it_is_on_or_off_whoever_turns_it_beside_others() {
+        static OVER: AtomicBool = AtomicBool::new(false);
+        let other = std::thread::spawn(|| {
+            while !OVER.load(Relaxed) {
+                disable();
+            }
+        });
+        for _ in 0..500_000 {
+            enable();
+            let state = STATE.lock();
+            if is_on() != state.is_some() {
+                OVER.store(true, Relaxed);
+                panic!("it is on ({}) or off ({})", is_on(), state.is_none());
+            }
+        }
+        OVER.store(true, Relaxed);
+        other.join().unwrap();
+        disable();
     }
 }
