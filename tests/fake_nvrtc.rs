@@ -15,6 +15,7 @@ use tcuda::capi::error::tcuda_last_error_native;
 use tcuda::capi::init::{tcuda_init, tcuda_shutdown};
 use tcuda::capi::jit::*;
 use tcuda::capi::kernel::*;
+use tcuda::capi::tensor::tcuda_tensor_fill;
 
 const NVRTC: [(i32, &str); 3] = [(13000, "libnvrtc.so.13"), (12040, "libnvrtc.so.12"), (11080, "libnvrtc.so.11.2")];
 
@@ -315,6 +316,28 @@ fn a_module_without_its_function_is_unloaded() {
             for round in 1..=3 {
                 let status = unsafe { tcuda_jit_call_out(jit, list.as_ptr(), 1, list.as_ptr(), 1, null(), 0, STREAM as _) };
                 refused(status, TCUDA_ERROR_OUT_OF_MEMORY, &["'axpy' cannot be loaded on device 1", "cuModuleGetFunction"]);
+                assert_eq!((driver_calls("cuModuleLoadData"), driver_calls("cuModuleUnload")), (round, round));
+            }
+        },
+    );
+}
+
+/// Nor is what was loaded for a kernel of tcuda's own.
+#[test]
+fn a_module_without_tcudas_own_kernel_is_unloaded() {
+    case(
+        "a_module_without_tcudas_own_kernel_is_unloaded",
+        |m| plain(m, 13000).set("FAKE_FUNCTION", "2"),
+        || {
+            let mut shape = [5000i64];
+            let mut tensor = floats(&mut shape);
+            // With gaps: no fill of CUDA's.
+            let mut strides = [2i64];
+            tensor.strides = strides.as_mut_ptr();
+            let value = 1.5f32;
+            for round in 1..=3 {
+                let status = unsafe { tcuda_tensor_fill(&tensor, (&raw const value).cast(), tensor.dtype, STREAM as _) };
+                refused(status, TCUDA_ERROR_OUT_OF_MEMORY, &["of tcuda cannot be loaded on device 1", "cuModuleGetFunction"]);
                 assert_eq!((driver_calls("cuModuleLoadData"), driver_calls("cuModuleUnload")), (round, round));
             }
         },

@@ -70,7 +70,7 @@ impl<A> Kernel<A> {
             let architecture =
                 10 * runtime.device_attribute(CAPABILITY_MAJOR, device)? + runtime.device_attribute(CAPABILITY_MINOR, device)?;
             let module = runtime.module_load(self.family.ptx(self.name, architecture)?.as_bytes_with_nul())?;
-            runtime.module_function(module, self.name)
+            runtime.module_function(module, self.name).inspect_err(|_| drop(runtime.module_unload(module)))
         };
         let handle = runtime.outside_capture(load).map_err(|error| {
             let what = format!("The kernel {} of tcuda cannot be loaded on device {device}", self.name);
