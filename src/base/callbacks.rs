@@ -1,5 +1,6 @@
 //! Functions that programs leave here to be called.
 
+use super::work;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ impl<T> Entry<T> {
         let _ends = Ends(&self.calls, &self.ended);
         let value = value();
         INSIDE.set(true);
-        (self.function)(&value)
+        work::aside(|| (self.function)(&value))
     }
 }
 

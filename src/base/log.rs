@@ -1,6 +1,6 @@
 //! Warnings and notes: to the program's callback, else to stderr as far as TCUDA_LOG asks for them.
 
-use super::{config, process};
+use super::{config, process, work};
 use parking_lot::RwLock;
 use std::sync::OnceLock;
 
@@ -33,7 +33,7 @@ pub fn write(level: Level, text: &str) {
     }
     let sink = SINK.read().clone();
     match sink {
-        Some(sink) => sink(level, text),
+        Some(sink) => work::aside(|| sink(level, text)),
         None if level <= threshold() => {
             use std::io::Write;
             // stderr may be closed: a log line is not worth a panic.

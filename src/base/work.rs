@@ -60,6 +60,14 @@ pub fn enter(function: &'static str) {
     GIVER.set((function, annotation::current()));
 }
 
+/// Runs a function of the program's in the middle of a call, which gives on what it gives afterwards.
+pub fn aside<T>(function: impl FnOnce() -> T) -> T {
+    let giver = GIVER.get();
+    let answer = function();
+    GIVER.set(giver);
+    answer
+}
+
 /// At the first call of all.
 #[cold]
 pub fn configure() {
@@ -109,6 +117,7 @@ pub fn open() -> Vec<Work> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::callbacks::List;
 
     #[test]
     fn the_newest_are_kept_until_they_are_done() {
@@ -123,6 +132,25 @@ mod tests {
         assert_eq!(works.kept.iter().filter(|work| work.stream == 1).count(), 1);
         works.done(u64::MAX, |_| true);
         assert!(works.kept.is_empty());
+    }
+
+    #[test]
+    fn what_is_called_from_inside_of_a_call_is_not_taken_for_it() {
+        static LIST: List<i32> = List::new();
+        let giver = || GIVER.get().0;
+        let inside = || enter("tcuda_inside");
+        enter("tcuda_outside");
+        let id = LIST.add(Box::new(move |_| {
+            inside();
+            false
+        }));
+        LIST.tell(|| 1);
+        assert_eq!((giver(), LIST.remove(id)), ("tcuda_outside", true));
+        aside(|| {
+            inside();
+            assert_eq!(giver(), "tcuda_inside");
+        });
+        assert_eq!(giver(), "tcuda_outside");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::structs::tcuda_stream_t;
 use super::tensor::view;
 use crate::base::dlpack::tcuda_tensor_t;
 use crate::base::status::{self, tcuda_status_t};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, work};
 use crate::graph::callable::{self, Callable};
 use crate::stream;
 use std::ffi::{CStr, c_void};
@@ -53,16 +53,9 @@ pub struct tcuda_callable_t {
 /// Runs the function, once.
 unsafe fn run(callable: &tcuda_callable_t, stream: usize) -> Result<()> {
     let function = callable.function.ok_or_else(|| null("function"))?;
-    let code = unsafe {
-        function(
-            callable.inputs,
-            callable.input_count,
-            callable.outputs,
-            callable.output_count,
-            stream as tcuda_stream_t,
-            callable.user_data,
-        )
-    };
+    let (inputs, outputs) = ((callable.inputs, callable.input_count), (callable.outputs, callable.output_count));
+    let run = || unsafe { function(inputs.0, inputs.1, outputs.0, outputs.1, stream as tcuda_stream_t, callable.user_data) };
+    let code = work::aside(run);
     if code == 0 {
         return Ok(());
     }

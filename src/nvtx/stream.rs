@@ -42,21 +42,32 @@ pub fn end(number: u64, stream: Stream) -> Result<()> {
         Some(_) => stream.is_capturing()?,
         None => false,
     };
-    let set_ended = |ended: bool| match RANGES.lock().get_mut(&number) {
-        Some(range) if range.ended != ended => {
-            range.ended = ended;
-            range.stays |= captured;
-            Ok(())
-        }
-        _ => Err(unknown(number)),
+    let stayed = match RANGES.lock().get_mut(&number) {
+        Some(range) if !range.ended => range.end(captured),
+        _ => return Err(unknown(number)),
     };
-    set_ended(true)?;
-    match tool {
-        Some(_) => enqueue(finish, number, stream).inspect_err(|_| drop(set_ended(false))),
-        None => {
-            RANGES.lock().remove(&number);
-            Ok(())
+    if tool.is_none() {
+        RANGES.lock().remove(&number);
+        return Ok(());
+    }
+    enqueue(finish, number, stream).inspect_err(|_| {
+        if let Some(range) = RANGES.lock().get_mut(&number) {
+            range.go_on(stayed);
         }
+    })
+}
+
+impl Range {
+    /// Whether it stayed before.
+    fn end(&mut self, captured: bool) -> bool {
+        let stayed = self.stays;
+        (self.ended, self.stays) = (true, stayed || captured);
+        stayed
+    }
+
+    /// Its end did not come to be.
+    fn go_on(&mut self, stayed: bool) {
+        (self.ended, self.stays) = (false, stayed);
     }
 }
 
@@ -97,5 +108,24 @@ extern "C" fn finish(number: *mut c_void) {
     };
     if let (Some(id), Some(tool)) = (id, tool()) {
         tool.end(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_was_not_captured_keeps_nothing_for_replays() {
+        let mut range = Range { message: c"a".into(), begun: Vec::new(), stays: false, ended: false };
+        let stayed = range.end(true);
+        assert!(!stayed && range.ended && range.stays);
+        range.go_on(stayed);
+        assert!(!range.ended && !range.stays);
+        // What a capture began stays whichever way it ends.
+        range.stays = true;
+        let stayed = range.end(false);
+        range.go_on(stayed);
+        assert!(range.stays && !range.ended);
     }
 }
