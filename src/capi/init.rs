@@ -117,6 +117,7 @@ fn shutdown() -> Result<()> {
         return Ok(());
     }
     process::check()?;
+    memory::provider::refuse_inside()?;
     let in_use = runtime::is_initialized();
     if in_use && let Err(error) = device::current() {
         // Nothing can be given back from inside a host function; what ails the device otherwise does not matter here.

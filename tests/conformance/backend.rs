@@ -5,10 +5,13 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tcuda::capi::copy::*;
+use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
-use tcuda::capi::plugin::tcuda_get_allocator_backend;
+use tcuda::capi::plugin::*;
 use tcuda::capi::stream::*;
+use tcuda::capi::structs::tcuda_stream_t;
 
 tests![blocks_of_the_drivers_own_pool: [AsyncAllocations], a_switch_of_the_backend: [AsyncAllocations],];
 
@@ -101,4 +104,36 @@ pub fn scene_backend_switch() {
     assert_eq!(stat(0, "allocated_bytes.all.current"), 0);
     drop(stream);
     empty_caches();
+    what_a_provider_must_not_do();
+}
+
+static ORDERED: AtomicUsize = AtomicUsize::new(0);
+
+/// What would wait for the very function that asks for it is refused: a block of the driver's pool that goes back, and the end of all.
+unsafe extern "C" fn asks(size: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) -> *mut c_void {
+    let ordered = ORDERED.swap(0, Relaxed) as *mut c_void;
+    if !ordered.is_null() {
+        fails!(INVALID_STATE, tcuda_free_cached(ordered));
+        fails!(INVALID_STATE, tcuda_shutdown());
+    }
+    tcuda::runtime::runtime().unwrap().malloc(size).map_or(null_mut(), |address| address as *mut c_void)
+}
+
+unsafe extern "C" fn takes(ptr: *mut c_void, _: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) {
+    tcuda::runtime::runtime().unwrap().free(ptr as usize).unwrap();
+}
+
+fn what_a_provider_must_not_do() {
+    ok!(tcuda_set_alloc_conf(c"backend:cudaMallocAsync".as_ptr()));
+    let ordered = allocate(9 * MIB, NULL);
+    ORDERED.store(ordered as usize, Relaxed);
+    let plugin = get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(asks), Some(takes), null_mut()));
+    ok!(tcuda_change_current_allocator(plugin));
+    free(allocate(3 * MIB, NULL));
+    assert_eq!(ORDERED.load(Relaxed), 0);
+    free(ordered);
+    ok!(tcuda_change_current_allocator(null_mut()));
+    ok!(tcuda_set_alloc_conf(c"backend:native".as_ptr()));
+    empty_caches();
+    ok!(tcuda_pluggable_allocator_destroy(plugin));
 }

@@ -9,8 +9,8 @@ use super::slot::StreamKey;
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::captures;
 use crate::memory::stats::Family;
+use crate::memory::{captures, provider};
 use crate::runtime::api::MemPoolAttribute;
 use crate::runtime::table::RawMemPool;
 use crate::runtime::{self, Address, RawStream, Runtime};
@@ -111,6 +111,7 @@ impl Cache {
             Ok((ordered, there.then_some(slot.key), users))
         })?;
         let (true, owner, users) = found else { return crate::memory::hand_back(address, stream) };
+        provider::refuse_inside()?;
         let on = stream.or(owner.map(|key| Stream { device: self.device, raw: key.raw }));
         let Some(on) = on.filter(|on| on.device == self.device) else {
             // Its stream is gone, or another thread's: it goes back when it is past.
