@@ -19,7 +19,7 @@ pub fn named(handle: usize) -> Result<Arc<Graph>> {
 
 /// A capture that is under way is ended; where that is not this thread's to do, nothing happens.
 pub fn destroy(handle: usize) -> Result<()> {
-    named(handle)?.reset()?;
+    named(handle)?.end_of_handle()?;
     GRAPHS.remove(handle).map(drop)
 }
 
@@ -29,5 +29,5 @@ pub fn all() -> Vec<Arc<Graph>> {
 
 pub fn clear() {
     // With a capture under way no memory goes back.
-    GRAPHS.clear().into_iter().for_each(|graph| drop(graph.reset().or_else(|_| graph.reset())));
+    GRAPHS.clear().into_iter().for_each(|graph| drop(graph.end_of_handle().or_else(|_| graph.end_of_handle())));
 }

@@ -52,6 +52,8 @@ struct State {
     waits: Vec<Wait>,
     /// Behind the last replay on each thread's own default stream, which only that thread could mark later.
     threads: Vec<(u64, Wait)>,
+    /// Its handle goes, or is gone.
+    ended: bool,
 }
 
 /// The driver's number of a capture, for as long as some graph does what was captured.
@@ -88,6 +90,9 @@ impl Graph {
             return Err(Error::invalid_argument(text).on_device(stream.device));
         }
         let mut state = self.state.lock();
+        if state.ended {
+            return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, "The graph was destroyed meanwhile."));
+        }
         if state.capture.is_some() {
             return Err(state_error("This graph is being captured already. tcuda_graph_capture_end ends that."));
         }
@@ -272,9 +277,14 @@ impl Graph {
 
     /// As new. Replays that are under way go on, and what they use stays until they are over.
     pub fn reset(&self) -> Result<()> {
+        self.state.lock().reset()
+    }
+
+    /// The same, and for good: who comes with its handle at this moment begins no capture, which nobody could end.
+    pub fn end_of_handle(&self) -> Result<()> {
         let mut state = self.state.lock();
-        state.abandon(None)?;
-        state.clear();
+        state.reset()?;
+        state.ended = true;
         Ok(())
     }
 
@@ -334,6 +344,12 @@ impl State {
             Err(_) => {}
         }
         self.capture_is_over();
+        self.clear();
+        Ok(())
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.abandon(None)?;
         self.clear();
         Ok(())
     }

@@ -175,10 +175,11 @@ pub fn destroy(id: u64) -> Result<()> {
     pool.cache.end_pause()?;
     {
         let mut pools = POOLS.write();
+        // Another thread may have ended it meanwhile.
+        pools.find(id)?;
         check_closed()?;
-        if pools.by_id.remove(&id).is_some() {
-            pools.ending.push(pool.cache);
-        }
+        pools.by_id.remove(&id);
+        pools.ending.push(pool.cache);
     }
     sweep(false, None);
     Ok(())
@@ -199,11 +200,20 @@ pub fn sweep(wait: bool, device: Option<i32>) {
     if let Some(hook) = BEFORE_SWEEP.get() {
         hook(wait, device);
     }
-    if POOLS.read().ending.is_empty() {
-        return;
+    {
+        let pools = POOLS.read();
+        if pools.ending.is_empty() && pools.idle.iter().all(|cache| cache.is_bare()) {
+            return;
+        }
     }
     let Ok(runtime) = runtime::runtime() else { return };
-    let ending = std::mem::take(&mut POOLS.write().ending);
+    let ending = {
+        let mut pools = POOLS.write();
+        let mut ending = std::mem::take(&mut pools.ending);
+        // Who was about to allocate from a pool as it ended, and did since.
+        ending.extend(pools.idle.extract_if(.., |cache| !cache.is_bare()));
+        ending
+    };
     for cache in ending {
         if device.is_some_and(|device| device != cache.device) {
             POOLS.write().ending.push(cache);

@@ -24,6 +24,7 @@ mod graph;
 mod graph_ends;
 mod graph_random;
 mod graphed;
+mod hurry;
 mod init;
 mod ipc;
 mod ipc_faults;
@@ -80,6 +81,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("generators", generators::TESTS),
     ("graph", graph::TESTS),
     ("graph_ends", graph_ends::TESTS),
+    ("hurry", hurry::TESTS),
     ("graph_random", graph_random::TESTS),
     ("graphed", graphed::TESTS),
     ("jit", jit::TESTS),
