@@ -269,6 +269,11 @@ impl Drop for Scope {
     }
 }
 
+/// Whether the thread's call is over, and programs are being told of it.
+pub fn is_delivering() -> bool {
+    DELIVERING.get()
+}
+
 /// Tells what waits. No lock may be held.
 #[cold]
 pub fn deliver() {

@@ -1,7 +1,7 @@
 //! What streams were given and may not have done yet, for errors of devices, which CUDA tells late: `TCUDA_RECORD_WORK=1`. The seam notes
 //! each piece of work, C functions say whose it is.
 
-use super::{annotation, config, log, watch};
+use super::{Error, Result, Status, annotation, config, log, watch};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -47,6 +47,7 @@ impl Works {
     }
 }
 
+thread_local!(static ASIDE: Cell<bool> = const { Cell::new(false) });
 thread_local!(static GIVER: Cell<(&'static str, u32)> = const { Cell::new(("", 0)) });
 
 #[inline(always)]
@@ -62,10 +63,20 @@ pub fn enter(function: &'static str) {
 
 /// Runs a function of the program's in the middle of a call, which gives on what it gives afterwards.
 pub fn aside<T>(function: impl FnOnce() -> T) -> T {
-    let giver = GIVER.get();
+    let (giver, outer) = (GIVER.get(), ASIDE.replace(true));
     let answer = function();
     GIVER.set(giver);
+    ASIDE.set(outer);
     answer
+}
+
+/// For what leaves nothing of a call that is in its middle.
+pub fn refuse_aside(what: &str) -> Result<()> {
+    if ASIDE.get() && !watch::is_delivering() {
+        let text = format!("{what} cannot be called by a function that tcuda calls in the middle of a call.");
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    Ok(())
 }
 
 /// At the first call of all.

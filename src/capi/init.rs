@@ -9,7 +9,7 @@ use super::guard::{guard_always, guard_value, lasting, text};
 use super::structs::{self, Growing};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, Status, config, process, sync_debug};
+use crate::base::{Error, Result, Status, config, process, sync_debug, work};
 use crate::{communicator, device, event, graph, ipc, jit, libs, memory, random, runtime, sanitizer, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
@@ -105,7 +105,8 @@ pub extern "C" fn tcuda_is_available() -> bool {
 }
 
 /// Waits for all devices, gives back all memory, and destroys every stream, event, generator and module of kernels that tcuda made, those
-/// of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they
+/// of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. TCUDA_ERROR_INVALID_STATE: it is
+/// called from inside of a call, by a function that hears the log, is asked for memory or is captured. Programs need not call it before they
 /// exit; leak checkers like it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_shutdown() -> tcuda_status_t {
@@ -118,6 +119,7 @@ fn shutdown() -> Result<()> {
     }
     process::check()?;
     memory::provider::refuse_inside()?;
+    work::refuse_aside("tcuda_shutdown")?;
     let in_use = runtime::is_initialized();
     if in_use && let Err(error) = device::current() {
         // Nothing can be given back from inside a host function; what ails the device otherwise does not matter here.

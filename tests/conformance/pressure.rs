@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
 use tcuda::capi::pressure::*;
 use tcuda::capi::stream::*;
@@ -17,6 +18,8 @@ tests![
     only_as_many_as_needed_are_asked: [VirtualMemory],
     a_callback_may_call_tcuda,
     a_callback_that_lies_does_not_keep_the_error_away,
+    a_callback_may_end_the_stream,
+    nobody_ends_tcuda_in_the_middle_of_a_call,
     threads_under_pressure,
     wrong_registrations_are_refused,
     advice_for_a_limit,
@@ -233,6 +236,50 @@ fn a_callback_that_lies_does_not_keep_the_error_away() {
 }
 
 /// Eight threads share what fits four at a time; what is kept goes when one of them needs it.
+/// Whose memory is asked for: it is the device's, then.
+fn a_callback_may_end_the_stream() {
+    static STREAM: AtomicUsize = AtomicUsize::new(0);
+    empty_caches();
+    let own = create_on(0);
+    STREAM.store(own as usize, Ordering::Relaxed);
+    let _limit = Limit::of(0, 64 * MIB as u64);
+    let kept = allocate(40 * MIB, NULL) as usize;
+    let _callback = Registered::callback(move |_| {
+        let stream = STREAM.swap(0, Ordering::Relaxed);
+        if stream != 0 {
+            ok!(tcuda_stream_destroy(handle(stream)));
+            free(kept as *mut c_void);
+        }
+        stream != 0
+    });
+    let mut block = null_mut();
+    let status = unsafe { tcuda_malloc_cached(&mut block, 36 * MIB, own) };
+    assert!(status != tcuda::base::Status::TCUDA_ERROR_INTERNAL, "{}", message());
+    free(block);
+    assert_eq!(STREAM.load(Ordering::Relaxed), 0);
+    tcuda::memory::check(0);
+    drop(_limit);
+    empty_caches();
+}
+
+fn nobody_ends_tcuda_in_the_middle_of_a_call() {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    empty_caches();
+    let own = Own::on(0);
+    let _limit = Limit::of(0, 64 * MIB as u64);
+    let kept = allocate(40 * MIB, own.0) as usize;
+    let _callback = Registered::callback(move |_| {
+        SAID.lock().unwrap().push(fails!(INVALID_STATE, tcuda_shutdown()));
+        false
+    });
+    let _observer = Registered::observer(move |_| SAID.lock().unwrap().push(fails!(INVALID_STATE, tcuda_shutdown())));
+    refused(36 * MIB, own.0);
+    assert!(SAID.lock().unwrap().len() > 1);
+    free(kept as *mut c_void);
+    drop(_limit);
+    empty_caches();
+}
+
 fn threads_under_pressure() {
     static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     static FAILED: AtomicI64 = AtomicI64::new(0);
