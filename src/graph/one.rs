@@ -260,13 +260,22 @@ impl Graph {
             let of = state.drawn.iter().find(|drawn| Arc::ptr_eq(&drawn.generator, generator));
             of.map_or(Err(state.device), |drawn| Ok(drawn.place.clone()))
         };
-        let device = match known(&self.state.lock()) {
-            Ok(place) => return Ok(place),
-            Err(device) => device,
+        let under_way = |state: &State| state.capture.as_ref().map(|capture| capture.id);
+        let (device, id) = {
+            let state = self.state.lock();
+            match known(&state) {
+                Ok(place) => return Ok(place),
+                Err(device) => (device, under_way(&state)),
+            }
         };
         // With no lock held: where memory is short, programs are asked, who may ask for the graph.
         let place = Arc::new(InGraph::new(device)?);
         let mut state = self.state.lock();
+        // The stream is not captured any more: what is drawn would begin nowhere.
+        if id.is_none() || under_way(&state) != id {
+            let text = "The capture ended while memory was asked for that its random numbers need.";
+            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
+        }
         if let Ok(place) = known(&state) {
             return Ok(place);
         }

@@ -6,11 +6,11 @@ use crate::jit_kit::*;
 use crate::kit::*;
 use crate::reference::F32;
 use crate::tensor::Managed;
-use crate::{get, ok, tests};
+use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Barrier, Mutex};
 use tcuda::base::dlpack::tcuda_tensor_t;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::communicator::*;
@@ -20,9 +20,10 @@ use tcuda::capi::graph::*;
 use tcuda::capi::graphed::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::jit::*;
-use tcuda::capi::memory::tcuda_free_cached;
+use tcuda::capi::memory::*;
 use tcuda::capi::nvtx::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::pressure::*;
 use tcuda::capi::random::*;
 use tcuda::capi::snapshot::*;
 use tcuda::capi::stream::tcuda_stream_synchronize;
@@ -37,6 +38,7 @@ tests![
     pools_that_are_ended_beside_calls,
     snapshots_and_domains_that_are_ended_beside_calls,
     shared_memory_that_is_ended_beside_calls,
+    a_graph_that_is_reset_while_it_gets_memory,
 ];
 
 /// What may come of a call beside the end of its handle.
@@ -303,5 +305,42 @@ fn shared_memory_that_is_ended_beside_calls() {
     });
     free(block);
     ok!(tcuda_ipc_collect());
+    empty_caches();
+}
+
+static GRAPH: AtomicUsize = AtomicUsize::new(0);
+static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn resets(_: *const tcuda_pressure_t, _: *mut c_void) -> bool {
+    ok!(tcuda_graph_reset(GRAPH.load(SeqCst) as tcuda_graph_t));
+    KEPT.lock().unwrap().drain(..).for_each(|block| free(block as *mut c_void));
+    true
+}
+
+/// A generator that draws in a capture needs memory, and who is asked for it ends the capture: nothing of it is left with the generator.
+fn a_graph_that_is_reset_while_it_gets_memory() {
+    empty_caches();
+    let stream = Own::on(0);
+    let out = Managed::empty(0, F32, &[1000]);
+    let graph = get!(null_mut(), out => tcuda_graph_create(out, 0));
+    let generator = get!(null_mut(), out => tcuda_generator_create(out, 0));
+    GRAPH.store(graph as usize, SeqCst);
+    let limit = Limit::of(0, stat(0, "reserved_bytes.all.current") as u64);
+    let mut block = null_mut();
+    while unsafe { tcuda_malloc_cached(&mut block, 512, NULL) } == TCUDA_SUCCESS {
+        KEPT.lock().unwrap().push(block as usize);
+    }
+    let id = get!(0, out => tcuda_register_pressure_callback(out, Some(resets), null_mut()));
+    ok!(tcuda_graph_capture_begin(graph, stream.0, OWN, THREAD_LOCAL));
+    let said = fails!(CAPTURE, tcuda_random_uniform(out.tensor(), 0.0, 1.0, generator, stream.0));
+    assert!(said.contains("ended"), "{said}");
+    ok!(tcuda_unregister_pressure_callback(id));
+    drop(limit);
+    ok!(tcuda_generator_manual_seed(generator, 7));
+    ok!(tcuda_random_uniform(out.tensor(), 0.0, 1.0, generator, stream.0));
+    ok!(tcuda_stream_synchronize(stream.0));
+    ok!(tcuda_graph_destroy(graph));
+    ok!(tcuda_generator_destroy(generator));
+    drop(out);
     empty_caches();
 }
