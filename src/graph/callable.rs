@@ -56,11 +56,15 @@ impl Drop for Captured {
     }
 }
 
-struct Side(Stream);
+/// With its serial: if a callable destroys the stream that it is given, the handle may be somebody else's by now.
+struct Side(Stream, Option<u64>);
 
 impl Drop for Side {
     /// Of one that failed half way the work is waited for: what it uses is the program's again.
     fn drop(&mut self) {
+        if stream::serial(self.0) != self.1 {
+            return;
+        }
         if let Ok(runtime) = runtime::runtime() {
             let _ = runtime.outside_capture(|| self.0.synchronize().or_else(|_| self.0.synchronize()));
         }
@@ -85,7 +89,8 @@ pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream
         }
     }
     refuse_capture(stream, "made")?;
-    let side = Side(stream::create(stream.device, 0)?);
+    let side = stream::create(stream.device, 0)?;
+    let side = Side(side, stream::serial(side));
     let on_side = stream::handle_of(side.0);
     event::wait_stream(side.0, stream)?;
     let named = |at: usize, what: &str| format!("The callable {at} of {count} (counted from 0), {what}");

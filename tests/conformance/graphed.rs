@@ -29,6 +29,7 @@ tests![
     the_order_of_a_pair,
     calls_on_several_streams,
     a_call_from_inside_of_a_call_is_refused,
+    a_function_that_destroys_its_stream_ends_nobody_elses,
     a_pool_to_share,
     what_a_function_must_not_do,
     a_function_that_fails,
@@ -255,6 +256,29 @@ fn a_call_from_inside_of_a_call_is_refused() {
     end(made);
     [from, to].into_iter().for_each(free);
     empty_caches();
+}
+
+unsafe extern "C" fn destroys(
+    _: *const tcuda_tensor_t,
+    _: usize,
+    _: *const tcuda_tensor_t,
+    _: usize,
+    stream: tcuda_stream_t,
+    _: *mut c_void,
+) -> i32 {
+    // In the warm-up.
+    if RUNS.fetch_add(1, Ordering::Relaxed) == 0 { unsafe { tcuda_stream_destroy(stream) as i32 } } else { 0 }
+}
+
+/// The stream is tcuda's, and gone; the next one may have its handle.
+fn a_function_that_destroys_its_stream_ends_nobody_elses() {
+    RUNS.store(0, Ordering::Relaxed);
+    let given = callable(Some(destroys), &[], &[]);
+    let mut made = null_mut();
+    unsafe { tcuda_graphed_callable_create(&mut made, &given, 1, 1, OWN, default_of(0)) };
+    let streams: Vec<Own> = (0..70).map(|_| Own::on(0)).collect();
+    unsafe { tcuda_graphed_callable_destroy(made) };
+    streams.iter().for_each(|stream| is_usable(stream.0));
 }
 
 fn nothing_is_copied_that_is_in_place() {
