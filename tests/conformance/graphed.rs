@@ -277,7 +277,7 @@ fn a_function_that_destroys_its_stream_ends_nobody_elses() {
     let mut made = null_mut();
     unsafe { tcuda_graphed_callable_create(&mut made, &given, 1, 1, OWN, default_of(0)) };
     let streams: Vec<Own> = (0..70).map(|_| Own::on(0)).collect();
-    unsafe { tcuda_graphed_callable_destroy(made) };
+    tcuda_graphed_callable_destroy(made);
     streams.iter().for_each(|stream| is_usable(stream.0));
 }
 
