@@ -1,9 +1,10 @@
 //! What torch checks of tensors, devices and dimensions.
 
 use crate::base::{Error, Result};
-use crate::memory;
+use crate::runtime::api::Place as Found;
 use crate::stream::{self, Stream};
 use crate::tensor::View;
+use crate::{copy, memory};
 
 pub fn wrap_dim(dim: i32, ndim: usize) -> Result<usize> {
     if ndim == 0 {
@@ -17,9 +18,17 @@ pub fn wrap_dim(dim: i32, ndim: usize) -> Result<usize> {
 
 /// The stream that orders what is done to a tensor of a device, whose memory is where it says and is noted to be used there.
 pub fn take(tensor: &View, stream: Stream, name: impl Fn() -> String) -> Result<Stream> {
-    if tensor.count() > 0 {
-        tensor.end(Some(stream), "data").map_err(|error| error.context(name()))?;
-        memory::record_stream_of(tensor.address, stream)?;
+    if tensor.count() == 0 {
+        return Ok(stream);
+    }
+    let found = match memory::record_in_block(tensor.address, stream)? {
+        Some(device) if device == stream.device => return Ok(stream),
+        Some(device) => Found::Device { device },
+        None => copy::find_outside(tensor.address)?,
+    };
+    tensor.end_at(found, Some(stream), "data").map_err(|error| error.context(name()))?;
+    if let Found::Pinned { .. } = found {
+        memory::pinned::record_stream_of(tensor.address, stream);
     }
     Ok(stream)
 }

@@ -69,9 +69,16 @@ impl End {
 pub fn find(address: Address) -> Result<api::Place> {
     match memory::device_of(address) {
         Some(device) => Ok(api::Place::Device { device }),
-        None if memory::pinned::holds(address) => Ok(api::Place::Pinned { device: device::CPU }),
-        None => runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address)),
+        None => find_outside(address),
     }
+}
+
+/// The same for what is known to be no block of tcuda's device memory.
+pub fn find_outside(address: Address) -> Result<api::Place> {
+    if memory::pinned::holds(address) {
+        return Ok(api::Place::Pinned { device: device::CPU });
+    }
+    runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))
 }
 
 pub fn place_of(address: Address) -> Result<Place> {

@@ -397,7 +397,16 @@ pub fn device_of_block(address: Address) -> Result<i32> {
 
 /// Start and device of the block that holds an address.
 fn block_around(address: Address) -> Option<(Address, i32)> {
-    all(None).into_iter().find_map(|cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).address(), cache.device)))
+    let inside = |cache: &Cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).address(), cache.device));
+    block_at(address).or_else(|| pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()).find_map(inside))
+}
+
+/// The same where a block starts at the address, as at most: one cache is asked, not all.
+fn block_at(address: Address) -> Option<(Address, i32)> {
+    let block = lookup::find(address)?;
+    let cache = cache_of_block(block)?;
+    cache.core.quiet().allocated_at(block, address)?;
+    Some((address, cache.device))
 }
 
 /// The device of the live block that holds an address, which may lie inside; None for memory of somebody else.
@@ -413,6 +422,9 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     }
     let key = StreamKey::of(stream);
     with_block(address, |core, id| {
+        if core.device == stream.device && core.follows(id, key) {
+            return Ok(());
+        }
         let slot = slot_on(core, stream, key, address)?;
         if core.record_use(id, slot) { Ok(()) } else { Err(freed_before(address)) }
     })?;
@@ -423,14 +435,19 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
 /// The same for any address: one inside a block means the block, also of pinned memory; memory of somebody else and another device's stream
 /// mean nothing.
 pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
-    match block_around(address) {
-        Some((start, device)) if device == stream.device => record_stream(start, stream),
-        Some(_) => Ok(()),
-        None => {
-            pinned::record_stream_of(address, stream);
-            Ok(())
-        }
+    if record_in_block(address, stream)?.is_none() {
+        pinned::record_stream_of(address, stream);
     }
+    Ok(())
+}
+
+/// The same for device memory alone; of which device the block is. None: it is no block.
+pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<i32>> {
+    let Some((start, device)) = block_around(address) else { return Ok(None) };
+    if device == stream.device {
+        record_stream(start, stream)?;
+    }
+    Ok(Some(device))
 }
 
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.

@@ -225,7 +225,12 @@ impl View {
     /// This end of a copy. What the tensor says of its place is compared with what tcuda and CUDA know; pinned host memory is found out
     /// though its tensor says CPU, as torch's does. Managed memory is everybody's, and a device reaches pinned memory as its own.
     pub fn end(&self, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
-        match (self.place, stream, copy::find(self.address)?) {
+        self.end_at(copy::find(self.address)?, stream, name)
+    }
+
+    /// The same where it was found out already.
+    pub fn end_at(&self, found: Found, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
+        match (self.place, stream, found) {
             (Place::Device(stated), _, Found::Device { device }) if device != stated => Err(self.misplaced(Place::Device(device), name)),
             (Place::Device(_), Some(_), Found::Unregistered) => {
                 copy::check_host(name, self.address, self.bytes())?;

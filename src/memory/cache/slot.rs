@@ -173,6 +173,12 @@ impl Core {
         }
     }
 
+    /// Whether that is the stream of this key, which is there still.
+    pub fn follows(&self, id: BlockId, key: StreamKey) -> bool {
+        let slot = &self.slots[self.slot_of_block(id) as usize];
+        slot.key == key && !slot.gone
+    }
+
     /// The stream ends: its handle may come to mean another one.
     pub fn forget_stream(&mut self, key: StreamKey) {
         if let Some(slot) = self.by_key.remove(&key) {
