@@ -2,9 +2,9 @@
 
 use crate::base::{Result, sync_debug};
 use crate::device;
-use crate::event::{self, pool::Pooled};
+use crate::event::pool::Pooled;
 use crate::runtime::{self, Runtime};
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 
 /// The stream of the device at which all comes together, and those of the others. A circle that ends before `close` was called waits for
 /// all of them: what was enqueued may still use memory that the failed call gives back.
@@ -12,6 +12,8 @@ pub struct Circle {
     pub centre: Stream,
     others: Vec<Stream>,
     guard: device::Guard,
+    /// The others wait for the centre: they have work.
+    is_released: bool,
     is_closed: bool,
 }
 
@@ -23,7 +25,7 @@ impl Circle {
                 others.push(stream);
             }
         }
-        Ok(Circle { centre, others, guard: device::Guard::new(device::CURRENT)?, is_closed: false })
+        Ok(Circle { centre, others, guard: device::Guard::new(device::CURRENT)?, is_released: false, is_closed: false })
     }
 
     pub fn others(&self) -> &[Stream] {
@@ -39,30 +41,65 @@ impl Circle {
 
     /// All that the stream has got until now.
     pub fn mark(&mut self, stream: Stream) -> Result<Pooled> {
-        self.enter(stream)?;
+        let runtime = self.enter(stream)?;
         let event = Pooled::take(stream.device)?;
-        event::record(event.raw(), stream)?;
+        event.record(runtime, stream)?;
         Ok(event)
     }
 
     pub fn wait(&mut self, stream: Stream, event: &Pooled) -> Result<()> {
-        self.enter(stream)?;
-        event::wait(event.raw(), stream)
+        event.hold_up(self.enter(stream)?, stream)
     }
 
     /// A default stream is that of the current device; others say where they are.
-    fn enter(&mut self, stream: Stream) -> Result<()> {
-        if stream.is_default() { self.go(stream).map(drop) } else { Ok(()) }
+    fn enter(&mut self, stream: Stream) -> Result<&'static Runtime> {
+        if stream.is_default() {
+            return self.go(stream);
+        }
+        device::check_lost(stream.device)?;
+        self.guard.go_unless_context(stream.device)?;
+        runtime::runtime()
     }
 
-    /// The centre goes on after all that the others have got until now.
+    /// The centre goes on after all that the others have got until now. Those that are idle need no event; they are not asked if they were just
+    /// given work here, nor while one is captured: a query would end that, and what is no part of it is to be refused.
     pub fn collect(&mut self) -> Result<()> {
-        let marks = (0..self.others.len()).map(|at| self.mark(self.others[at])).collect::<Result<Vec<_>>>()?;
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        let marks = match self.is_released || self.is_captured()? {
+            true => self.marks(false)?,
+            false => runtime::runtime()?.outside_capture(|| self.marks(true))?,
+        };
         marks.iter().try_for_each(|mark| self.wait(self.centre, mark))
+    }
+
+    fn is_captured(&mut self) -> Result<bool> {
+        for at in 0..=self.others.len() {
+            let stream = *self.others.get(at).unwrap_or(&self.centre);
+            // CUDA captures no legacy default stream.
+            if stream.raw != stream::DEFAULT && self.enter(stream)?.stream_is_capturing(stream.raw).unwrap_or(true) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn marks(&mut self, asks: bool) -> Result<Vec<Pooled>> {
+        let mut marks = Vec::new();
+        for at in 0..self.others.len() {
+            let other = self.others[at];
+            let runtime = self.enter(other)?;
+            if !asks || !other.is_idle(runtime) {
+                marks.push(self.mark(other)?);
+            }
+        }
+        Ok(marks)
     }
 
     /// The others go on after all that the centre has got until now.
     pub fn release(&mut self) -> Result<()> {
+        self.is_released = true;
         if self.others.is_empty() {
             return Ok(());
         }

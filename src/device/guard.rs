@@ -89,6 +89,11 @@ impl Guard {
         Ok(())
     }
 
+    /// For calls that name a device by a handle: on to it only where they would otherwise make a context on the current one.
+    pub fn go_unless_context(&mut self, device: i32) -> Result<()> {
+        if has_context(self.runtime, self.device) { Ok(()) } else { self.go(device) }
+    }
+
     fn undo(&self) -> Result<()> {
         match self.undo {
             Undo::Nothing => Ok(()),

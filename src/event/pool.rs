@@ -1,8 +1,10 @@
 //! Events without timing for tcuda's own marks: taken and given back, hardly ever made. A thread has a small store of its own.
 
 use crate::base::{Result, process};
+use crate::base::watch::{self, Happening};
 use crate::device;
-use crate::runtime::{self, RawEvent};
+use crate::runtime::{self, RawEvent, Runtime};
+use crate::stream::Stream;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -119,6 +121,20 @@ impl Pooled {
 
     pub fn raw(&self) -> RawEvent {
         self.event
+    }
+
+    /// Marks the point that a stream has come to; a default stream's device is current.
+    pub fn record(&self, runtime: &Runtime, stream: Stream) -> Result<()> {
+        runtime.event_record(self.event, stream.raw).map_err(device::blame(stream.device))?;
+        watch::tell(|| Happening::EventRecorded { event: self.event, on: stream.place() });
+        Ok(())
+    }
+
+    /// Makes a stream's later work wait for that point; likewise.
+    pub fn hold_up(&self, runtime: &Runtime, stream: Stream) -> Result<()> {
+        runtime.stream_wait_event(stream.raw, self.event).map_err(device::blame(stream.device))?;
+        watch::tell(|| Happening::EventWaited { event: self.event, on: stream.place() });
+        Ok(())
     }
 }
 

@@ -70,6 +70,25 @@ impl Stream {
         Ok(done)
     }
 
+    /// Whether an event recorded now would stand for nothing that is not done; false where that cannot be told at once. It is not captured, a
+    /// default stream's device is current, and the thread's captures let it ask.
+    pub fn is_idle(self, runtime: &Runtime) -> bool {
+        let idle = !self.blocks(runtime) && runtime.stream_query(self.raw).unwrap_or(false);
+        if idle {
+            watch::tell(|| Happening::StreamDone { on: self.place() });
+        }
+        idle
+    }
+
+    /// Whether it is in order with other streams by itself: a query says nothing of their work.
+    fn blocks(self, runtime: &Runtime) -> bool {
+        match registry::find(self.raw).map(|entry| entry.kind) {
+            _ if self.is_default() => true,
+            Some(registry::Kind::Own | registry::Kind::Pool) => false,
+            _ => runtime.stream_flags(self.raw).map_or(true, |flags| flags & own::NON_BLOCKING == 0),
+        }
+    }
+
     /// Waits until all work given to it so far is done.
     pub fn synchronize(self) -> Result<()> {
         let entered = self.enter()?;

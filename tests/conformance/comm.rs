@@ -1,4 +1,5 @@
-//! torch.cuda.comm over all devices there are (machines.rs makes other machines): results bit for bit, rules, order, faults.
+//! torch.cuda.comm over all devices there are (machines.rs makes other machines): results bit for bit, rules, faults. comm_order.rs has the
+//! order.
 
 use crate::kit::*;
 use crate::reference::{self, *};
@@ -10,11 +11,10 @@ use tcuda::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use tcuda::base::dtype::DType;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::comm::*;
-use tcuda::capi::copy::{tcuda_copy, tcuda_memset_async};
+use tcuda::capi::copy::tcuda_copy;
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::memory::tcuda_memory_allocated;
 use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
-use tcuda::capi::stream::tcuda_set_stream;
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::capi::tensor::*;
 
@@ -31,18 +31,16 @@ tests![
     large_tensors_by_every_way,
     the_rules_are_torchs,
     tensors_say_where_they_come_from,
-    work_before_is_waited_for_and_work_after_waits,
     pieces_on_streams_of_the_caller,
-    small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices],
     each_call_of_the_backend_may_fail_once: [Faults, TwoDevices],
 ];
 
 const F8: DType = reference::dtype(10, 8);
 const INVALID: tcuda_status_t = TCUDA_ERROR_INVALID_ARGUMENT;
 
-type Out = *mut tcuda_managed_tensor_t;
+pub type Out = *mut tcuda_managed_tensor_t;
 
-fn devices() -> Vec<i32> {
+pub fn devices() -> Vec<i32> {
     (0..device_count().min(8)).collect()
 }
 
@@ -118,7 +116,7 @@ fn types() -> impl Iterator<Item = DType> + Clone {
 }
 
 /// Outputs, destroyed at the end.
-fn made(count: usize, call: impl FnOnce(*mut Out) -> tcuda_status_t) -> Vec<Managed> {
+pub fn made(count: usize, call: impl FnOnce(*mut Out) -> tcuda_status_t) -> Vec<Managed> {
     let mut outs = vec![null_mut(); count];
     let status = call(outs.as_mut_ptr());
     assert_eq!(status, TCUDA_SUCCESS, "{}", message());
@@ -582,112 +580,6 @@ fn tensors_say_where_they_come_from() {
     refused(unsafe { tcuda_tensor_origin(null(), &mut answer) }, INVALID, "'tensor' is NULL");
 }
 
-/// One tensor of 4099 bytes on every device, each with a stream of its own that is current.
-struct Stage {
-    tensors: Vec<Managed>,
-    streams: Vec<Own>,
-}
-
-const SIZE: usize = 4099;
-
-impl Stage {
-    fn new() -> Stage {
-        let streams: Vec<Own> = devices().into_iter().map(Own::on).collect();
-        streams.iter().for_each(|stream| ok!(tcuda_set_stream(stream.0)));
-        let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, U8, &[SIZE as i64])).collect();
-        let stage = Stage { tensors, streams };
-        stage.fill(|_| 0);
-        devices().into_iter().for_each(|device| ok!(tcuda_synchronize(device)));
-        stage
-    }
-
-    fn fill(&self, value: impl Fn(i32) -> i32) {
-        for (at, (tensor, stream)) in self.tensors.iter().zip(&self.streams).enumerate() {
-            ok!(tcuda_memset_async(tensor.tensor().data, value(at as i32), SIZE, stream.0));
-        }
-    }
-
-    fn list(&self) -> Vec<*const tcuda_tensor_t> {
-        self.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect()
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        devices().into_iter().for_each(|device| ok!(tcuda_set_stream(default_of(device))));
-    }
-}
-
-/// What a call makes of tensors whose bytes are their device's number plus one: its outputs, and the bytes of each.
-type Act = fn(&Stage) -> (Vec<Managed>, Vec<Vec<u8>>);
-
-const ACTS: [(&str, Act); 5] = [
-    ("broadcast", |stage| {
-        let outs =
-            made(devices().len(), |outs| unsafe { tcuda_comm_broadcast(outs, stage.list()[0], devices().as_ptr(), devices().len()) });
-        (outs.into_iter().skip(1).collect(), vec![vec![1; SIZE]; devices().len() - 1])
-    }),
-    ("broadcast_coalesced", |stage| {
-        let list = [stage.list()[0]; 3];
-        let count = 3 * devices().len();
-        let outs =
-            made(count, |outs| unsafe { tcuda_comm_broadcast_coalesced(outs, list.as_ptr(), 3, devices().as_ptr(), devices().len(), 0) });
-        (outs.into_iter().skip(3).collect(), vec![vec![1; SIZE]; count - 3])
-    }),
-    ("reduce_add", |stage| {
-        // The last device's, so that a copy is made where there is only one.
-        let list: Vec<_> = stage.list().into_iter().chain([stage.list()[0]]).collect();
-        let sum = (1..=devices().len() as u8).sum::<u8>() + 1;
-        (made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) }), vec![vec![sum; SIZE]])
-    }),
-    ("scatter", |stage| {
-        let outs = made(devices().len(), |outs| unsafe {
-            tcuda_comm_scatter(outs, stage.list()[0], devices().as_ptr(), devices().len(), null(), 0, null())
-        });
-        let expected = outs.iter().skip(1).map(|out| vec![1; out.shape()[0] as usize]).collect();
-        (outs.into_iter().skip(1).collect(), expected)
-    }),
-    ("gather", |stage| {
-        let list = stage.list();
-        let expected = (1..=list.len() as u8).flat_map(|value| [value; SIZE]).collect();
-        (made(1, |out| unsafe { tcuda_comm_gather(out, list.as_ptr(), list.len(), 0, 0) }), vec![expected])
-    }),
-];
-
-/// Inputs that are still being written are read when they are; what overwrites them right afterwards comes later; outputs are read on
-/// their device's current stream at once. The host waits for none of it.
-fn work_before_is_waited_for_and_work_after_waits() {
-    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
-    let ways = if before.is_some() {
-        vec![before.as_deref()]
-    } else {
-        vec![None, Some("kernel"), Some("copies"), Some("ring"), Some("split"), Some("staged")]
-    };
-    let late = [0, devices().len() - 1];
-    let scenes = ways.iter().flat_map(|way| ACTS.into_iter().flat_map(move |act| late.map(|late| (way, act, late))));
-    for (way, (name, act), late) in scenes {
-        tcuda::base::config::exchange("TCUDA_COMM_WAY", way.map(str::to_owned));
-        let stage = Stage::new();
-        // The first use of a pair of devices, and of a kernel, may wait.
-        drop(act(&stage));
-        devices().into_iter().for_each(|device| ok!(tcuda_synchronize(device)));
-        let gates: Vec<Gate> = stage.streams.iter().map(|stream| Gate::on(stream.0)).collect();
-        stage.fill(|device| device + 1);
-        let (outs, expected) = act(&stage);
-        stage.fill(|_| 99);
-        assert!(gates.iter().all(|gate| !gate.was_passed()), "{name} waited on the host");
-        // One device is later than all others: order must not depend on which goes on first.
-        gates.iter().enumerate().filter(|(at, _)| *at != late).for_each(|(_, gate)| gate.open());
-        let opener = gates[late].open_later();
-        for (out, expected) in outs.iter().zip(&expected) {
-            let stream = stage.streams[out.tensor().device.device_id as usize].0;
-            assert!(bytes_of(out.tensor().data, expected.len(), stream) == *expected, "{name} by {way:?}");
-        }
-        opener.join().unwrap();
-    }
-    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
-}
-
 fn pieces_on_streams_of_the_caller() {
     let random = &mut Random(12);
     let streams: Vec<Own> = devices().into_iter().map(Own::on).collect();
@@ -720,35 +612,6 @@ fn pieces_on_streams_of_the_caller() {
         let expected = source.elements.iter().map(|bytes| reference::write(reference::read(bytes, F32), F64).unwrap());
         let found = outs.iter().flat_map(|out| elements(&out.tensor));
         assert!(found.zip(expected).all(|(found, expected)| reference::same(&found, &expected, F64)));
-    }
-}
-
-/// What the runtime is asked for by one call on two devices, when everything was used before.
-fn small_calls_make_few_calls_of_the_driver() {
-    let calls = || get!(0, out => tcuda_sim_call_count(out, null()));
-    let count = |name: &std::ffi::CStr| get!(0, out => tcuda_sim_call_count(out, name.as_ptr()));
-    let tensors: Vec<Managed> = (0..2).map(|device| Managed::empty(device, F32, &[1024])).collect();
-    let list: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
-    let pair = [0, 1];
-    let acts: [(&str, &dyn Fn(*mut Out) -> tcuda_status_t); 4] = [
-        ("broadcast", &|outs| unsafe { tcuda_comm_broadcast(outs, list[0], pair.as_ptr(), 2) }),
-        ("reduce_add", &|outs| unsafe { tcuda_comm_reduce_add(outs, list.as_ptr(), 2, 0) }),
-        ("scatter", &|outs| unsafe { tcuda_comm_scatter(outs, list[0], pair.as_ptr(), 2, null(), 0, null()) }),
-        ("gather", &|outs| unsafe { tcuda_comm_gather(outs, list.as_ptr(), 2, 0, 0) }),
-    ];
-    let watched = [c"cudaEventCreateWithFlags", c"cudaEventRecord", c"cudaStreamWaitEvent", c"cudaSetDevice"];
-    for (name, act) in acts {
-        for _ in 0..3 {
-            drop(made(2, act));
-        }
-        let before = (calls(), watched.map(count));
-        drop(made(2, act));
-        let after = watched.map(count);
-        let made: Vec<u64> = after.iter().zip(before.1).map(|(after, before)| after - before).collect();
-        // One event for each direction, and the device set there, to the centre, there and back; by way of a copy a few more.
-        let most = if tcuda::device::peer::can_access(0, 1).unwrap() { [0, 2, 2, 4] } else { [0, 4, 4, 12] };
-        assert!(made.iter().zip(most).all(|(made, most)| *made <= most), "{name}: {made:?} of {watched:?}");
-        assert!(calls() - before.0 <= 40, "{name}: {} calls", calls() - before.0);
     }
 }
 

@@ -32,18 +32,21 @@ fn all_pass(machines: &[(&str, [(&str, &str); 2])]) {
 }
 
 fn numbers_of_devices() {
-    all_pass(&["8", "3", "1"].map(|devices| ("comm.", [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "all")])));
+    let machine = |filter, devices| (filter, [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "all")]);
+    let machines = ["8", "3", "1"].map(|devices| [machine("comm.", devices), machine("comm_order.", devices)]);
+    all_pass(machines.as_flattened());
 }
 
 fn without_access_to_peers() {
-    let machine = |devices, peers| ("comm.", [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", peers)]);
-    all_pass(&[machine("4", "0-1,2-3,1-2"), machine("3", "none")]);
+    let machine = |filter, devices, peers| (filter, [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", peers)]);
+    let machines = ["comm.", "comm_order."].map(|filter| [machine(filter, "4", "0-1,2-3,1-2"), machine(filter, "3", "none")]);
+    all_pass(machines.as_flattened());
 }
 
 fn shuffled_streams() {
     let seeds = [("1", "3"), ("2", "4"), ("3", "2"), ("4", "3"), ("5", "4"), ("6", "2")];
     for (seed, devices) in seeds {
-        let filters = ["comm.work_before", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many"];
+        let filters = ["comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many"];
         all_pass(&filters.map(|filter| (filter, [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_SEED", seed)])));
     }
 }

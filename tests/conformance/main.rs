@@ -11,6 +11,7 @@
 
 mod backend;
 mod comm;
+mod comm_order;
 mod communicator;
 mod communicator_ends;
 mod complex;
@@ -87,6 +88,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("jit", jit::TESTS),
     ("complex", complex::TESTS),
     ("comm", comm::TESTS),
+    ("comm_order", comm_order::TESTS),
     ("communicator", communicator::TESTS),
     ("communicator_ends", communicator_ends::TESTS),
     ("machines", machines::TESTS),

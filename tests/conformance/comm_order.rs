@@ -1,0 +1,320 @@
+//! torch.cuda.comm: which streams wait for which, over all devices there are, and what the driver is asked for that.
+
+use crate::comm::{Out, devices, made};
+use crate::graph::{G, OWN};
+use crate::kit::*;
+use crate::reference::*;
+use crate::tensor::{Managed, refused};
+use crate::{get, ok, tests};
+use std::ffi::CStr;
+use std::ptr::null;
+use tcuda::base::dlpack::tcuda_tensor_t;
+use tcuda::base::status::tcuda_status_t::{self, *};
+use tcuda::capi::comm::*;
+use tcuda::capi::copy::tcuda_memset_async;
+use tcuda::capi::device::tcuda_synchronize;
+use tcuda::capi::graph::*;
+use tcuda::capi::sim::tcuda_sim_call_count;
+use tcuda::capi::stream::*;
+use tcuda::capi::structs::tcuda_stream_t;
+
+tests![
+    work_before_is_waited_for_and_work_after_waits,
+    streams_with_nothing_to_do_beside_one_that_works,
+    streams_that_block_bring_what_they_come_behind: [TwoDevices],
+    captured_streams_are_not_asked: [TwoDevices],
+    small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices],
+];
+
+fn all_are_peers() -> bool {
+    let reaches = |a: i32, b: i32| a == b || tcuda::device::peer::can_access(a, b).unwrap();
+    devices().into_iter().all(|a| devices().into_iter().all(|b| reaches(a, b)))
+}
+
+fn synchronize() {
+    devices().into_iter().for_each(|device| ok!(tcuda_synchronize(device)));
+}
+
+/// One tensor of 4099 bytes on every device, each with a stream of its own that is current.
+struct Stage {
+    tensors: Vec<Managed>,
+    streams: Vec<Own>,
+}
+
+const SIZE: usize = 4099;
+
+impl Stage {
+    fn new() -> Stage {
+        let streams: Vec<Own> = devices().into_iter().map(Own::on).collect();
+        streams.iter().for_each(|stream| ok!(tcuda_set_stream(stream.0)));
+        let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, U8, &[SIZE as i64])).collect();
+        let stage = Stage { tensors, streams };
+        stage.fill(|_| 0);
+        synchronize();
+        stage
+    }
+
+    fn fill(&self, value: impl Fn(i32) -> i32) {
+        devices().into_iter().for_each(|device| self.fill_on(device as usize, value(device), self.streams[device as usize].0));
+    }
+
+    fn fill_on(&self, at: usize, value: i32, stream: tcuda_stream_t) {
+        ok!(tcuda_memset_async(self.tensors[at].tensor().data, value, SIZE, stream));
+    }
+
+    /// The bytes of outputs, read on their devices' streams.
+    fn check(&self, outs: &[Managed], expected: &[Vec<u8>], scene: &str) {
+        for (out, expected) in outs.iter().zip(expected) {
+            let stream = self.streams[out.tensor().device.device_id as usize].0;
+            assert!(bytes_of(out.tensor().data, expected.len(), stream) == *expected, "{scene}");
+        }
+    }
+
+    fn list(&self) -> Vec<*const tcuda_tensor_t> {
+        self.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        devices().into_iter().for_each(|device| ok!(tcuda_set_stream(default_of(device))));
+    }
+}
+
+/// What a call makes of tensors whose bytes are their device's number plus one: its outputs, and the bytes of each.
+type Act = fn(&Stage) -> (Vec<Managed>, Vec<Vec<u8>>);
+
+const ACTS: [(&str, Act); 5] = [
+    ("broadcast", |stage| {
+        let outs =
+            made(devices().len(), |outs| unsafe { tcuda_comm_broadcast(outs, stage.list()[0], devices().as_ptr(), devices().len()) });
+        (outs.into_iter().skip(1).collect(), vec![vec![1; SIZE]; devices().len() - 1])
+    }),
+    ("broadcast_coalesced", |stage| {
+        let list = [stage.list()[0]; 3];
+        let count = 3 * devices().len();
+        let outs =
+            made(count, |outs| unsafe { tcuda_comm_broadcast_coalesced(outs, list.as_ptr(), 3, devices().as_ptr(), devices().len(), 0) });
+        (outs.into_iter().skip(3).collect(), vec![vec![1; SIZE]; count - 3])
+    }),
+    ("reduce_add", |stage| {
+        // The last device's, so that a copy is made where there is only one.
+        let list: Vec<_> = stage.list().into_iter().chain([stage.list()[0]]).collect();
+        let sum = (1..=devices().len() as u8).sum::<u8>() + 1;
+        (made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) }), vec![vec![sum; SIZE]])
+    }),
+    ("scatter", |stage| {
+        let outs = made(devices().len(), |outs| unsafe {
+            tcuda_comm_scatter(outs, stage.list()[0], devices().as_ptr(), devices().len(), null(), 0, null())
+        });
+        let expected = outs.iter().skip(1).map(|out| vec![1; out.shape()[0] as usize]).collect();
+        (outs.into_iter().skip(1).collect(), expected)
+    }),
+    ("gather", |stage| {
+        let list = stage.list();
+        let expected = (1..=list.len() as u8).flat_map(|value| [value; SIZE]).collect();
+        (made(1, |out| unsafe { tcuda_comm_gather(out, list.as_ptr(), list.len(), 0, 0) }), vec![expected])
+    }),
+];
+
+/// Each act by each way, with the first and with the last device in mind.
+fn for_every_way(scene: impl Fn(&str, Act, usize)) {
+    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
+    let ways = if before.is_some() {
+        vec![before.as_deref()]
+    } else {
+        vec![None, Some("kernel"), Some("copies"), Some("ring"), Some("split"), Some("staged")]
+    };
+    for way in ways {
+        tcuda::base::config::exchange("TCUDA_COMM_WAY", way.map(str::to_owned));
+        for (name, act) in ACTS {
+            [0, devices().len() - 1].into_iter().for_each(|device| scene(&format!("{name} by {way:?}, device {device}"), act, device));
+        }
+    }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// Inputs that are still being written are read when they are; what overwrites them right afterwards comes later; outputs are read on
+/// their device's current stream at once. The host waits for none of it.
+fn work_before_is_waited_for_and_work_after_waits() {
+    for_every_way(|name, act, late| {
+        let stage = Stage::new();
+        // The first use of a pair of devices, and of a kernel, may wait.
+        drop(act(&stage));
+        synchronize();
+        let gates: Vec<Gate> = stage.streams.iter().map(|stream| Gate::on(stream.0)).collect();
+        stage.fill(|device| device + 1);
+        let (outs, expected) = act(&stage);
+        stage.fill(|_| 99);
+        assert!(gates.iter().all(|gate| !gate.was_passed()), "{name} waited on the host");
+        // One device is later than all others: order must not depend on which goes on first.
+        gates.iter().enumerate().filter(|(at, _)| *at != late).for_each(|(_, gate)| gate.open());
+        let opener = gates[late].open_later();
+        stage.check(&outs, &expected, name);
+        opener.join().unwrap();
+    });
+}
+
+/// One device works, the others have nothing to do: nobody needs to wait for those, and everybody for the one.
+fn streams_with_nothing_to_do_beside_one_that_works() {
+    for_every_way(|name, act, late| {
+        let stage = Stage::new();
+        drop(act(&stage));
+        stage.fill(|device| device + 1);
+        stage.fill_on(late, 77, stage.streams[late].0);
+        synchronize();
+        let gate = Gate::on(stage.streams[late].0);
+        stage.fill_on(late, late as i32 + 1, stage.streams[late].0);
+        let (outs, expected) = act(&stage);
+        stage.fill(|_| 99);
+        assert!(!gate.was_passed(), "{name} waited on the host");
+        let opener = gate.open_later();
+        stage.check(&outs, &expected, name);
+        opener.join().unwrap();
+    });
+}
+
+/// A stream that is in order with the legacy default one, as streams of other libraries may be; destroyed at the end.
+struct Blocking(tcuda_stream_t);
+
+impl Blocking {
+    fn on(device: i32) -> Blocking {
+        let _guard = tcuda::device::Guard::new(device).unwrap();
+        Blocking(handle(tcuda::runtime::runtime().unwrap().stream_create(0, 0).unwrap()))
+    }
+}
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        ok!(tcuda_stream_unregister(self.0));
+        tcuda::runtime::runtime().unwrap().stream_destroy(self.0 as usize).unwrap();
+    }
+}
+
+/// What the legacy default stream got a blocking one comes behind, and the other way round: the one that is current has no work itself.
+fn streams_that_block_bring_what_they_come_behind() {
+    for (name, act) in ACTS {
+        for is_default in [false, true] {
+            let stage = Stage::new();
+            let blocking = Blocking::on(1);
+            let (current, works) = if is_default { (default_of(1), blocking.0) } else { (blocking.0, default_of(1)) };
+            drop(act(&stage));
+            synchronize();
+            stage.fill(|device| device + 1);
+            ok!(tcuda_set_stream(current));
+            synchronize();
+            stage.fill_on(1, 77, current);
+            synchronize();
+            let gate = Gate::on(works);
+            stage.fill_on(1, 2, works);
+            let (outs, expected) = act(&stage);
+            let opener = gate.open_later();
+            // What reads comes behind all as well.
+            ok!(tcuda_stream_wait_stream(stage.streams[1].0, current));
+            stage.check(&outs, &expected, name);
+            opener.join().unwrap();
+            synchronize();
+            ok!(tcuda_set_stream(stage.streams[1].0));
+        }
+    }
+}
+
+/// A query would end the capture. What is no part of it is refused, whether it is idle or not: a replay would not wait for it.
+fn captured_streams_are_not_asked() {
+    let stage = Stage::new();
+    let out = Managed::empty(0, U8, &[(SIZE * devices().len()) as i64]);
+    let gather = || unsafe { tcuda_comm_gather_out(out.tensor(), stage.list().as_ptr(), stage.list().len(), 0) };
+    assert_eq!(gather(), TCUDA_SUCCESS, "{}", message());
+    synchronize();
+    let centre = stage.streams[0].0;
+    let others = || stage.streams.iter().skip(1).map(|stream| stream.0);
+    let graph = G::new();
+    graph.capture(centre, || {
+        others().for_each(|other| ok!(tcuda_stream_wait_stream(other, centre)));
+        assert_eq!(gather(), TCUDA_SUCCESS, "{}", message());
+        others().for_each(|other| ok!(tcuda_stream_wait_stream(centre, other)));
+    });
+    for value in [3, 8] {
+        stage.fill(|device| device + value);
+        others().for_each(|other| ok!(tcuda_stream_wait_stream(centre, other)));
+        graph.replay(centre);
+        let expected: Vec<u8> = devices().into_iter().flat_map(|device| [(device + value) as u8; SIZE]).collect();
+        assert_eq!(bytes_of(out.tensor().data, expected.len(), centre), expected);
+    }
+    synchronize();
+    let last = devices().len() - 1;
+    let scenes = [(0, 1, true), (0, 1, false), (1, last, true), (1, last, false)];
+    // By way of copies each source takes part by itself.
+    for (origin, other, is_idle) in scenes.into_iter().filter(|_| all_are_peers()) {
+        let graph = G::new();
+        ok!(tcuda_graph_capture_begin(graph.0, stage.streams[origin].0, OWN, TCUDA_CAPTURE_GLOBAL));
+        let gate = (!is_idle && origin != other).then(|| Gate::on(stage.streams[other].0));
+        // With the only source the centre comes to take part, and the source waits for it.
+        let all_take_part = origin == other;
+        match all_take_part {
+            true => assert_eq!(gather(), TCUDA_SUCCESS, "{}", message()),
+            false => refused(gather(), TCUDA_ERROR_CAPTURE, ""),
+        }
+        drop(gate);
+        assert_eq!(tcuda_graph_capture_end(graph.0) == TCUDA_SUCCESS, all_take_part);
+        synchronize();
+    }
+    // Nor is one that the call has no part in.
+    let graph = G::new();
+    let apart = Own::on(1);
+    graph.capture(apart.0, || assert_eq!(gather(), TCUDA_SUCCESS, "{}", message()));
+    synchronize();
+}
+
+/// What the runtime is asked for by one call on all devices, when everything was used before: heavy calls first.
+fn small_calls_make_few_calls_of_the_driver() {
+    const WATCHED: [&CStr; 5] =
+        [c"cudaEventCreateWithFlags", c"cudaEventRecord", c"cudaStreamWaitEvent", c"cudaStreamQuery", c"cudaSetDevice"];
+    let calls = |name: *const std::ffi::c_char| get!(0, out => tcuda_sim_call_count(out, name));
+    let all = devices();
+    let number = all.len() as u64;
+    let tensors: Vec<Managed> = all.iter().map(|device| Managed::empty(*device, F32, &[1024])).collect();
+    let list: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let acts: [(&str, &dyn Fn(*mut Out) -> tcuda_status_t); 4] = [
+        ("broadcast", &|outs| unsafe { tcuda_comm_broadcast(outs, list[0], all.as_ptr(), all.len()) }),
+        ("reduce_add", &|outs| unsafe { tcuda_comm_reduce_add(outs, list.as_ptr(), all.len(), 0) }),
+        ("scatter", &|outs| unsafe { tcuda_comm_scatter(outs, list[0], all.as_ptr(), all.len(), null(), 0, null()) }),
+        ("gather", &|outs| unsafe { tcuda_comm_gather(outs, list.as_ptr(), all.len(), 0, 0) }),
+    ];
+    let have_peers = all_are_peers();
+    let own: Vec<Own> = all.iter().map(|device| Own::on(*device)).collect();
+    for has_own in [false, true] {
+        let streams: Vec<_> = all.iter().map(|device| if has_own { own[*device as usize].0 } else { default_of(*device) }).collect();
+        streams.iter().rev().for_each(|stream| ok!(tcuda_set_stream(*stream)));
+        for (name, act) in acts {
+            for _ in 0..3 {
+                drop(made(all.len(), act));
+            }
+            for is_busy in [false, true] {
+                synchronize();
+                let gates: Vec<Gate> = streams.iter().filter(|_| is_busy).map(|stream| Gate::on(*stream)).collect();
+                let before = (calls(null()), WATCHED.map(|name| calls(name.as_ptr())));
+                let outs = made(all.len(), act);
+                let after = (calls(null()), WATCHED.map(|name| calls(name.as_ptr())));
+                drop((outs, gates));
+                let made: Vec<u64> = after.1.iter().zip(before.1).map(|(after, before)| after - before).collect();
+                // One event in each direction for each other device, but for those that are idle; the device is set to each of them, to the
+                // centre, to each again, and back, where streams are known by it.
+                let others = number - 1;
+                let most = match (have_peers, has_own, is_busy) {
+                    (true, false, _) => [0, number, 2 * others, 0, 2 * number],
+                    (true, true, false) => [0, 1, others, others, 0],
+                    (true, true, true) => [0, number, 2 * others, others, 0],
+                    // By way of copies, a few more.
+                    (false, ..) => [0, 2 * number, 4 * others, others, 6 * number],
+                };
+                let scene = format!("{name}, streams of their own: {has_own}, busy: {is_busy}");
+                let fits = if have_peers { made == most } else { made.iter().zip(most).all(|(made, most)| *made <= most) };
+                assert!(fits, "{scene}: {made:?} of {WATCHED:?}, not {most:?}");
+                assert!(after.0 - before.0 <= 12 * number, "{scene}: {} calls", after.0 - before.0);
+            }
+        }
+    }
+    synchronize();
+    all.iter().rev().for_each(|device| ok!(tcuda_set_stream(default_of(*device))));
+}
