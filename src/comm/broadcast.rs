@@ -2,7 +2,7 @@
 
 use super::choice::Operation;
 use super::rules::take_current;
-use super::spread::spread;
+use super::spread::{Spread, spread};
 use crate::base::{Error, Result};
 use crate::copy::Place;
 use crate::device;
@@ -105,28 +105,32 @@ pub fn broadcast_coalesced(inputs: &[View], devices: &[i32]) -> Result<Vec<Owned
     }
     let source = stream::current(first)?;
     let targets = rest.iter().map(|device| stream::current(*device)).collect::<Result<Vec<_>>>()?;
-    let mut outputs: Vec<Owned> = inputs.iter().map(tensor::alias).collect();
-    for device in &rest {
-        for input in inputs {
-            let strides = tensor::contiguous(&input.shape);
-            outputs.push(tensor::empty_strided(*device, input.dtype, &input.shape, strides, HANDLE_CURRENT)?);
-        }
-    }
-    let mut segments = Vec::with_capacity(inputs.len());
+    let mut new: Vec<Vec<Owned>> = rest.iter().map(|_| Vec::with_capacity(inputs.len())).collect();
     let mut held = Vec::new();
-    for (at, input) in inputs.iter().enumerate() {
-        take_current(input, || format!("tensors[{at}]"))?;
-        if input.count() == 0 || targets.is_empty() {
-            continue;
+    let bytes = inputs.iter().map(|input| input.count() as usize * input.item()).sum();
+    let mut spread = Spread::new(Operation::BroadcastCoalesced, source, &targets, bytes)?;
+    for part in spread.parts(inputs.len()) {
+        let mut segments = Vec::with_capacity(part.len());
+        for at in part {
+            let input = &inputs[at];
+            for (device, outputs) in rest.iter().zip(&mut new) {
+                let strides = tensor::contiguous(&input.shape);
+                outputs.push(tensor::empty_strided(*device, input.dtype, &input.shape, strides, HANDLE_CURRENT)?);
+            }
+            take_current(input, || format!("tensors[{at}]"))?;
+            if input.count() == 0 || targets.is_empty() {
+                continue;
+            }
+            let mut one = input.address;
+            if !input.is_packed() {
+                held.push(packed(input, source)?);
+                one = held[held.len() - 1].view.address;
+            }
+            let many = new.iter().map(|outputs| outputs[at].view.address).collect();
+            segments.push(Segment { one, many, size: input.count() as usize * input.item() });
         }
-        let mut one = input.address;
-        if !input.is_packed() {
-            held.push(packed(input, source)?);
-            one = held[held.len() - 1].view.address;
-        }
-        let many = (1..=targets.len()).map(|device| outputs[device * inputs.len() + at].view.address).collect();
-        segments.push(Segment { one, many, size: input.count() as usize * input.item() });
+        spread.add(&segments)?;
     }
-    spread(Operation::BroadcastCoalesced, source, &targets, &segments)?;
-    Ok(outputs)
+    spread.close()?;
+    Ok(inputs.iter().map(tensor::alias).chain(new.into_iter().flatten()).collect())
 }

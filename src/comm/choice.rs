@@ -1,6 +1,7 @@
 //! Which way is taken: one table. To be filled from `sh run.sh comm` of the GPU kit, which measures each way at each size.
 
 use crate::base::{Error, Result, config};
+use std::ops::Range;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
@@ -81,6 +82,23 @@ pub const LARGE: usize = MIB;
 /// What is added at once while the next comes.
 pub const STAGE: usize = 16 * MIB;
 
+/// Bytes of a coalesced call from which on the device begins with the first tensors while the host still looks at the others.
+const EARLY: usize = 16 * MIB;
+/// Tensors that it begins with; of each part after that there are twice as many, up to about what a launch takes.
+const FIRST: usize = 16;
+const MOST: usize = 128;
+
+/// In which parts the tensors of a coalesced call are enqueued.
+pub fn parts(way: Way, bytes: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut size = if way == Kernel && bytes >= EARLY { FIRST } else { count };
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let part = start..count.min(start + size);
+        (start, size) = (part.end, MOST.min(2 * size).max(size));
+        (!part.is_empty()).then_some(part)
+    })
+}
+
 /// What travels at once around a ring: small enough that the last device does not wait long, large enough for the links' full speed.
 pub fn chunk(bytes: usize) -> usize {
     (bytes / 32).next_multiple_of(MIB).clamp(MIB, 32 * MIB)
@@ -124,6 +142,16 @@ mod tests {
             let is_within = |row: &Row, other: &Row| row.devices <= other.devices && row.bytes <= other.bytes;
             assert!((1..rows.len()).all(|at| rows[..at].iter().all(|before| !is_within(rows[at], before))), "{operation:?}");
         }
+    }
+
+    #[test]
+    fn parts_cover_all_once() {
+        let sizes = |way, bytes, count| parts(way, bytes, count).map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(Kernel, EARLY, 300), [16, 32, 64, 128, 60]);
+        assert_eq!(sizes(Kernel, EARLY, 1000)[3..], [128, 128, 128, 128, 128, 128, 120]);
+        assert_eq!([sizes(Kernel, EARLY - 1, 300), sizes(Ring, EARLY, 300), sizes(Kernel, EARLY, 3)], [vec![300], vec![300], vec![3]]);
+        assert!(sizes(Kernel, EARLY, 0).is_empty() && sizes(Copies, 0, 0).is_empty());
+        assert!(parts(Kernel, EARLY, 1000).zip(parts(Kernel, EARLY, 1000).skip(1)).all(|(one, next)| one.end == next.start));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
 use crate::runtime::kernels::element::Element;
 use crate::stream::{self, HANDLE_CURRENT, Stream};
 use crate::tensor::{self, Owned, View};
+use std::ops::Range;
 
 /// Of a stage.
 const BYTE: DType = DType { code: 1, bits: 8, lanes: 1 };
@@ -82,58 +83,61 @@ fn reduce_all(
     let roots = positions.iter().map(|inputs| root(inputs, destination)).collect::<Result<Vec<_>>>()?;
     let centre = stream::current(destination)?;
     let mut sums = Vec::with_capacity(positions.len());
-    let mut batches: Vec<Batch> = Vec::new();
     // What stands for an input that cannot be read as it is.
     let mut held = Vec::new();
-    for (at, (inputs, root)) in positions.iter().zip(roots).enumerate() {
-        if let [only] = inputs[..] {
-            take_current(only, || name(at, 0))?;
-            sums.push(tensor::alias(only));
-            continue;
+    let mut adding = Adding::new(operation, centre, positions)?;
+    for part in adding.parts(positions.len()) {
+        let mut batches: Vec<Batch> = Vec::new();
+        for at in part {
+            let (inputs, root) = (&positions[at], roots[at]);
+            if let [only] = inputs[..] {
+                take_current(only, || name(at, 0))?;
+                sums.push(tensor::alias(only));
+                continue;
+            }
+            let first = inputs[root];
+            let element = first.element("inputs")?;
+            let order = || std::iter::once(root).chain((0..inputs.len()).filter(|index| *index != root));
+            // As torch's sum of the first two lies.
+            let second = inputs[order().nth(1).unwrap_or(root)];
+            let strides = match first.is_packed() && second.is_packed() {
+                true => tensor::contiguous(&first.shape),
+                false => tensor::like_all(&first.shape, &[&first.strides, &tensor::like(&second.shape, &second.strides)]),
+            };
+            let sum = tensor::empty_strided(destination, first.dtype, &first.shape, strides, HANDLE_CURRENT)?;
+            let mut segment =
+                Segment { one: sum.view.address, many: Vec::with_capacity(inputs.len()), size: first.count() as usize * first.item() };
+            let mut streams = Vec::with_capacity(inputs.len());
+            for index in order() {
+                let (address, stream) =
+                    readable(inputs[index], &sum.view, centre, &mut held).map_err(|error| error.context(name(at, index)))?;
+                segment.many.push(address);
+                streams.push(stream);
+            }
+            sums.push(sum);
+            if segment.size == 0 {
+                continue;
+            }
+            match batches.iter_mut().find(|batch| batch.element == element && batch.streams == streams) {
+                Some(batch) => batch.segments.push(segment),
+                None => batches.push(Batch { element, streams, segments: vec![segment] }),
+            }
         }
-        let first = inputs[root];
-        let element = first.element("inputs")?;
-        let order = || std::iter::once(root).chain((0..inputs.len()).filter(|index| *index != root));
-        // As torch's sum of the first two lies.
-        let second = inputs[order().nth(1).unwrap_or(root)];
-        let strides = match first.is_packed() && second.is_packed() {
-            true => tensor::contiguous(&first.shape),
-            false => tensor::like_all(&first.shape, &[&first.strides, &tensor::like(&second.shape, &second.strides)]),
-        };
-        let sum = tensor::empty_strided(destination, first.dtype, &first.shape, strides, HANDLE_CURRENT)?;
-        let mut segment =
-            Segment { one: sum.view.address, many: Vec::with_capacity(inputs.len()), size: first.count() as usize * first.item() };
-        let mut streams = Vec::with_capacity(inputs.len());
-        for index in order() {
-            let (address, stream) =
-                readable(inputs[index], &sum.view, centre, &mut held).map_err(|error| error.context(name(at, index)))?;
-            segment.many.push(address);
-            streams.push(stream);
-        }
-        sums.push(sum);
-        if segment.size == 0 {
-            continue;
-        }
-        match batches.iter_mut().find(|batch| batch.element == element && batch.streams == streams) {
-            Some(batch) => batch.segments.push(segment),
-            None => batches.push(Batch { element, streams, segments: vec![segment] }),
-        }
+        adding.add(&batches, &mut held)?;
     }
-    if !batches.is_empty() {
-        add(operation, centre, &batches, &mut held)?;
-    }
+    adding.close()?;
     Ok(sums)
 }
 
 /// The input's address and stream, or those of a copy: in the sum's order of elements, and where the destination reaches it.
 fn readable(input: &View, sum: &View, centre: Stream, held: &mut Vec<Owned>) -> Result<(usize, Stream)> {
     let own = take_current(input, || "the input".into())?.unwrap_or(centre);
-    let reached = peer::ensure(centre.device, own.device)?;
+    let place = source(centre, own)?;
+    let reached = place == own;
     let aligned = input.address.is_multiple_of(input.item().min(8));
     if input.count() == 0 || (reached && aligned && tensor::agree(input, sum)) {
         return Ok((input.address, own));
     }
-    let place = if reached { own } else { centre };
     let copy = tensor::empty_strided(place.device, input.dtype, &input.shape, sum.strides.clone(), HANDLE_CURRENT)?;
     tensor::copy(&copy.view, input, true, HANDLE_CURRENT)?;
     let address = copy.view.address;
@@ -141,22 +145,69 @@ fn readable(input: &View, sum: &View, centre: Stream, held: &mut Vec<Owned>) -> 
     Ok((address, place))
 }
 
-fn add(operation: Operation, centre: Stream, batches: &[Batch], held: &mut Vec<Owned>) -> Result<()> {
-    let bytes = batches.iter().flat_map(|batch| &batch.segments).map(|segment| segment.size).sum();
-    let mut circle = Circle::new(centre, batches.iter().flat_map(|batch| batch.streams.iter().copied()))?;
-    match choice::choose(operation, 1 + circle.others().len(), bytes)? {
-        Way::Split if !circle.others().is_empty() && all_reach_all(&circle)? => split(&mut circle, batches)?,
-        Way::Staged if !circle.others().is_empty() => staged(&mut circle, batches, held)?,
-        _ => {
-            circle.collect()?;
-            for batch in batches {
-                add_on(&mut circle, centre, batch.element, &batch.segments)?;
+/// Sums are enqueued part by part. One that ends before `close` was called waits for what was enqueued.
+struct Adding {
+    circle: Circle,
+    way: Way,
+    bytes: usize,
+    is_begun: bool,
+}
+
+impl Adding {
+    fn new(operation: Operation, centre: Stream, positions: &[Vec<&View>]) -> Result<Adding> {
+        let summed = || positions.iter().filter(|inputs| inputs.len() > 1 && inputs[0].count() > 0);
+        let bytes = summed().map(|inputs| inputs[0].count() as usize * inputs[0].item()).sum();
+        let mut streams = Vec::new();
+        let mut devices = Vec::new();
+        for device in summed().flatten().filter_map(|input| input.place.device()) {
+            if !devices.contains(&device) {
+                devices.push(device);
+                streams.push(source(centre, stream::current(device)?)?);
             }
-            circle.release()?;
+        }
+        let circle = Circle::new(centre, streams.into_iter())?;
+        let is_alone = circle.others().is_empty();
+        let way = match choice::choose(operation, 1 + circle.others().len(), bytes)? {
+            Way::Split if !is_alone && all_reach_all(&circle)? => Way::Split,
+            Way::Staged if !is_alone => Way::Staged,
+            _ => Way::Kernel,
+        };
+        Ok(Adding { circle, way, bytes, is_begun: false })
+    }
+
+    fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        choice::parts(self.way, self.bytes, count)
+    }
+
+    /// Also after all that the others have got since the part before: copies that stand for inputs.
+    fn add(&mut self, batches: &[Batch], held: &mut Vec<Owned>) -> Result<()> {
+        if batches.is_empty() {
+            return Ok(());
+        }
+        self.is_begun = true;
+        let (centre, circle) = (self.circle.centre, &mut self.circle);
+        match self.way {
+            Way::Split => split(circle, batches),
+            Way::Staged => staged(circle, batches, held),
+            _ => {
+                circle.collect()?;
+                batches.iter().try_for_each(|batch| add_on(circle, centre, batch.element, &batch.segments))
+            }
         }
     }
-    circle.close();
-    Ok(())
+
+    fn close(mut self) -> Result<()> {
+        if self.is_begun && self.way == Way::Kernel {
+            self.circle.release()?;
+        }
+        self.circle.close();
+        Ok(())
+    }
+}
+
+/// The stream on which the centre's device reads what is in order with `own`: where it does not reach it, that of a copy beside it.
+fn source(centre: Stream, own: Stream) -> Result<Stream> {
+    Ok(if peer::ensure(centre.device, own.device)? { own } else { centre })
 }
 
 fn all_reach_all(circle: &Circle) -> Result<bool> {

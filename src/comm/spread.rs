@@ -6,37 +6,72 @@ use crate::base::Result;
 use crate::device::peer;
 use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
 use crate::stream::Stream;
+use std::ops::Range;
 
 /// Each segment's one is memory of `source`'s device, its many are of the devices of `targets`, in their order. Returns when all is
 /// enqueued: every stream goes on after what concerns its device.
 pub fn spread(operation: Operation, source: Stream, targets: &[Stream], segments: &[Segment]) -> Result<()> {
-    if segments.is_empty() || targets.is_empty() {
-        return Ok(());
+    let mut spread = Spread::new(operation, source, targets, segments.iter().map(|segment| segment.size).sum())?;
+    spread.add(segments)?;
+    spread.close()
+}
+
+/// The same in parts. One that ends before `close` was called waits for what was enqueued.
+pub struct Spread<'a> {
+    circle: Circle,
+    targets: &'a [Stream],
+    way: Way,
+    bytes: usize,
+    is_begun: bool,
+}
+
+impl Spread<'_> {
+    /// Of so many bytes, all together.
+    pub fn new(operation: Operation, source: Stream, targets: &[Stream], bytes: usize) -> Result<Spread<'_>> {
+        let circle = Circle::new(source, targets.iter().copied())?;
+        let way = match choice::choose(operation, 1 + circle.others().len(), bytes)? {
+            Way::Ring if reach_along(source, targets)? => Way::Ring,
+            Way::Kernel if reach_all(source, targets)? => Way::Kernel,
+            _ => Way::Copies,
+        };
+        Ok(Spread { circle, targets, way, bytes, is_begun: false })
     }
-    let bytes = segments.iter().map(|segment| segment.size).sum();
-    let mut circle = Circle::new(source, targets.iter().copied())?;
-    let devices = 1 + circle.others().len();
-    match choice::choose(operation, devices, bytes)? {
-        Way::Ring if reach_along(source, targets)? => ring(&mut circle, targets, segments, bytes)?,
-        Way::Kernel if reach_all(source, targets)? => {
-            circle.collect()?;
-            kernels(&mut circle, source, segments)?;
-            circle.release()?;
+
+    pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        choice::parts(self.way, self.bytes, count)
+    }
+
+    /// Also after all that the targets have got since the part before: they are where its memory was made.
+    pub fn add(&mut self, segments: &[Segment]) -> Result<()> {
+        if segments.is_empty() || self.targets.is_empty() {
+            return Ok(());
         }
-        _ => {
-            let (small, large) = if reach_all(source, targets)? { by_size(segments) } else { (Vec::new(), segments.to_vec()) };
-            circle.collect()?;
-            kernels(&mut circle, source, &small)?;
-            for segment in large {
-                for (target, to) in targets.iter().zip(&segment.many) {
-                    copy(&mut circle, source, (*to, target.device), segment.one, segment.size)?;
-                }
+        self.is_begun = true;
+        let source = self.circle.centre;
+        if self.way == Way::Ring {
+            return ring(&mut self.circle, self.targets, segments, self.bytes);
+        }
+        self.circle.collect()?;
+        if self.way == Way::Kernel {
+            return kernels(&mut self.circle, source, segments);
+        }
+        let (small, large) = if reach_all(source, self.targets)? { by_size(segments) } else { (Vec::new(), segments.to_vec()) };
+        kernels(&mut self.circle, source, &small)?;
+        for segment in large {
+            for (target, to) in self.targets.iter().zip(&segment.many) {
+                copy(&mut self.circle, source, (*to, target.device), segment.one, segment.size)?;
             }
-            circle.release()?;
         }
+        Ok(())
     }
-    circle.close();
-    Ok(())
+
+    pub fn close(mut self) -> Result<()> {
+        if self.is_begun && self.way != Way::Ring {
+            self.circle.release()?;
+        }
+        self.circle.close();
+        Ok(())
+    }
 }
 
 /// Small ones, which together go by a kernel sooner than a copy of each begins, and large ones.

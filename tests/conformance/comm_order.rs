@@ -23,7 +23,10 @@ tests![
     streams_with_nothing_to_do_beside_one_that_works,
     streams_that_block_bring_what_they_come_behind: [TwoDevices],
     captured_streams_are_not_asked: [TwoDevices],
-    small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices],
+    large_calls_that_begin_early_are_in_order: [TwoDevices],
+    parts_come_behind_what_makes_their_memory: [TwoDevices],
+    small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices, Unwatched],
+    large_calls_begin_early: [Faults, TwoDevices],
 ];
 
 fn all_are_peers() -> bool {
@@ -266,10 +269,128 @@ fn captured_streams_are_not_asked() {
     synchronize();
 }
 
+/// 40 tensors of half a MiB on each device, by a kernel: two parts, of 16 and of 24.
+struct Many {
+    tensors: Vec<Managed>,
+    way: Option<String>,
+}
+
+const MANY: usize = 40;
+const LARGE: usize = 512 << 10;
+
+impl Many {
+    fn new() -> Many {
+        let way = tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("kernel".into()));
+        let tensor = |device| Managed::empty(device, I64, &[LARGE as i64 / 8]);
+        let many = Many { tensors: devices().into_iter().flat_map(|device| (0..MANY).map(move |_| tensor(device))).collect(), way };
+        many.fill(|_| 0, &devices().into_iter().map(default_of).collect::<Vec<_>>());
+        synchronize();
+        many
+    }
+
+    fn fill(&self, value: impl Fn(i32) -> i32, streams: &[tcuda_stream_t]) {
+        for (at, tensor) in self.tensors.iter().enumerate() {
+            let device = at / MANY;
+            ok!(tcuda_memset_async(tensor.tensor().data, value(device as i32), LARGE, streams[device]));
+        }
+    }
+
+    /// The outputs, and the value of all of their bytes.
+    fn calls(&self) -> [(&str, Vec<Managed>, u8); 2] {
+        let list: Vec<*const tcuda_tensor_t> = self.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+        [("broadcast", self.broadcast(&list), 1), ("sum", self.sum(&list), (1..=devices().len() as u8).sum())]
+    }
+
+    fn broadcast(&self, list: &[*const tcuda_tensor_t]) -> Vec<Managed> {
+        let all = devices();
+        let call = |outs| unsafe { tcuda_comm_broadcast_coalesced(outs, list.as_ptr(), MANY, all.as_ptr(), all.len(), 0) };
+        made(MANY * all.len(), call).into_iter().skip(MANY).collect()
+    }
+
+    fn sum(&self, list: &[*const tcuda_tensor_t]) -> Vec<Managed> {
+        made(MANY, |outs| unsafe { tcuda_comm_reduce_add_coalesced(outs, list.as_ptr(), MANY, devices().len(), 0, 0) })
+    }
+}
+
+impl Drop for Many {
+    fn drop(&mut self) {
+        tcuda::base::config::exchange("TCUDA_COMM_WAY", self.way.take());
+    }
+}
+
+fn large_calls_that_begin_early_are_in_order() {
+    let many = Many::new();
+    let stage = Stage::new();
+    let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
+    drop(many.calls());
+    synchronize();
+    let gates: Vec<Gate> = streams.iter().map(|stream| Gate::on(*stream)).collect();
+    many.fill(|device| device + 1, &streams);
+    let results = many.calls();
+    many.fill(|_| 99, &streams);
+    assert!(gates.iter().all(|gate| !gate.was_passed()), "a call waited on the host");
+    gates.iter().rev().for_each(Gate::open);
+    for (name, outs, value) in &results {
+        outs.iter().for_each(|out| {
+            let stream = streams[out.tensor().device.device_id as usize];
+            assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| byte == value), "{name}");
+        });
+    }
+    synchronize();
+}
+
+/// Memory that is filled when it is taken (TCUDA_MEMORY_POISON) is so before a part is written there.
+fn parts_come_behind_what_makes_their_memory() {
+    let many = Many::new();
+    let streams: Vec<_> = devices().into_iter().map(default_of).collect();
+    many.fill(|device| device + 1, &streams);
+    for _ in 0..3 {
+        for (name, outs, value) in many.calls() {
+            synchronize();
+            outs.iter().for_each(|out| {
+                let stream = streams[out.tensor().device.device_id as usize];
+                assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| *byte == value), "{name}");
+            });
+        }
+    }
+}
+
+fn large_calls_begin_early() {
+    let many = Many::new();
+    let stage = Stage::new();
+    let watched = [c"cuLaunchKernel", c"cudaEventRecord", c"cudaStreamWaitEvent", c"cudaStreamQuery"];
+    let calls = || watched.map(|name| get!(0, out => tcuda_sim_call_count(out, name.as_ptr())));
+    let list: Vec<*const tcuda_tensor_t> = many.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let acts: [&dyn Fn() -> Vec<Managed>; 2] = [&|| many.broadcast(&list), &|| many.sum(&list)];
+    for act in acts {
+        drop(act());
+        synchronize();
+        let before = calls();
+        let outs = act();
+        let made: Vec<u64> = calls().iter().zip(before).map(|(after, before)| after - before).collect();
+        drop(outs);
+        let others = devices().len() as u64 - 1;
+        // Each part comes behind what the devices got before it, of which there is nothing.
+        if all_are_peers() {
+            assert_eq!(made, [2, 1, others, 2 * others], "{watched:?}");
+        }
+    }
+    synchronize();
+    drop(stage);
+}
+
 /// What the runtime is asked for by one call on all devices, when everything was used before: heavy calls first.
 fn small_calls_make_few_calls_of_the_driver() {
-    const WATCHED: [&CStr; 5] =
-        [c"cudaEventCreateWithFlags", c"cudaEventRecord", c"cudaStreamWaitEvent", c"cudaStreamQuery", c"cudaSetDevice"];
+    const WATCHED: [&CStr; 8] = [
+        c"cudaEventCreateWithFlags",
+        c"cudaEventRecord",
+        c"cudaStreamWaitEvent",
+        c"cudaStreamQuery",
+        c"cudaSetDevice",
+        c"cudaStreamIsCapturing",
+        c"cudaThreadExchangeStreamCaptureMode",
+        c"cudaGetDevice",
+    ];
     let calls = |name: *const std::ffi::c_char| get!(0, out => tcuda_sim_call_count(out, name));
     let all = devices();
     let number = all.len() as u64;
@@ -302,14 +423,14 @@ fn small_calls_make_few_calls_of_the_driver() {
                 // centre, to each again, and back, where streams are known by it.
                 let others = number - 1;
                 let most = match (have_peers, has_own, is_busy) {
-                    (true, false, _) => [0, number, 2 * others, 0, 2 * number],
-                    (true, true, false) => [0, 1, others, others, 0],
-                    (true, true, true) => [0, number, 2 * others, others, 0],
+                    (true, false, _) => vec![0, number, 2 * others, 0, 2 * number, 0, 2, 1],
+                    (true, true, false) => vec![0, 1, others, others, 0, number, 2, 1],
+                    (true, true, true) => vec![0, number, 2 * others, others, 0, number, 2, 1],
                     // By way of copies, a few more.
-                    (false, ..) => [0, 2 * number, 4 * others, others, 6 * number],
+                    (false, ..) => vec![0, 2 * number, 4 * others, others, 6 * number],
                 };
                 let scene = format!("{name}, streams of their own: {has_own}, busy: {is_busy}");
-                let fits = if have_peers { made == most } else { made.iter().zip(most).all(|(made, most)| *made <= most) };
+                let fits = if have_peers { made == most } else { made.iter().zip(&most).all(|(made, most)| made <= most) };
                 assert!(fits, "{scene}: {made:?} of {WATCHED:?}, not {most:?}");
                 assert!(after.0 - before.0 <= 12 * number, "{scene}: {} calls", after.0 - before.0);
             }

@@ -8,6 +8,7 @@ tests![
     numbers_of_devices: [Faults],
     without_access_to_peers: [Faults],
     shuffled_streams: [Faults],
+    memory_that_is_filled_when_it_is_taken: [Faults],
     numbers_of_ranks: [Faults],
     shuffled_streams_of_ranks: [Faults],
 ];
@@ -48,6 +49,12 @@ fn shuffled_streams() {
     for (seed, devices) in seeds {
         let filters = ["comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many"];
         all_pass(&filters.map(|filter| (filter, [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_SEED", seed)])));
+    }
+}
+
+fn memory_that_is_filled_when_it_is_taken() {
+    for seed in ["1", "2", "3"] {
+        passes("comm_order.parts", &[("TCUDA_MEMORY_POISON", "1"), ("TCUDA_SIM_SEED", seed)]);
     }
 }
 
