@@ -3,7 +3,7 @@
 //! Uses:   tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  waits on the host, except for memory of the CPU and after a failure; flattens tensors into a buffer.
 //! Locks:  none.
-//! Tests:  in the files, tests/conformance/comm.rs and machines.rs, tests_c/test_comm.c, examples_c/average_gradients.c.
+//! Tests:  in the files, tests/conformance/comm.rs, comm_order.rs and machines.rs, tests_c/test_comm.c, examples_c/average_gradients.c.
 
 mod broadcast;
 mod choice;
