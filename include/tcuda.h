@@ -1683,6 +1683,7 @@ tcuda_status_t tcuda_last_error(tcuda_error_info_t *info);
 /**
  * Sends tcuda's messages to `function` instead of stderr; NULL brings stderr back. A message that another thread is giving out at
  * that moment may still go to the function before. Without a function, TCUDA_LOG says what goes to stderr.
+ * A child of fork that is refused writes nothing.
  */
 tcuda_status_t tcuda_set_log_callback(tcuda_log_fn_t function, void *user_data);
 
@@ -1718,7 +1719,8 @@ bool tcuda_is_available(void);
 
 /**
  * Waits for all devices, gives back all memory, and destroys every stream, event, generator and module of kernels that tcuda made, those
- * of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. Programs need not call it before they
+ * of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. TCUDA_ERROR_INVALID_STATE: it is
+ * called from inside of a call, by a function that hears the log, is asked for memory or is captured. Programs need not call it before they
  * exit; leak checkers like it.
  */
 tcuda_status_t tcuda_shutdown(void);
@@ -2553,7 +2555,7 @@ tcuda_status_t tcuda_change_current_allocator(tcuda_pluggable_allocator_t alloca
 
 /**
  * What the devices' caches take memory from (torch.cuda.get_allocator_backend): `native`, `cudaMallocAsync`, or `pluggable` for an
- * allocator of tcuda_change_current_allocator. Never freed, never fails.
+ * allocator of tcuda_change_current_allocator; empty in a child of fork that is refused. Never freed, never fails.
  */
 const char *tcuda_get_allocator_backend(void);
 
@@ -2597,7 +2599,9 @@ void tcuda_torch_empty_cache(void);
  * set_begin_allocate_to_pool: a graph's capture begins, or torch.cuda.use_mem_pool. What the streams that `filter` names allocate comes
  * from that pool until tcuda_torch_end_allocate_to_pool.
  *
- * @param pool_first, pool_second torch's MempoolId_t. @param filter `std::function<bool(cudaStream_t)>` of libstdc++, by reference.
+ * @param pool_first, pool_second torch's MempoolId_t. @param filter `std::function<bool(cudaStream_t)>` of libstdc++, by reference. It is
+ *         copied, and asked from any thread that allocates, with a lock held. It must not throw, nor its copy and its destructor: no
+ *         exception can pass through tcuda, and the process ends. It must not call tcuda.
  */
 void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t pool_first, uint64_t pool_second, const void *filter);
 
@@ -3398,7 +3402,7 @@ tcuda_status_t tcuda_graphed_callable_create(tcuda_graphed_callable_t *graphed,
  * @param index    which of them. They are called in the order of the capture; 0 begins anew at any time.
  * @param inputs   as many as at the capture, of the same shapes and types, anywhere. NULL with `input_count` 0: those of the capture.
  * @param stream   of their device.
- * @return TCUDA_ERROR_INVALID_STATE: it is another one's turn. TCUDA_ERROR_CAPTURE: the stream is being captured.
+ * @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the stream is being captured.
  */
 tcuda_status_t tcuda_graphed_callable_call(tcuda_graphed_callable_t graphed,
                                            size_t index,
@@ -3804,8 +3808,8 @@ tcuda_status_t tcuda_communicator_init_all(tcuda_communicator_t *comms,
 
 /**
  * Makes this process' rank of a job whose launcher has set RANK, WORLD_SIZE, LOCAL_RANK (the device), MASTER_ADDR and MASTER_PORT, as torchrun
- * does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to; TCUDA_COMMUNICATOR_PORT names another
- * port where that one is taken. Names are looked up by the system, for as long as that takes.
+ * does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to, on all of its addresses where
+ * MASTER_ADDR is a name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the system, for as long as that takes.
  *
  * @param comm      gets the rank.
  * @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.
@@ -4155,7 +4159,8 @@ tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device
 /* ==== Marks and ranges for tools ==============================================================================================
  * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
  * by NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than
- * 5 ns together. They need no device, and work at any time, also after tcuda_shutdown. Ranges of NVTX's own in the same program go
+ * 5 ns together. They need no device, and work at any time, also after tcuda_shutdown; in a child of fork that
+ * is refused so are domains. Ranges of NVTX's own in the same program go
  * to the same tool. Texts are UTF-8, and go to the tool as they are.
  * With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
  */

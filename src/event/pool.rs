@@ -1,7 +1,7 @@
 //! Events without timing for tcuda's own marks: taken and given back, hardly ever made. A thread has a small store of its own.
 
-use crate::base::{Result, process};
 use crate::base::watch::{self, Happening};
+use crate::base::{Result, process};
 use crate::device;
 use crate::runtime::{self, RawEvent, Runtime};
 use crate::stream::Stream;
