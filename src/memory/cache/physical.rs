@@ -130,6 +130,15 @@ impl Physical {
         (0..self.handles.len() as HandleId).filter(|id| self.handles[*id as usize].is_some())
     }
 
+    /// How many handles there are, and mappings of them.
+    pub fn count(&self) -> usize {
+        self.handles.len() - self.unused.len()
+    }
+
+    pub fn mapping_count(&self) -> usize {
+        self.mapped.len()
+    }
+
     fn mapping(&self, (start, (handle, _)): (&Address, &(HandleId, Age))) -> Mapping {
         Mapping { start: *start, size: self[*handle].size, handle: *handle }
     }

@@ -16,9 +16,10 @@ const SHARE: usize = 800;
 const REQUEST_SHARE: usize = 16;
 /// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
 const SHARE_OF_LEFT: usize = 2048;
-/// Each step of fineness divides the size of handles by this.
-const STEP: usize = 8;
-const FINEST: u32 = 3;
+/// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
+const STEP: usize = 2;
+const RISE: u32 = 3;
+const FINEST: u32 = 9;
 /// Times the size of what would be made.
 const COARSE: usize = 4;
 /// The slack where memory is scarce.
@@ -35,6 +36,8 @@ const SHARE_OF_TIME: f64 = 0.03;
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP_OF_TIME: f64 = 0.08;
 const MOST_OF_TIME: f64 = 0.24;
+/// Handles become larger again only while more than this share of what is held is free: near its peak a program has none to spare.
+const ROOM: usize = 8;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
 
@@ -43,7 +46,7 @@ pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
     /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried; above 0 large free handles are
-    /// made anew in small ones.
+    /// made anew in small ones. Falls as many small ones are made anew in large ones.
     fineness: u32,
     /// What was held when it last rose.
     risen_at: usize,
@@ -78,6 +81,10 @@ pub struct Terms {
     pub coarse: usize,
     /// Whether to look for such.
     pub refine: bool,
+    /// Whether handles that are many and small for the request are better made anew, in larger ones.
+    pub coarsen: bool,
+    /// Bytes that are held beyond the slack, as far as a request of this size goes into giving them back.
+    pub excess: usize,
 }
 
 /// The state that terms are made for.
@@ -136,18 +143,26 @@ impl Policy {
             largest,
             coarse: COARSE * largest,
             refine: scarce || self.fineness > 0,
+            coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
+            excess: if scarce { 0 } else { reserved.saturating_sub(allowed).min(need) },
         }
     }
 
     /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
     fn adapt(&mut self, reserved: usize, allowed: usize) {
         if reserved > allowed + allowed / 1000 && reserved > self.risen_at + self.risen_at / 32 && self.fineness < FINEST {
-            self.fineness += 1;
+            self.fineness = (self.fineness + RISE).min(FINEST);
             self.risen_at = reserved;
         } else if self.fineness > 0 && reserved > self.risen_at + self.risen_at / 2 {
-            self.fineness -= 1;
+            self.fineness = self.fineness.saturating_sub(RISE);
             self.risen_at = reserved;
         }
+    }
+
+    /// Of what was held small handles went, and larger ones come.
+    pub fn coarser(&mut self, reserved: usize) {
+        self.fineness = self.fineness.saturating_sub(1);
+        self.risen_at = self.risen_at.min(reserved);
     }
 
     /// Free memory was mapped anew, which took from `began` to `now`. `busy`: its stream had work.
@@ -219,6 +234,30 @@ mod tests {
         let options = Options::default();
         let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
         assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [32, 16, 8, 6, 2]);
+    }
+
+    #[test]
+    fn handles_are_large_again_when_small_ones_were_made_anew() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let terms = |policy: &mut Policy, reserved: usize, active: usize| {
+            policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, GIB, &options, true)
+        };
+        let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
+        assert!(!coarse.refine && !coarse.coarsen && coarse.excess == 0);
+        let fine = terms(&mut policy, 9 * GIB, 8 * GIB);
+        assert_eq!((fine.largest, fine.refine), (coarse.largest / 8, true));
+        assert!((fine.excess >> 20) > 700 && fine.excess < GIB);
+        // Not near the peak.
+        assert!(!fine.coarsen && terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
+        assert!(!terms(&mut policy, 8 * GIB, 7 * GIB + 1).coarsen);
+        for step in 1..=3 {
+            policy.coarser(8 * GIB);
+            assert_eq!(terms(&mut policy, 8 * GIB, 8 * GIB).largest, fine.largest << step);
+        }
+        assert!(!terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
+        // As much as made them small is enough once more.
+        assert_eq!(terms(&mut policy, 9 * GIB, 8 * GIB).largest, fine.largest);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
 use super::slot::COMMON;
-use super::stitch::{Found, Plan, Reach};
+use super::stitch::{Found, Idle, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
@@ -274,23 +274,35 @@ impl Cache {
             return self.grow_plain(runtime, abilities, reach.slot, request);
         };
         self.ask_what_is_left(runtime);
-        let (mut tries, mut refined) = (0, false);
+        let (mut tries, mut remade) = (0, false);
         loop {
             let began = Instant::now();
             let (found, terms) = {
                 let mut core = self.core.lock();
                 let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
-                terms.refine &= !refined;
+                terms.refine &= !remade;
+                terms.coarsen &= !remade;
                 (core.find_room(reach, request, &terms), terms)
             };
             let plan = match found {
                 Found::Here(address) => return Ok(address),
                 Found::No(refusal) => return Err(refusal),
                 Found::Coarse(bytes) => {
-                    refined = true;
+                    remade = true;
                     self.settle(StreamSlot::MAX);
                     // What stays is used as it is.
-                    let _ = self.release(runtime, terms.coarse, bytes);
+                    let _ = self.release(runtime, Idle::Large(terms.coarse), bytes);
+                    continue;
+                }
+                Found::Fine(bytes) => {
+                    remade = true;
+                    self.settle(StreamSlot::MAX);
+                    let before = self.core.quiet().reserved();
+                    let _ = self.release(runtime, Idle::Small(terms.coarse), bytes);
+                    let mut core = self.core.quiet();
+                    if core.reserved() < before {
+                        core.policy.coarser(before);
+                    }
                     continue;
                 }
                 Found::Plan(plan) => plan,
@@ -318,6 +330,9 @@ impl Cache {
                 }
                 answer => {
                     if anew {
+                        if terms.excess > 0 && answer.is_ok() {
+                            let _ = self.release(runtime, Idle::Large(0), terms.excess);
+                        }
                         self.core.quiet().policy.mapped_anew(began, Instant::now(), busy);
                     }
                     return answer;
@@ -433,11 +448,14 @@ impl Cache {
     fn unmap_old(&self, runtime: &Runtime) {
         /// Times the memory that is held.
         const MOST: usize = 16;
+        /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
+        const MOST_MAPPINGS: usize = 16 << 10;
         const AT_A_TIME: usize = 64;
         for _ in 0..AT_A_TIME {
             let taken = {
                 let mut core = self.core.lock();
-                if core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
+                let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
+                if few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
                     return;
                 }
                 let Some(mapping) = core.physical.oldest() else { return };
@@ -476,7 +494,7 @@ impl Cache {
         if self.is_paused() || self.is_fixed() {
             return Ok(());
         }
-        let released = self.release(runtime, 0, usize::MAX);
+        let released = self.release(runtime, Idle::Large(0), usize::MAX);
         let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
         for mapping in old {
             let block = self.core.lock().take_moved(mapping.start, mapping.end(), true);
@@ -503,12 +521,12 @@ impl Cache {
         released
     }
 
-    /// Gives the driver handles of at least a size that are free and past, until there are enough bytes.
-    pub(super) fn release(&self, runtime: &Runtime, least: usize, enough: usize) -> Result<()> {
+    /// Gives the driver handles that are free and past, until there are enough bytes.
+    fn release(&self, runtime: &Runtime, which: Idle, enough: usize) -> Result<()> {
         let taken: Vec<(HandleId, Vec<(Mapping, BlockId)>)> = {
             let mut core = self.core.lock();
             core.collect();
-            let mut idle = core.idle_handles(least);
+            let mut idle = core.idle_handles(which);
             let mut bytes: usize = 0;
             idle.retain(|(handle, _)| {
                 let wanted = bytes < enough;

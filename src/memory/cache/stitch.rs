@@ -25,6 +25,8 @@ pub struct Reach<'a> {
 
 /// Free blocks of a stream that are looked at, the largest, unless that is not enough: there may be tens of thousands.
 const LOOK_AT: usize = 512;
+/// A request mapped in more handles than this is one of many, if they are small.
+const MANY: usize = 16;
 
 /// A part of a free block.
 #[derive(Clone, Copy)]
@@ -107,7 +109,16 @@ pub enum Found {
     NoAddresses(usize),
     /// Memory is scarce, and so much of what is free lies in large handles.
     Coarse(usize),
+    /// So much is better made anew: what is free lies in many small handles.
+    Fine(usize),
     No(Refusal),
+}
+
+/// Handles from a size on, or up to one.
+#[derive(Clone, Copy)]
+pub enum Idle {
+    Large(usize),
+    Small(usize),
 }
 
 impl Core {
@@ -336,12 +347,21 @@ impl Core {
         shares
     }
 
-    /// The handles of at least a size that are free as a whole and past, the largest first.
-    pub fn idle_handles(&self, least: usize) -> Vec<(HandleId, Vec<Span>)> {
+    /// The handles of such sizes that are free as a whole and past, the largest or the smallest first.
+    pub fn idle_handles(&self, which: Idle) -> Vec<(HandleId, Vec<Span>)> {
         let sources = self.sources(&Reach { slot: COMMON, ordered: &[] }, usize::MAX, true);
         let mut shares = self.shares(&sources);
-        shares.retain(|share| share.head == share.size && share.size >= least);
-        shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
+        shares.retain(|share| share.head == share.size);
+        match which {
+            Idle::Large(least) => {
+                shares.retain(|share| share.size >= least);
+                shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
+            }
+            Idle::Small(most) => {
+                shares.retain(|share| share.size <= most);
+                shares.sort_unstable_by_key(|share| (share.size, share.handle));
+            }
+        }
         let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
         shares.iter().map(|share| (share.handle, spans(share))).collect()
     }
@@ -431,6 +451,11 @@ impl Core {
             let share = whole.remove(enough.min(whole.len() - 1));
             rest = rest.saturating_sub(share.size);
             chosen.push((share, 0..share.size));
+        }
+        let bytes: usize = chosen.iter().map(|(share, _)| share.size).sum();
+        // Each costs as much to map as a large one.
+        if terms.coarsen && chosen.len() > MANY && bytes <= chosen.len() * 2 * terms.largest {
+            return Found::Fine(request.search + terms.excess);
         }
         if rest > budget {
             rest = self.ends(&shares, front, rest, &mut chosen);
