@@ -80,6 +80,10 @@ impl Trace {
 
     /// Requests that come in bursts on one stream after another: layers whose memory goes at once, and caches that live for some bursts.
     fn serving() -> Trace {
+        Trace::bursts(120)
+    }
+
+    fn bursts(bursts: usize) -> Trace {
         const LAYERS: usize = 16;
         let mut below = random(3);
         let mut events = Vec::new();
@@ -87,7 +91,7 @@ impl Trace {
             allocate(&mut events, 160 * MIB, 0);
         }
         let mut caches: Vec<(usize, usize)> = Vec::new();
-        for burst in 0..120 {
+        for burst in 0..bursts {
             let stream = below(STREAMS);
             for _ in 0..1 + below(4) {
                 let tokens = 64 + below(8128);
@@ -227,10 +231,10 @@ fn waste(trace: &Trace) -> f64 {
     memory::peak(Family::ReservedBytes, 0) as f64 / trace.peak as f64
 }
 
-/// Three passes in plenty, each within 5 per cent. The answer is how many events of the later ones called the driver.
-fn in_plenty(trace: &Trace) -> [usize; 2] {
+/// Twelve passes in plenty, each within 5 per cent. The answer is how many events of the later ones called the driver.
+fn in_plenty(trace: &Trace) -> Vec<usize> {
     let _turn = machine("");
-    let mut touched = [0; 3];
+    let mut touched = [0; 12];
     with_streams(|streams| {
         for (pass, touched) in touched.iter_mut().enumerate() {
             *touched = replay(trace, streams, false);
@@ -238,7 +242,7 @@ fn in_plenty(trace: &Trace) -> [usize; 2] {
             assert!(waste(trace) <= 1.05, "{}, pass {pass}: {}", trace.name, waste(trace));
         }
     });
-    [touched[1], touched[2]]
+    touched[1..].into()
 }
 
 fn hardly_calls(trace: &Trace) {
@@ -265,6 +269,39 @@ fn other_sizes_are_no_worse() {
     in_plenty(&Trace::recorded("prefetch_streams").varied(1));
     in_plenty(&Trace::serving().varied(1));
     in_plenty(&Trace::pipeline().varied(1));
+}
+
+/// Handles become small and are mapped anew, and that goes on: there are no more of them, no more mappings, and no more to do than when
+/// all was new. Now and then the driver does not take something back.
+#[test]
+fn a_long_life_is_no_dearer_than_its_beginning() {
+    let _turn = machine("");
+    let trace = Trace::bursts(60);
+    with_streams(|streams| {
+        let (mut cold, mut early) = (0, 0);
+        for pass in 0..100 {
+            let before = calls(None);
+            if pass % 5 == 4 {
+                sim().faults().fail_at(Some("cuMemUnmap"), 50, tcuda::runtime::code::INVALID_VALUE).unwrap();
+                sim().faults().fail_at(Some("cuMemRelease"), 5, tcuda::runtime::code::INVALID_VALUE).unwrap();
+            }
+            replay(&trace, streams, false);
+            sim().faults().clear();
+            let (made, live) = (calls(None) - before, sim().live(0..1));
+            match pass {
+                0 => cold = made,
+                9 => early = live.handles,
+                _ => {}
+            }
+            assert!(waste(&trace) <= 1.05, "pass {pass}: {}", waste(&trace));
+            assert!(live.mappings <= 2 * live.handles + (17 << 10), "pass {pass}: {} mappings of {} handles", live.mappings, live.handles);
+            assert!(made <= 2 * cold, "pass {pass}: {made} calls, {cold} in the first");
+            assert!(pass < 10 || live.handles <= early + early / 4, "pass {pass}: {} handles, {early} in the tenth", live.handles);
+            if pass % 10 == 0 {
+                memory::check(0);
+            }
+        }
+    });
 }
 
 /// What a cache that was emptied went through, and what other threads did, changes nothing: the same run holds the same.
