@@ -212,7 +212,8 @@ fn bytes_that_are_no_handle() {
         changed[at] ^= 0x40;
         wrong.push(changed);
     }
-    for length in [1, 8, 40, 63] {
+    // The last byte alone is 0 now and then.
+    for length in [1, 8, 40, 60] {
         let mut cut = handle.bytes;
         cut[length..].fill(0);
         wrong.push(cut);
