@@ -46,28 +46,24 @@ fn without_access_to_peers() {
 
 fn shuffled_streams() {
     let seeds = [("1", "3"), ("2", "4"), ("3", "2"), ("4", "3"), ("5", "4"), ("6", "2")];
-    for (seed, devices) in seeds {
-        let filters = ["comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many"];
-        all_pass(&filters.map(|filter| (filter, [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_SEED", seed)])));
-    }
+    let filters = ["comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many"];
+    all_shuffled(&seeds, &filters);
+}
+
+fn all_shuffled(seeds: &[(&'static str, &'static str)], filters: &[&'static str]) {
+    let of = |(seed, devices)| filters.iter().map(move |filter| (*filter, [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_SEED", seed)]));
+    all_pass(&seeds.iter().copied().flat_map(of).collect::<Vec<_>>());
 }
 
 fn memory_that_is_filled_when_it_is_taken() {
-    for seed in ["1", "2", "3"] {
-        passes("comm_order.parts", &[("TCUDA_MEMORY_POISON", "1"), ("TCUDA_SIM_SEED", seed)]);
-    }
+    all_pass(&["1", "2", "3"].map(|seed| ("comm_order.parts", [("TCUDA_MEMORY_POISON", "1"), ("TCUDA_SIM_SEED", seed)])));
 }
 
 fn numbers_of_ranks() {
-    for devices in ["1", "3", "8"] {
-        passes("communicator", &[("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "none")]);
-    }
+    all_pass(&["1", "3", "8"].map(|devices| ("communicator", [("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_PEERS", "none")])));
 }
 
 fn shuffled_streams_of_ranks() {
-    for seed in ["1", "2", "3"] {
-        for filter in ["communicator.every", "communicator.calls", "communicator.sends", "communicator.memory"] {
-            passes(filter, &[("TCUDA_SIM_DEVICES", "3"), ("TCUDA_SIM_SEED", seed)]);
-        }
-    }
+    let filters = ["communicator.every", "communicator.calls", "communicator.sends", "communicator.memory"];
+    all_shuffled(&[("1", "3"), ("2", "3"), ("3", "3")], &filters);
 }
