@@ -310,3 +310,29 @@ fn a_stream_that_is_gone_stays_gone_when_its_blocks_are_freed() {
     assert_ne!(unsafe { tcuda_malloc_cached(&mut block, 1024, nothing) }, Status::TCUDA_SUCCESS);
     all_is_back();
 }
+
+/// Who reads a peak beside its reset sees what is in use, or what was.
+#[test]
+fn a_reset_shows_no_peak_that_never_was() {
+    let _turn = machine();
+    let stream = own();
+    let block = memory::allocate(1 << 20, 1, stream).unwrap();
+    memory::reset_peak_stats(0);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                memory::reset_peak_stats(0);
+            }
+        });
+        let peaks = |_| {
+            let stats = memory::stats(0);
+            [Family::AllocatedBytes, Family::ActiveBytes].map(|family| stats.get(family, Pool::All).peak)
+        };
+        let found: std::collections::BTreeSet<i64> = (0..100_000).flat_map(peaks).collect();
+        ends.store(true, Ordering::Relaxed);
+        assert_eq!(found, [1 << 20].into());
+    });
+    memory::free(block).unwrap();
+    stream::destroy(stream.raw).unwrap();
+}

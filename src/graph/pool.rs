@@ -1,6 +1,6 @@
 //! Private pools: which there are, and which graphs use them. Graphs with one pool share its memory and are replayed one after the other.
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, handles};
 use crate::memory::pools;
 use crate::memory::stats::Stats;
 use parking_lot::Mutex;
@@ -43,7 +43,8 @@ pub struct Use(pub PoolId);
 
 impl Use {
     pub fn of(id: PoolId, device: i32) -> Result<Use> {
-        let id = if id.number() == 0 { PoolId { first: pools::reserve_id(), second: 0 } } else { id };
+        let is_new = id.number() == 0;
+        let id = if is_new { PoolId { first: handles::number() as u64, second: 0 } } else { id };
         let number = id.number();
         // Before the lock, which those take that are given back.
         pools::sweep(false, None);
@@ -57,7 +58,7 @@ impl Use {
                 return Err(Error::invalid_argument(text).on_device(device));
             }
             Some(known) => known.by += 1,
-            None if id.is_one() && pools::is_reserved(number) => {
+            None if is_new || (id.is_one() && pools::is_reserved(number)) => {
                 pools::create_private(device, number)?;
                 used.insert(number, Used { device, by: 1 });
             }

@@ -93,7 +93,7 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
         return Err(Error::invalid_argument("There is nothing to export: the pointer is NULL, or the size is 0."));
     }
     refuse_capture(stream, "tcuda_ipc_export")?;
-    let hold = memory::hold(address).ok_or_else(|| {
+    let hold = memory::hold(address)?.ok_or_else(|| {
         let hint = if super::consumer::is_imported(address) {
             "it was imported from another process: that process exports it to others too"
         } else {

@@ -3,7 +3,7 @@
 
 use super::captures::{self, Chooser};
 use super::pools;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, handles};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub fn begin(device: i32, id: (u64, u64), chooses: Chooser) -> Result<()> {
     let pool = match known {
         Some(pool) => pool,
         None => {
-            let pool = pools::reserve_id();
+            let pool = handles::number() as u64;
             pools::create_private(device, pool)?;
             pool
         }

@@ -534,7 +534,7 @@ fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
 pub fn fraction(device: i32) -> Result<f64> {
     let total = device::properties(device)?.total_memory;
     let limit = cache_of(device)?.stats.limit();
-    Ok(limit.map_or(1.0, |limit| ((limit as f64 / total as f64).min(1.0)).min(1.0)))
+    Ok(limit.map_or(1.0, |limit| (limit as f64 / total as f64).min(1.0)))
 }
 
 /// Puts options over the environment's; None takes them away again. Nothing changes on failure.

@@ -14,7 +14,7 @@ use crate::runtime::{self, Address};
 use crate::stream::Stream;
 use parking_lot::RwLock;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -39,7 +39,8 @@ pub struct Pool {
 }
 
 struct Pools {
-    last: u64,
+    /// Numbers that were given for pools that are made later.
+    reserved: BTreeSet<u64>,
     by_id: BTreeMap<u64, Arc<Pool>>,
     /// By number, behind those of the devices.
     caches: Vec<&'static Cache>,
@@ -49,7 +50,7 @@ struct Pools {
 }
 
 static POOLS: RwLock<Pools> =
-    RwLock::new(Pools { last: 0, by_id: BTreeMap::new(), caches: Vec::new(), ending: Vec::new(), idle: Vec::new() });
+    RwLock::new(Pools { reserved: BTreeSet::new(), by_id: BTreeMap::new(), caches: Vec::new(), ending: Vec::new(), idle: Vec::new() });
 
 /// The cache of a number, counted from the first pool's.
 pub fn cache(number: usize) -> Option<&'static Cache> {
@@ -80,15 +81,15 @@ pub fn numbered(id: u64) -> Result<Arc<Pool>> {
 
 /// A number for a pool that is made later.
 pub fn reserve_id() -> u64 {
-    let mut pools = POOLS.write();
-    pools.last = handles::number() as u64;
-    pools.last
+    let id = handles::number() as u64;
+    POOLS.write().reserved.insert(id);
+    id
 }
 
 /// Whether the number was given, and no pool has it.
 pub fn is_reserved(id: u64) -> bool {
     let pools = POOLS.read();
-    (1..=pools.last).contains(&id) && !pools.by_id.contains_key(&id)
+    pools.reserved.contains(&id) && !pools.by_id.contains_key(&id)
 }
 
 /// A graph's pool. Its memory stays where it is until `release`. Sweeps nothing: the caller may hold what a sweep gives back.
@@ -145,7 +146,6 @@ fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
         }
     };
     let id = private.unwrap_or_else(|| handles::number() as u64);
-    pools.last = pools.last.max(id);
     cache.set_fixed(private.is_some());
     cache.become_pool(id, options.source, options.no_split);
     let pool = Pool {
@@ -344,6 +344,7 @@ pub fn forget_all() {
     let mut pools = POOLS.write();
     pools.by_id.values().for_each(|pool| pool.is_there.store(false, Relaxed));
     pools.by_id.clear();
+    pools.reserved.clear();
     pools.ending.clear();
     pools.idle = pools.caches.clone();
     pools.idle.iter().for_each(|cache| cache.forget_pool());

@@ -476,25 +476,33 @@ impl Totals {
         if measure == COUNT { self.credit >> UNIT_SHIFT } else { self.credit }
     }
 
-    /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
-    fn raise_peaks(&self) -> [Measures; SIZES + 1] {
+    /// Of small, of large and of all blocks: each peak with the current figure of its own, be it of blocks handed out or of active ones.
+    #[inline]
+    fn each_peak(&self, mut act: impl FnMut(usize, usize, [(&AtomicI64, i64); 2])) {
         let (allocated, freed) = self.sums();
         let pending = read(&self.pending);
-        let mut rooms = [[0; MEASURES]; SIZES + 1];
         for measure in 0..MEASURES {
             let now = |size: usize| allocated[size][measure] - freed[size][measure];
             let (small, large) = (now(SMALL), now(LARGE));
             let waiting = [pending[SMALL][measure], pending[LARGE][measure]];
             let figures = [(small, waiting[SMALL]), (large, waiting[LARGE]), (small + large, waiting[SMALL] + waiting[LARGE])];
             for (of, (now, waiting)) in figures.into_iter().enumerate() {
-                // Looked at first: most often there is no new peak, and the line stays everybody's.
-                let raise = |peak: &AtomicI64, now: i64| match peak.load(Relaxed) {
-                    high if high >= now => high - now,
-                    _ => peak.fetch_max(now, Relaxed).max(now) - now,
-                };
-                rooms[of][measure] = raise(&self.peaks[of][measure], now).min(raise(&self.active_peaks[of][measure], now + waiting));
+                act(of, measure, [(&self.peaks[of][measure], now), (&self.active_peaks[of][measure], now + waiting)]);
             }
         }
+    }
+
+    /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
+    fn raise_peaks(&self) -> [Measures; SIZES + 1] {
+        let mut rooms = [[0; MEASURES]; SIZES + 1];
+        self.each_peak(|of, measure, [handed_out, active]| {
+            // Looked at first: most often there is no new peak, and the line stays everybody's.
+            let raise = |(peak, now): (&AtomicI64, i64)| match peak.load(Relaxed) {
+                high if high >= now => high - now,
+                _ => peak.fetch_max(now, Relaxed).max(now) - now,
+            };
+            rooms[of][measure] = raise(handed_out).min(raise(active));
+        });
         rooms
     }
 
@@ -634,9 +642,8 @@ impl Totals {
 
     /// Every peak becomes the current figure. All threads of the device are stopped.
     pub fn reset_peak(&self) {
-        for peak in self.peaks.iter().chain(&self.active_peaks).flatten() {
-            peak.store(i64::MIN, Relaxed);
-        }
+        // Others may read them meanwhile.
+        self.each_peak(|_, _, peaks| peaks.into_iter().for_each(|(peak, now)| peak.store(now, Relaxed)));
         for counter in self.counters.iter().flatten() {
             counter.peak.store(counter.current.load(Relaxed), Relaxed);
         }

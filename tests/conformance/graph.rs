@@ -758,6 +758,10 @@ fn wrong_states_and_arguments() {
     tcuda::memory::lent::release(0, (7, 7)).unwrap();
     // A memory pool of the program's own is none for graphs, nor the other way round.
     let pool = get!(null_mut(), out => tcuda::capi::pool::tcuda_mem_pool_create(out, -1, std::ptr::null()));
+    // Numbers of other things, and such as nobody has.
+    for second in [1, graph.0 as u64, stream.0 as u64] {
+        fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first: 0, second }, GLOBAL));
+    }
     let number = get!(0, out => tcuda::capi::pool::tcuda_mem_pool_id(out, pool));
     fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first: 0, second: number }, GLOBAL));
     ok!(tcuda::capi::pool::tcuda_mem_pool_destroy(pool));

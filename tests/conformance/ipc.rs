@@ -7,6 +7,7 @@ use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::{null, null_mut};
+use tcuda::base::status::tcuda_status_t;
 use tcuda::capi::copy::*;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
@@ -597,6 +598,28 @@ fn a_pool_is_not_paused_under_others() {
     ok!(tcuda_ipc_withdraw(&handle));
     get!(0, out => tcuda_mem_pool_pause(out, pool, 0));
     fails!(INVALID_STATE, tcuda_ipc_export(&mut NO_HANDLE.clone(), block, 1, 0, stream.0));
+    ok!(tcuda_mem_pool_resume(pool));
+    // Nor exported while a pause waits for the device: an export that came first has kept it from beginning.
+    let (gate, exporter) = (Gate::on(stream.0), Own::on(0));
+    let pausing = {
+        let pool = pool as usize;
+        std::thread::spawn(move || {
+            let mut given = 0;
+            while unsafe { tcuda_mem_pool_pause(&mut given, pool as tcuda_mem_pool_t, 0) } != tcuda_status_t::TCUDA_SUCCESS {}
+            given
+        })
+    };
+    let mut handle = NO_HANDLE;
+    let status = loop {
+        let status = unsafe { tcuda_ipc_export(&mut handle, block, 1, 0, exporter.0) };
+        if status != tcuda_status_t::TCUDA_SUCCESS {
+            break status;
+        }
+        ok!(tcuda_ipc_withdraw(&handle));
+    };
+    assert_eq!(status, tcuda_status_t::TCUDA_ERROR_INVALID_STATE, "{}", message());
+    gate.open();
+    assert!(pausing.join().unwrap() >= 3 * MIB);
     ok!(tcuda_mem_pool_resume(pool));
     // The pool may go before its block.
     let mut other = Other::new();

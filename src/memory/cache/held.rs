@@ -80,11 +80,7 @@ impl Hold {
                     let text = "Memory of cudaMallocAsync cannot be shared with other processes. Allocate it with backend:native.";
                     return Err(Error::not_supported(text).on_device(self.device));
                 }
-                Backing::Away => {
-                    let text =
-                        format!("The memory pool {} is paused: there is no memory to share before tcuda_mem_pool_resume.", core.pool);
-                    return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).on_device(self.device));
-                }
+                Backing::Away => return Err(is_paused(core.pool, self.device)),
             }
         }
         Ok(Backed::Virtual(parts))
@@ -100,15 +96,26 @@ impl Drop for Hold {
     }
 }
 
-/// Holds the block in use that an address lies in. None: there is no such block.
-pub fn hold(address: Address) -> Option<Hold> {
-    crate::memory::all(None).into_iter().find_map(|cache| {
+/// Holds the block in use that an address lies in. None: there is no such block. A pause looks for held blocks when it has begun.
+pub fn hold(address: Address) -> Result<Option<Hold>> {
+    for cache in crate::memory::all(None) {
         let mut core = cache.core.quiet();
-        let id = core.block_around(address)?;
+        let Some(id) = core.block_around(address) else { continue };
+        if core.paused {
+            return Err(is_paused(core.pool, cache.device));
+        }
         let record = block::at(id);
         let (start, size) = (record.address(), record.requested());
-        core.hold(id).then(|| Hold { cache, block: id, run: process::run(), device: cache.device, address: start, size })
-    })
+        if core.hold(id) {
+            return Ok(Some(Hold { cache, block: id, run: process::run(), device: cache.device, address: start, size }));
+        }
+    }
+    Ok(None)
+}
+
+fn is_paused(pool: u64, device: i32) -> Error {
+    let text = format!("The memory pool {pool} is paused: there is no memory to share before tcuda_mem_pool_resume.");
+    Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).on_device(device)
 }
 
 static FREED: OnceLock<fn()> = OnceLock::new();

@@ -5,7 +5,7 @@ use super::core::{Core, LARGEST, Request};
 use super::message::Facts;
 use super::segment::Refusal;
 use super::slot::StreamKey;
-use super::stitch::Reach;
+use super::stitch::{Ordered, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
@@ -200,7 +200,8 @@ impl Cache {
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
-            let waited: Vec<(StreamSlot, u32)> = owners.iter().map(|owner| (*owner, u32::MAX)).collect();
+            let all = |owner: &StreamSlot| Ordered { slot: *owner, serial: core.slots[*owner as usize].serial(), count: u32::MAX };
+            let waited: Vec<Ordered> = owners.iter().map(all).collect();
             let reach = Reach { slot, ordered: &waited };
             let helps = match abilities.virtual_memory {
                 Some(_) => core.free_of(&reach) > 0,

@@ -162,7 +162,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The statistics, without a lock; but blocks that wait for other streams are looked at first, so that an idle device shows none.
+    /// The statistics. While blocks wait for other streams, these are asked first, so that an idle device shows none; else there is no lock.
     pub fn stats(&self) -> Stats {
         /// No slot: all streams count as others.
         const NOBODY: StreamSlot = StreamSlot::MAX;

@@ -10,6 +10,7 @@ use super::block::{self, State};
 use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::slot::{Slot, StreamKey};
+use super::stitch::Ordered;
 use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
@@ -26,7 +27,7 @@ pub struct Mark {
 }
 
 /// What a count belongs to: the stream of a slot, and how often its epochs began anew.
-type Serial = (u64, u32);
+pub(super) type Serial = (u64, u32);
 
 /// A stream that is asked how far it is, outside the lock.
 struct Question {
@@ -275,15 +276,15 @@ impl Cache {
 
     /// Makes `stream` wait for all frees so far of other streams, and gives the count of each. Nothing waits on the host; streams that
     /// cannot be waited for are left out.
-    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<(StreamSlot, u32)>> {
+    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<Ordered>> {
         let _driving = self.driving.lock();
         let mut ordered = Vec::new();
         for slot in slots {
-            let (key, gone, count) = {
+            let (key, serial, gone, count) = {
                 let mut core = self.core.lock();
                 let count = core.end_epoch(*slot);
                 let slot = &core.slots[*slot as usize];
-                (slot.key, slot.gone, count)
+                (slot.key, slot.serial(), slot.gone, count)
             };
             let owner = self.stream(key);
             if gone || !key.reachable() || owner.is_capturing().unwrap_or(true) {
@@ -292,7 +293,7 @@ impl Cache {
             let mark = self.mark(owner, count)?;
             let entered = stream.enter()?;
             entered.runtime.stream_wait_event(entered.raw, mark.event.raw())?;
-            ordered.push((*slot, count));
+            ordered.push(Ordered { slot: *slot, serial, count });
         }
         Ok(ordered)
     }

@@ -331,7 +331,7 @@ impl Cache {
                 answer => {
                     if anew {
                         if terms.excess > 0 && answer.is_ok() {
-                            let _ = self.release(runtime, Idle::Large(0), terms.excess);
+                            let _ = self.release(runtime, Idle::Within(terms.excess), usize::MAX);
                         }
                         self.core.quiet().policy.mapped_anew(began, Instant::now(), busy);
                     }

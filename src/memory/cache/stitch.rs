@@ -7,6 +7,7 @@
 use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
+use super::order::Serial;
 use super::physical::HandleId;
 use super::policy::{LARGEST_HANDLE, Terms};
 use super::segment::Refusal;
@@ -20,7 +21,14 @@ use std::ops::Range;
 #[derive(Clone, Copy)]
 pub struct Reach<'a> {
     pub slot: StreamSlot,
-    pub ordered: &'a [(StreamSlot, u32)],
+    pub ordered: &'a [Ordered],
+}
+
+/// What of a stream comes before: its frees up to an epoch, as long as its epochs do not begin anew.
+pub struct Ordered {
+    pub slot: StreamSlot,
+    pub serial: Serial,
+    pub count: u32,
 }
 
 /// Free blocks of a stream that are looked at, the largest, unless that is not enough: there may be tens of thousands.
@@ -114,11 +122,12 @@ pub enum Found {
     No(Refusal),
 }
 
-/// Handles from a size on, or up to one.
+/// Handles from a size on, the largest first; up to one, the smallest first; or the largest that are no more than so many bytes together.
 #[derive(Clone, Copy)]
 pub enum Idle {
     Large(usize),
     Small(usize),
+    Within(usize),
 }
 
 impl Core {
@@ -126,7 +135,10 @@ impl Core {
         let block = block::at(id);
         block.owner() == reach.slot
             || self.is_past(id)
-            || reach.ordered.iter().any(|(slot, count)| *slot == block.owner() && block.ticket() <= *count)
+            || reach.ordered.iter().any(|before| {
+                let slot = before.slot;
+                slot == block.owner() && block.ticket() <= before.count && self.slots[slot as usize].serial() == before.serial
+            })
     }
 
     fn is_free(&self, reach: &Reach, id: BlockId) -> bool {
@@ -360,6 +372,14 @@ impl Core {
             Idle::Small(most) => {
                 shares.retain(|share| share.size <= most);
                 shares.sort_unstable_by_key(|share| (share.size, share.handle));
+            }
+            Idle::Within(mut left) => {
+                shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
+                shares.retain(|share| {
+                    let fits = share.size <= left;
+                    left -= if fits { share.size } else { 0 };
+                    fits
+                });
             }
         }
         let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();

@@ -93,14 +93,9 @@ fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Addr
     let ample = if kind.bytes() > LEAST / 2 { exact } else { LEAST };
     let is_first = kind.is_pages() && CORE.lock().space.segments().all(|(_, segment)| segment.class != kind.class());
     let reserve = if is_first { options.pinned_reserve_segment_size_mb << 20 } else { 0 };
-    match give_back {
-        Some(bytes) => give_back_whole(|_| true, bytes)?,
-        None => {
-            let surplus = CORE.lock().surplus(ample, SLACK, LEAST);
-            // What the driver does not take is kept, and is not what was asked for.
-            let _ = give_back_whole(|_| true, surplus);
-        }
-    }
+    let bytes = give_back.unwrap_or_else(|| CORE.lock().surplus(ample, SLACK, LEAST));
+    // What the driver does not take is kept; that it did not tells why there is no room, if there is none.
+    let given = give_back_whole(|_| true, bytes);
     let mut refusal = Refusal::Limit(0);
     let mut last = 0;
     for size in [reserve.max(ample), ample, exact].into_iter().filter(|size| std::mem::replace(&mut last, *size) != *size) {
@@ -121,6 +116,9 @@ fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Addr
             Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => refusal = Refusal::Driver(error),
             Err(error) => return Err(error),
         }
+    }
+    if give_back.is_some() {
+        given?;
     }
     Ok(Err(refusal))
 }
