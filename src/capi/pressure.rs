@@ -3,7 +3,8 @@
 //! When the cache of a device can satisfy a request neither from what is free nor from the driver, it climbs a ladder: it waits for other
 //! streams, then gives all free memory back to the driver, then fails. Before each of these steps the pressure callbacks are asked, one
 //! after the other in the order in which they came. One that freed something says so, and the request is tried again; only if that was not
-//! enough is the next one asked. Nobody is asked while the allocating stream is being captured. The observers are told of each failure.
+//! enough is the next one asked. Nobody is asked while the allocating stream is being captured, nor for more than all memory of the device,
+//! nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
 //!
 //! Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
 //! empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
@@ -113,7 +114,7 @@ fn oom_out(oom: &OutOfMemory, message: &CString) -> tcuda_oom_t {
 }
 
 /// Registers a function that frees memory of the program's own when memory runs short: a cache that can be filled again, buffers that were
-/// kept (torch: FreeMemoryCallback). The section's text says when and how it is called.
+/// kept (torch: FreeMemoryCallback). The section's text says when and how it is called, and when it is not.
 ///
 /// @param id        gets a number for tcuda_unregister_pressure_callback.
 /// @param function  not NULL; the same function may be registered several times.
