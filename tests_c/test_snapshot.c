@@ -108,9 +108,13 @@ int main(void)
     read_entries(snapshot);
     read_bytes(snapshot);
     CHECK_OK(tcuda_snapshot_destroy(snapshot));
-    /* One that outlives the library is ended all the same. */
+    /* One that outlives the library is read and ended all the same. */
     CHECK_OK(tcuda_memory_snapshot(&snapshot, 0));
     CHECK_OK(tcuda_shutdown());
+    look(snapshot);
+    read_entries(snapshot);
+    read_bytes(snapshot);
+    CHECK_OK(tcuda_snapshot_write(snapshot, "/dev/null"));
     CHECK_OK(tcuda_snapshot_destroy(snapshot));
     return CHECK_DONE();
 }

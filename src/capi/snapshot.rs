@@ -125,7 +125,9 @@ struct Held {
 
 static HELD: Handles<Held> = Handles::new("snapshot", "tcuda_memory_snapshot");
 
+/// It needs no device, and can be read after tcuda_shutdown.
 fn held(handle: tcuda_snapshot_t) -> Result<Arc<Held>> {
+    process::refuse_forked()?;
     HELD.get(handle as usize)
 }
 
@@ -172,7 +174,7 @@ pub unsafe extern "C" fn tcuda_snapshot_destroy(snapshot: tcuda_snapshot_t) -> t
 /// @param info struct_size has to be set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_snapshot_info(snapshot: tcuda_snapshot_t, info: *mut tcuda_snapshot_info_t) -> tcuda_status_t {
-    guard("tcuda_snapshot_info", || {
+    guard_always("tcuda_snapshot_info", || {
         let out = unsafe { StructOut::new(info, "info") }?;
         let held = held(snapshot)?;
         let Snapshot { segments, blocks, traces, .. } = &held.snapshot;
@@ -198,7 +200,7 @@ pub unsafe extern "C" fn tcuda_snapshot_segment(
     segment: *mut tcuda_snapshot_segment_t,
     index: u64,
 ) -> tcuda_status_t {
-    guard("tcuda_snapshot_segment", || {
+    guard_always("tcuda_snapshot_segment", || {
         let out = unsafe { StructOut::new(segment, "segment") }?;
         let held = held(snapshot)?;
         let found = at(&held.snapshot.segments, index, "segment")?;
@@ -232,7 +234,7 @@ pub unsafe extern "C" fn tcuda_snapshot_block(
     block: *mut tcuda_snapshot_block_t,
     index: u64,
 ) -> tcuda_status_t {
-    guard("tcuda_snapshot_block", || {
+    guard_always("tcuda_snapshot_block", || {
         let out = unsafe { StructOut::new(block, "block") }?;
         let held = held(snapshot)?;
         let found = at(&held.snapshot.blocks, index, "block")?;
@@ -262,10 +264,10 @@ pub unsafe extern "C" fn tcuda_snapshot_entry(
     device: i32,
     index: u64,
 ) -> tcuda_status_t {
-    guard("tcuda_snapshot_entry", || {
+    guard_always("tcuda_snapshot_entry", || {
         let out = unsafe { StructOut::new(entry, "entry") }?;
         let held = held(snapshot)?;
-        let device = device::resolve(device)?;
+        let device = if process::is_shut_down() && device >= 0 { device } else { device::resolve(device)? };
         let found = at(&at(&held.snapshot.traces, device as u64, "device")?.entries, index, "entry")?;
         out.write(&tcuda_snapshot_entry_t {
             struct_size: 0,
@@ -294,7 +296,7 @@ pub unsafe extern "C" fn tcuda_snapshot_data(
     size: *mut usize,
     format: i32,
 ) -> tcuda_status_t {
-    guard("tcuda_snapshot_data", || {
+    guard_always("tcuda_snapshot_data", || {
         let (data, size) = (Out::new(data, "data")?, Out::new(size, "size")?);
         let format = Format::of(format)?;
         let held = held(snapshot)?;
@@ -322,7 +324,7 @@ fn path_of<'a>(path: *const c_char) -> Result<&'a str> {
 /// @return TCUDA_ERROR_SYSTEM: the file cannot be written; tcuda_last_error_native has errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_snapshot_write(snapshot: tcuda_snapshot_t, path: *const c_char) -> tcuda_status_t {
-    guard("tcuda_snapshot_write", || {
+    guard_always("tcuda_snapshot_write", || {
         let held = held(snapshot)?;
         held.snapshot.save(path_of(path)?)
     })
