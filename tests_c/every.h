@@ -22,6 +22,15 @@ enum { BUFFERS = 16, BUFFER = 4096, TEXT = 256, SECONDS = 20 };
 
 static const char *const every_mode_names[MODES] = {"", " as the first call", " after tcuda_shutdown", " in a forked child"};
 
+struct every_function {
+    const char *name;
+    /* Makes call number `variant`; 0 when there is none of that number. */
+    int (*call)(int variant);
+    /* By mode: 1 if it works then, 0 if it is refused, -1 if that depends. Of docs/THREADS.md. */
+    int works[MODES];
+};
+static const struct every_function *every_function;
+
 /* Shared with the children. */
 struct every_shared {
     char label[TEXT];
@@ -94,8 +103,11 @@ static void every_watch(pid_t child)
 static void every_begin(const char *function)
 {
     snprintf(every_shared->label, TEXT, "%s%s with %s", function, every_mode_names[every_mode], every_variant);
-    if (every_mode == SHUT_DOWN)
+    if (every_mode == SHUT_DOWN) {
+        int32_t count;
+        tcuda_device_count(&count);
         tcuda_shutdown();
+    }
     if (every_mode == FORKED) {
         int32_t count;
         pid_t child;
@@ -123,6 +135,11 @@ static void every_end_status(const char *function, int status)
     snprintf(number, sizeof number, "status %d", status);
     if (!every_known_status(status))
         every_fail("unknown status", number);
+    if (every_mode == SHUT_DOWN || every_mode == FORKED) {
+        int refused = status == (every_mode == SHUT_DOWN ? TCUDA_ERROR_SHUT_DOWN : TCUDA_ERROR_FORKED);
+        if (every_function->works[every_mode] == refused)
+            every_fail(refused ? "is refused, where docs/THREADS.md says that it works" : "works, where docs/THREADS.md says that it is refused", number);
+    }
     if (status == TCUDA_ERROR_INTERNAL)
         every_fail("a defect of the library", message);
     if (status == TCUDA_SUCCESS) {
@@ -158,12 +175,6 @@ static void every_end_value(void)
     every_shared->succeeded++;
 }
 
-struct every_function {
-    const char *name;
-    /* Makes call number `variant`; 0 when there is none of that number. */
-    int (*call)(int variant);
-};
-
 /* Runs a function's calls in a child process. After a crash the next child goes on behind the call that crashed. */
 static void every_run(const struct every_function *function, int mode)
 {
@@ -175,6 +186,7 @@ static void every_run(const struct every_function *function, int mode)
 
         if (child == 0) {
             int more = 1;
+            every_function = function;
             every_mode = mode;
             for (; more; variant++) {
                 every_shared->crashed = variant;

@@ -1,9 +1,9 @@
 //! Start and end
 //!
 //! Nothing has to be called first: the first call that needs a device looks for one. tcuda_init does it at a time of the program's choice
-//! and with its options. In a child of fork, once the parent has used a device, every call fails with TCUDA_ERROR_FORKED. After
-//! tcuda_shutdown every call fails with TCUDA_ERROR_SHUT_DOWN until tcuda_init, but for destroying and freeing, which succeed and do
-//! nothing.
+//! and with its options. In a child of fork, once the parent has used a device, calls fail with TCUDA_ERROR_FORKED. After tcuda_shutdown they
+//! fail with TCUDA_ERROR_SHUT_DOWN until tcuda_init, also those that otherwise need no device; destroying and freeing succeed and do
+//! nothing. docs/THREADS.md lists what works all the same, as texts of errors, versions, snapshots and marks for tools.
 
 use super::guard::{guard_always, guard_value, lasting, text};
 use super::structs::{self, Growing};
@@ -104,8 +104,9 @@ pub extern "C" fn tcuda_is_available() -> bool {
     guard_value("tcuda_is_available", false, || Ok(device::count() > 0))
 }
 
-/// Waits for all devices, gives back all memory, and destroys every stream, event, generator and module of kernels that tcuda made, those
-/// of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. TCUDA_ERROR_INVALID_STATE: it is
+/// Waits for all devices, gives back all memory, and destroys what tcuda made, for the program too: streams, events, memory pools, graphs,
+/// graphed callables, generators, compiled functions, modules of kernels, communicators, imported memory. Snapshots, pluggable allocators,
+/// domains of NVTX, tensors of the CPU and registered functions live on. No other thread may be inside a call of tcuda. Called again it does nothing. TCUDA_ERROR_INVALID_STATE: it is
 /// called from inside of a call, by a function that hears the log, is asked for memory or is captured. Programs need not call it before they
 /// exit; leak checkers like it.
 #[unsafe(no_mangle)]
