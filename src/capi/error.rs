@@ -20,7 +20,7 @@ pub struct tcuda_error_info_t {
     pub struct_size: usize,
     /// A tcuda_status_t; TCUDA_SUCCESS when nothing has failed yet.
     pub status: i32,
-    /// The code of the CUDA runtime or driver, or errno with TCUDA_ERROR_SYSTEM; 0 where there is none.
+    /// As tcuda_last_error_native.
     pub native: i32,
     /// The device it happened on, or -1.
     pub device: i32,
@@ -60,7 +60,8 @@ pub extern "C" fn tcuda_last_error_message() -> *const c_char {
     guard::last_error().message
 }
 
-/// CUDA's code of the calling thread's last failure (errno with TCUDA_ERROR_SYSTEM); 0 where there is none.
+/// The code of what failed last for the calling thread: of the CUDA runtime or driver, or of NCCL, NVML, cuBLAS, cuFFT or NVRTC where the
+/// message names one of these; errno with TCUDA_ERROR_SYSTEM; 0 where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_last_error_native() -> i32 {
     guard::last_error().native
