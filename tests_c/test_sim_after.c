@@ -148,5 +148,7 @@ int main(void)
     CHECK_STATUS(tcuda_malloc_cached(&block, 128 << 20, NULL), TCUDA_ERROR_OUT_OF_MEMORY);
     CHECK(asked > 0);
     CHECK_OK(tcuda_unregister_pressure_callback(pressure));
+    CHECK_OK(tcuda_set_log_callback(NULL, NULL));
+    CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }
