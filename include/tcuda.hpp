@@ -20,11 +20,10 @@
 
 namespace tcuda {
 
-/* What a call of tcuda answered when it was not success. */
+/* What a call of tcuda answered when it was not success. The text is that of the thread's last failure, if it was with this status. */
 class error : public std::runtime_error {
 public:
-    explicit error(tcuda_status_t status)
-        : std::runtime_error(tcuda_last_error_message()), status_(status), native_(tcuda_last_error_native()) {}
+    explicit error(tcuda_status_t status) : error(status, last()) {}
 
     tcuda_status_t status() const noexcept { return status_; }
     /* TCUDA_ERROR_OUT_OF_MEMORY and so on. */
@@ -33,6 +32,16 @@ public:
     std::int32_t native() const noexcept { return native_; }
 
 private:
+    error(tcuda_status_t status, const tcuda_error_info_t &last)
+        : std::runtime_error(last.status == status ? last.message : tcuda_status_message(status)), status_(status),
+          native_(last.status == status ? last.native : 0) {}
+    static tcuda_error_info_t last() noexcept {
+        tcuda_error_info_t info = TCUDA_ERROR_INFO_INIT;
+        info.message = "";
+        (void)tcuda_last_error(&info);
+        return info;
+    }
+
     tcuda_status_t status_;
     std::int32_t native_;
 };
@@ -51,6 +60,8 @@ inline void check(tcuda_status_t status) {
         throw out_of_memory(status);
     throw error(status);
 }
+/* A status that a struct holds. */
+inline void check(std::int32_t status) { check(static_cast<tcuda_status_t>(status)); }
 
 inline std::int32_t device_count() {
     std::int32_t count = 0;
@@ -88,11 +99,13 @@ private:
 };
 
 class event;
+class stream;
 
-/* A stream of somebody else's: it has to live as long as this is used. Made of any cudaStream_t. */
+/* A stream of somebody else's: it has to live as long as this is used. Made of any cudaStream_t, and compared as one. */
 class stream_ref {
 public:
     stream_ref(tcuda_stream_t stream) noexcept : stream_(stream) {}
+    inline stream_ref(const stream &stream) noexcept;
     /* NULL is the default stream of whatever device is current; say which is meant. */
     stream_ref(std::nullptr_t) = delete;
 
@@ -152,9 +165,6 @@ public:
         (void)call.release();
     }
 
-    friend bool operator==(stream_ref a, stream_ref b) noexcept { return a.stream_ == b.stream_; }
-    friend bool operator!=(stream_ref a, stream_ref b) noexcept { return a.stream_ != b.stream_; }
-
 private:
     template <class Call>
     static void run(void *data) noexcept {
@@ -177,6 +187,8 @@ public:
         if (ref_.get() != none())
             (void)tcuda_stream_destroy(ref_);
     }
+    stream(const stream &) = delete;
+    stream &operator=(const stream &) = delete;
     stream(stream &&other) noexcept { std::swap(ref_, other.ref_); }
     stream &operator=(stream &&other) noexcept {
         std::swap(ref_, other.ref_);
@@ -184,7 +196,8 @@ public:
     }
 
     tcuda_stream_t get() const noexcept { return ref_; }
-    operator stream_ref() const noexcept { return ref_; }
+    operator tcuda_stream_t() const & noexcept { return ref_; }
+    operator tcuda_stream_t() const && = delete; /* it would be destroyed before it is used */
     const stream_ref *operator->() const noexcept { return &ref_; }
 
 private:
@@ -194,11 +207,15 @@ private:
     stream_ref ref_ = none();
 };
 
+inline stream_ref::stream_ref(const stream &stream) noexcept : stream_(stream.get()) {}
+
 /* An event. Without timing by default, as torch.cuda.Event; TCUDA_EVENT_DEFAULT has timing. */
 class event {
 public:
     explicit event(std::uint32_t flags = TCUDA_EVENT_DISABLE_TIMING) { check(tcuda_event_create(&event_, flags)); }
     ~event() { (void)tcuda_event_destroy(event_); }
+    event(const event &) = delete;
+    event &operator=(const event &) = delete;
     event(event &&other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
     event &operator=(event &&other) noexcept {
         std::swap(event_, other.event_);
@@ -273,6 +290,8 @@ public:
         data_ = static_cast<T *>(data);
     }
     ~buffer() { (void)tcuda_free_cached(data_); }
+    buffer(const buffer &) = delete;
+    buffer &operator=(const buffer &) = delete;
     buffer(buffer &&other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
     buffer &operator=(buffer &&other) noexcept {
         std::swap(data_, other.data_);
@@ -297,6 +316,31 @@ private:
     std::size_t size_ = 0;
 };
 
+/* A tensor that a function of tcuda made, or any other producer of DLPack tensors, ended once: tcuda_managed_tensor_t *made = nullptr;
+ * check(tcuda_tensor_empty(&made, ...)); tcuda::tensor tensor(made). Whoever takes tensors over gets it by release(). */
+class tensor {
+public:
+    tensor() noexcept = default;
+    explicit tensor(tcuda_managed_tensor_t *made) noexcept : tensor_(made) {}
+    ~tensor() { (void)tcuda_tensor_destroy(tensor_); }
+    tensor(const tensor &) = delete;
+    tensor &operator=(const tensor &) = delete;
+    tensor(tensor &&other) noexcept : tensor_(other.release()) {}
+    tensor &operator=(tensor &&other) noexcept {
+        std::swap(tensor_, other.tensor_);
+        return *this;
+    }
+
+    /* NULL where there is none. */
+    tcuda_managed_tensor_t *get() const noexcept { return tensor_; }
+    const tcuda_managed_tensor_t *operator->() const noexcept { return tensor_; }
+    /* Gives the tensor away; tcuda_tensor_destroy ends it. */
+    tcuda_managed_tensor_t *release() noexcept { return std::exchange(tensor_, nullptr); }
+
+private:
+    tcuda_managed_tensor_t *tensor_ = nullptr;
+};
+
 /* A generator of random numbers: torch.Generator. Without one, NULL is the default generator of the device in question. */
 class generator {
 public:
@@ -311,6 +355,8 @@ public:
         if (generator_ != none())
             (void)tcuda_generator_destroy(generator_);
     }
+    generator(const generator &) = delete;
+    generator &operator=(const generator &) = delete;
     generator(generator &&other) noexcept { std::swap(generator_, other.generator_); }
     generator &operator=(generator &&other) noexcept {
         std::swap(generator_, other.generator_);
@@ -393,20 +439,45 @@ public:
     nvtx_range &operator=(const nvtx_range &) = delete;
 };
 
-/* The stream sanitizer for the length of a scope; what it found in it throws no error, `count` tells. */
+/* The stream sanitizer for the length of a scope; what it found in it throws no error, `count` tells. One that is on already stays on
+ * afterwards. It is on for the whole process: of scopes on several threads the first one that began should be the last one to end. */
 class sanitizer_guard {
 public:
-    sanitizer_guard() { check(tcuda_sanitizer_enable()); }
-    ~sanitizer_guard() { (void)tcuda_sanitizer_disable(); }
+    sanitizer_guard() {
+        bool enabled = false;
+        check(tcuda_sanitizer_is_enabled(&enabled));
+        if (enabled)
+            check(tcuda_sanitizer_report_count(&before_));
+        else
+            check(tcuda_sanitizer_enable());
+        ends_ = !enabled;
+    }
+    ~sanitizer_guard() {
+        if (ends_)
+            (void)tcuda_sanitizer_disable();
+    }
     sanitizer_guard(const sanitizer_guard &) = delete;
     sanitizer_guard &operator=(const sanitizer_guard &) = delete;
 
+    /* Reports since this scope began. */
     std::uint64_t count() const {
         std::uint64_t count = 0;
         check(tcuda_sanitizer_report_count(&count));
-        return count;
+        /* Less where somebody turned it off and on. */
+        return count < before_ ? count : count - before_;
     }
+
+private:
+    std::uint64_t before_ = 0;
+    bool ends_ = false;
 };
+
+/* TCUDA_ACCESS as a function, with a name of one's own. */
+template <class T>
+void annotate_access(T *pointer, std::size_t count, std::int32_t mode, tcuda_stream_t stream, const char *name = nullptr) {
+    constexpr std::size_t size = sizeof(std::conditional_t<std::is_void_v<T>, char, T>);
+    check(tcuda_sanitizer_annotate_access(pointer, count * size, mode, stream, name));
+}
 
 /* A synchronization debug mode of the calling thread for the length of a scope: TCUDA_SYNC_*. */
 class sync_debug_guard {
@@ -426,15 +497,15 @@ private:
 } // namespace tcuda
 
 /* What a kernel of the program's does to memory on a stream, or the host (TCUDA_SANITIZER_HOST), for the stream sanitizer: said beside its
- * launch, and named after the place in the source. Bytes are those of `count` elements of what `pointer` points to. With TCUDA_NO_SANITIZER
- * defined there is nothing of it. */
+ * launch, and named after the place in the source. Bytes are those of `count` elements of what `pointer` points to; `void` counts bytes. With
+ * TCUDA_NO_SANITIZER defined there is nothing of it. */
 #ifdef TCUDA_NO_SANITIZER
 #define TCUDA_ACCESS(stream, pointer, count, mode) ((void)0)
 #else
 #define TCUDA_TEXT_(text) #text
 #define TCUDA_LINE_(line) TCUDA_TEXT_(line)
 #define TCUDA_ACCESS(stream, pointer, count, mode) \
-    ::tcuda::check(tcuda_sanitizer_annotate_access((pointer), sizeof(*(pointer)) * (count), (mode), (stream), __FILE__ ":" TCUDA_LINE_(__LINE__)))
+    ::tcuda::annotate_access((pointer), (count), (mode), (stream), __FILE__ ":" TCUDA_LINE_(__LINE__))
 #endif
 #define TCUDA_READS(stream, pointer, count) TCUDA_ACCESS(stream, pointer, count, TCUDA_ACCESS_READ)
 #define TCUDA_WRITES(stream, pointer, count) TCUDA_ACCESS(stream, pointer, count, TCUDA_ACCESS_WRITE)

@@ -31,6 +31,27 @@ static void errors_carry_the_status()
     CHECK(caught);
 }
 
+/* The record may be of another failure than the status that is thrown. */
+static void errors_say_what_belongs_to_their_status()
+{
+    CHECK_STATUS(tcuda_synchronize(12345), TCUDA_ERROR_INVALID_DEVICE);
+    const tcuda::error other(TCUDA_ERROR_TIMEOUT);
+    CHECK_EQUAL(other.status(), TCUDA_ERROR_TIMEOUT);
+    CHECK_TEXT(other.what(), tcuda_status_message(TCUDA_ERROR_TIMEOUT));
+    CHECK_EQUAL(other.native(), 0);
+    const tcuda::error same(TCUDA_ERROR_INVALID_DEVICE);
+    CHECK(std::strstr(same.what(), "12345") != nullptr);
+    tcuda_error_info_t info = TCUDA_ERROR_INFO_INIT;
+    tcuda::check(tcuda_last_error(&info));
+    bool caught = false;
+    try {
+        tcuda::check(info.status);
+    } catch (const tcuda::error &error) {
+        caught = error.status() == TCUDA_ERROR_INVALID_DEVICE && std::strstr(error.what(), "12345") != nullptr;
+    }
+    CHECK(caught);
+}
+
 static void devices()
 {
     CHECK(tcuda::device_count() >= 1);
@@ -79,6 +100,22 @@ static void streams_move_and_work()
     CHECK(pooled.native() == pooled.get());
     CHECK(pooled != first && pooled == tcuda::stream_ref(pooled.get()));
     CHECK(tcuda::stream_ref::default_of(0).get() == TCUDA_STREAM_DEFAULT(0));
+}
+
+static_assert(!std::is_convertible_v<tcuda::stream, tcuda_stream_t>, "a stream that goes at once is no handle");
+static_assert(std::is_convertible_v<tcuda::stream &, tcuda_stream_t>);
+
+static void streams_are_taken_and_compared_as_handles()
+{
+    const tcuda::stream stream;
+    tcuda::stream other;
+    void *block = nullptr;
+    CHECK_OK(tcuda_malloc_cached(&block, 512, stream));
+    CHECK_OK(tcuda_record_stream(block, other));
+    CHECK_OK(tcuda_free_cached(block));
+    const tcuda::stream_ref ref = stream, direct(stream), first = tcuda::stream_ref::default_of(0);
+    CHECK(first == TCUDA_STREAM_DEFAULT(0) && TCUDA_STREAM_DEFAULT(0) == first && first != TCUDA_STREAM_DEFAULT(1));
+    CHECK(ref == stream && stream == ref && ref == direct && stream == stream.get() && ref != other && !(stream == other));
 }
 
 static void a_destroyed_stream_is_an_error()
@@ -186,6 +223,44 @@ static void buffers_move_and_come_back()
     CHECK(caught);
 }
 
+static std::int64_t allocated()
+{
+    std::int64_t bytes = -1;
+    tcuda::check(tcuda_memory_stat_get(&bytes, -1, "allocated_bytes.all.current"));
+    return bytes;
+}
+
+static tcuda::tensor empty(std::int64_t size)
+{
+    tcuda_managed_tensor_t *made = nullptr;
+    const tcuda_dtype_t float32 = {2, 32, 1};
+    tcuda::check(tcuda_tensor_empty(&made, TCUDA_DEVICE_CURRENT, float32, 1, &size, TCUDA_STREAM_CURRENT));
+    return tcuda::tensor(made);
+}
+
+static void tensors_end_once()
+{
+    const std::int64_t before = allocated();
+    {
+        tcuda::tensor first = empty(1000);
+        CHECK(first.get() != nullptr && first->tensor.shape[0] == 1000);
+        const float one = 1;
+        CHECK_OK(tcuda_tensor_fill(&first->tensor, &one, first->tensor.dtype, TCUDA_STREAM_CURRENT));
+        tcuda_managed_tensor_t *const raw = first.get();
+        tcuda::tensor second(std::move(first)), none;
+        CHECK(second.get() == raw && first.get() == nullptr && none.get() == nullptr);
+        first = std::move(second);
+        CHECK(first.get() == raw);
+        CHECK(allocated() >= before + 4000);
+        CHECK_OK(tcuda_tensor_destroy(first.release()));
+        CHECK(first.get() == nullptr);
+        CHECK_EQUAL(allocated(), before);
+        second = empty(10);
+        CHECK(allocated() > before);
+    }
+    CHECK_EQUAL(allocated(), before);
+}
+
 static void generators_move_and_draw()
 {
     tcuda::generator first;
@@ -234,12 +309,15 @@ static void ranges_end_with_their_scope()
 int main()
 {
     errors_carry_the_status();
+    errors_say_what_belongs_to_their_status();
     devices();
     streams_move_and_work();
+    streams_are_taken_and_compared_as_handles();
     a_destroyed_stream_is_an_error();
     events_move_and_measure();
     guards_restore_stream_and_device();
     buffers_move_and_come_back();
+    tensors_end_once();
     generators_move_and_draw();
     ranges_end_with_their_scope();
     CHECK_OK(tcuda_shutdown());

@@ -51,6 +51,70 @@ static void a_macro_names_the_place()
     CHECK_EQUAL(sanitizer.count(), 1);
 }
 
+static bool is_on()
+{
+    bool enabled = false;
+    tcuda::check(tcuda_sanitizer_is_enabled(&enabled));
+    return enabled;
+}
+
+/* A report: one stream writes, another one reads past it. */
+static void race()
+{
+    tcuda::stream one, two;
+    const tcuda::buffer<float> numbers(100, one);
+    void *bytes = numbers.data();
+    int told = 0;
+    tcuda::check(tcuda_sanitizer_set_callback(quiet, &told));
+    TCUDA_WRITES(one, numbers.data(), numbers.size());
+    TCUDA_READS(tcuda::stream_ref(two), bytes, 400);
+    tcuda::check(tcuda_sanitizer_set_callback(nullptr, nullptr));
+    CHECK_EQUAL(told, 1);
+    tcuda::synchronize();
+    one->wait_stream(two);
+    TCUDA_WRITES(one, bytes, numbers.size_bytes());
+}
+
+static void a_guard_ends_what_it_began()
+{
+    CHECK(!is_on());
+    {
+        const tcuda::sanitizer_guard outer;
+        race();
+        CHECK_EQUAL(outer.count(), 1);
+        {
+            const tcuda::sanitizer_guard inner;
+            CHECK_EQUAL(inner.count(), 0);
+            race();
+            CHECK_EQUAL(inner.count(), 1);
+        }
+        CHECK(is_on());
+        CHECK_EQUAL(outer.count(), 2);
+        race();
+        CHECK_EQUAL(outer.count(), 3);
+    }
+    CHECK(!is_on());
+    tcuda::check(tcuda_sanitizer_enable());
+    {
+        const tcuda::sanitizer_guard within;
+        race();
+        CHECK_EQUAL(within.count(), 1);
+    }
+    CHECK(is_on());
+    tcuda::check(tcuda_sanitizer_disable());
+    {
+        /* Turned off and on in it. */
+        tcuda::check(tcuda_sanitizer_enable());
+        race();
+        const tcuda::sanitizer_guard within;
+        tcuda::check(tcuda_sanitizer_disable());
+        tcuda::check(tcuda_sanitizer_enable());
+        CHECK_EQUAL(within.count(), 0);
+    }
+    CHECK(is_on());
+    tcuda::check(tcuda_sanitizer_disable());
+}
+
 static void a_mode_for_a_scope()
 {
     tcuda::stream stream;
@@ -75,6 +139,7 @@ static void a_mode_for_a_scope()
 int main()
 {
     a_macro_names_the_place();
+    a_guard_ends_what_it_began();
     a_mode_for_a_scope();
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();

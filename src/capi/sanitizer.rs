@@ -63,6 +63,17 @@ pub extern "C" fn tcuda_sanitizer_disable() -> tcuda_status_t {
     })
 }
 
+/// Whether it is on: by the environment, or by whoever turned it on last.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_sanitizer_is_enabled(enabled: *mut bool) -> tcuda_status_t {
+    guard_always("tcuda_sanitizer_is_enabled", || {
+        let out = Out::new(enabled, "enabled")?;
+        process::refuse_forked()?;
+        out.write(sanitizer::is_on());
+        Ok(())
+    })
+}
+
 /// Says that memory is read or written: by a kernel of the program's on a stream, right before or after its launch, or by the host. Memory of
 /// anybody, but for pageable memory of the host, whose order is the program's own. Does nothing while the sanitizer is off.
 ///

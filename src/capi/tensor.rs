@@ -304,6 +304,9 @@ pub unsafe extern "C" fn tcuda_tensor_origin(tensor: *const tcuda_managed_tensor
 /// Ends a tensor by calling its deleter: tcuda's, or that of any other producer of DLPack tensors. NULL succeeds. After tcuda_shutdown the
 /// memory is gone already, and only what describes it is freed.
 ///
+/// It is called once for a tensor. A second call is not found out, as the tensor may be another library's: it is read, and its deleter
+/// called, where by now other memory is, and the program may crash. tcuda::tensor of tcuda.hpp calls it once.
+///
 /// @param tensor    the tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_tensor_destroy(tensor: *mut tcuda_managed_tensor_t) -> tcuda_status_t {

@@ -589,12 +589,16 @@ pub fn scene_sanitizer() {
     ok!(tcuda_shutdown());
     ok!(tcuda_init(null()));
     assert_eq!(race(), 2);
+    assert!(get!(false, out => tcuda_sanitizer_is_enabled(out)));
     ok!(tcuda_sanitizer_disable());
+    assert!(!get!(true, out => tcuda_sanitizer_is_enabled(out)));
     assert_eq!(race(), 2);
     ok!(tcuda_sanitizer_enable());
 }
 
 pub fn scene_sanitizer_off() {
     ok!(tcuda_set_log_callback(Some(told_of_line), null_mut()));
+    assert!(!get!(true, out => tcuda_sanitizer_is_enabled(out)));
+    fails!(INVALID_ARGUMENT, tcuda_sanitizer_is_enabled(null_mut()));
     assert_eq!(race(), 0);
 }
