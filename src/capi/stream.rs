@@ -133,6 +133,7 @@ pub unsafe extern "C" fn tcuda_set_stream(stream: tcuda_stream_t) -> tcuda_statu
 ///
 /// @param previous gets the current stream of the device that was current.
 /// @param replaced gets what was current on the stream's own device. May be NULL where that device is current anyway.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT: `replaced` is NULL, and the stream is of another device than the current one. Nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_exchange_stream(
     previous: *mut tcuda_stream_t,
@@ -141,13 +142,30 @@ pub unsafe extern "C" fn tcuda_exchange_stream(
 ) -> tcuda_status_t {
     guard("tcuda_exchange_stream", || {
         let out = Out::new(previous, "previous")?;
-        let saved = stream::exchange(resolve(stream)?)?;
+        let stream = resolve(stream)?;
+        let replaced = Out::new(replaced, "replaced").ok();
+        if replaced.is_none() {
+            refuse_to_lose(stream, device::current()?)?;
+        }
+        let saved = stream::exchange(stream)?;
         out.write(handle(saved.previous));
-        if let Ok(out) = Out::new(replaced, "replaced") {
+        if let Some(out) = replaced {
             out.write(handle(saved.replaced));
         }
         Ok(())
     })
+}
+
+fn refuse_to_lose(stream: Stream, current: i32) -> Result<(), Error> {
+    if stream.device == current {
+        return Ok(());
+    }
+    let text = format!(
+        "'replaced' is NULL, and the stream is of device {}, while device {current} is current: what it replaces could not be brought back. \
+         Give a place for it.",
+        stream.device
+    );
+    Err(Error::invalid_argument(text))
 }
 
 /// Whether all work given to a stream so far is done (torch.cuda.Stream.query, cudaStreamQuery).

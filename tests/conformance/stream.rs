@@ -342,6 +342,10 @@ fn exchange_saves_and_restores_two_devices() {
     ok!(tcuda_set_stream(on_1.0));
     ok!(tcuda_set_stream(on_0.0));
     let (mut previous, mut replaced) = (NULL, NULL);
+    // What is current there could not come back.
+    let said = fails!(INVALID_ARGUMENT, tcuda_exchange_stream(&mut previous, null_mut(), new.0));
+    assert!(said.contains("'replaced' is NULL") && said.contains("device 1"), "{said}");
+    assert_eq!((previous, device(), current(0), current(1)), (NULL, 0, on_0.0, on_1.0));
     ok!(tcuda_exchange_stream(&mut previous, &mut replaced, new.0));
     assert_eq!((previous, replaced), (on_0.0, on_1.0));
     assert_eq!((device(), current(0), current(1)), (1, on_0.0, new.0));
