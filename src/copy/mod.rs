@@ -8,7 +8,7 @@
 use crate::base::sync_debug::{Kind, blocking, unrefused};
 use crate::base::watch::{self, Access};
 use crate::base::{Error, Result, Status};
-use crate::runtime::{self, Address, api, host, kernels};
+use crate::runtime::{self, Address, api, code, host, kernels};
 use crate::stream::{self, Stream};
 use crate::{device, event, memory};
 
@@ -191,13 +191,31 @@ fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
     };
     enqueued.map_err(|error| {
         let ends = |end: End| format!("{:#x} ({})", end.address, end.place);
-        explain(error, || format!("Copy of {size} bytes from {} to {}", ends(from), ends(to)))
+        let what = || format!("Copy of {size} bytes from {} to {}", ends(from), ends(to));
+        let pageable = [to, from].iter().any(|end| end.place == Place::Pageable);
+        if pageable && error.status == Status::TCUDA_ERROR_CAPTURE && error.native != code::CAPTURE_INVALIDATED {
+            const CURE: &str =
+                "Pageable host memory cannot be captured; take memory of tcuda_host_malloc_cached, or tcuda_host_register it";
+            return error.context(format_args!("{}. {CURE}", what()));
+        }
+        explain(error, &[("source", from.address), ("destination", to.address)], size, what)
     })
 }
 
 /// CUDA calls an argument invalid without saying which: most often the range is longer than its memory.
-fn explain(error: Error, what: impl Fn() -> String) -> Error {
-    if error.status == Status::TCUDA_ERROR_INVALID_ARGUMENT { error.context(what()) } else { error }
+fn explain(error: Error, ends: &[(&str, Address)], size: usize, what: impl Fn() -> String) -> Error {
+    if error.status != Status::TCUDA_ERROR_INVALID_ARGUMENT {
+        return error;
+    }
+    let beyond = ends.iter().find_map(|(name, address)| {
+        let (last, place) = (address + (size - 1), place_of(*address).ok()?);
+        let outside = place != Place::Pageable && place_of(last) == Ok(Place::Pageable);
+        outside.then(|| format!("the {name} ends at {last:#x}, where no {} is.", place))
+    });
+    match beyond {
+        Some(text) => Error { status: Status::TCUDA_ERROR_INVALID_POINTER, message: format!("{}: {text}", what()).into(), ..error },
+        None => error.context(what()),
+    }
 }
 
 /// cudaMemcpyAsync with the addresses' places found out. A NULL stream is the default one of the source's device, else of the
@@ -241,7 +259,7 @@ pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Resu
     memory::record_stream_of(to, stream)?;
     let entered = stream.enter()?;
     let enqueued = entered.runtime.memset_async(to, value, size, entered.raw);
-    enqueued.map_err(|error| explain(error, || format!("Setting {size} bytes from {to:#x}")))
+    enqueued.map_err(|error| explain(error, &[("range", to)], size, || format!("Setting {size} bytes from {to:#x}")))
 }
 
 /// A stream of any device; a special handle means the stream of that name of `device`.

@@ -96,7 +96,9 @@ pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
     let entered = stream.enter()?;
     entered.runtime.event_record(event, entered.raw).map_err(|error| match known {
         Some(known) if known.device != stream.device => {
-            Error::invalid_argument(format!("Event device {} does not match recording stream's device {}.", known.device, stream.device))
+            let (of, on) = (known.device, stream.device);
+            let cure = format!("An event is recorded on streams of one device: give one that was made while device {on} was current.");
+            Error::invalid_argument(format!("Event device {of} does not match recording stream's device {on}. {cure}"))
                 .with_native(error.native)
                 .on_device(stream.device)
         }

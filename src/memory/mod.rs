@@ -377,7 +377,7 @@ fn not_a_block(address: Address) -> Error {
     let inside = block_around(address).map(|(start, _)| start);
     let text = match inside {
         Some(start) => {
-            format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; only its start can be given back.")
+            format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; give its start.")
         }
         None => return freed_before(address),
     };

@@ -152,11 +152,24 @@ fn special(handle: usize, device: i32) -> Result<Stream> {
         2 => Ok(Stream { device: device::resolve(device)?, raw: PER_THREAD }),
         HANDLE_CURRENT => current::current(device),
         HANDLE_DEFAULT..DEFAULT_END => Ok(Stream { device: device::resolve((handle - HANDLE_DEFAULT) as i32)?, raw: DEFAULT }),
-        _ => Err(Error::new(
-            Status::TCUDA_ERROR_INVALID_HANDLE,
-            format!("{handle:#x} is no stream: neither a stream's address nor one of the special values (NULL, 0x1, 0x2, TCUDA_STREAM_*)."),
-        )),
+        _ => Err(no_stream(handle)),
     }
+}
+
+#[cold]
+fn no_stream(handle: usize) -> Error {
+    let text = match handle {
+        // TCUDA_DEVICE_CURRENT and its like in the macro.
+        0xf0..HANDLE_DEFAULT => format!(
+            "{handle:#x} is no stream. TCUDA_STREAM_DEFAULT({}) would be it, which takes indices from 0; tcuda_default_stream takes -1 for the \
+             current device.",
+            handle as i64 - HANDLE_DEFAULT as i64
+        ),
+        _ => {
+            format!("{handle:#x} is no stream: neither a stream's address nor one of the special values (NULL, 0x1, 0x2, TCUDA_STREAM_*).")
+        }
+    };
+    Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
 }
 
 #[inline]

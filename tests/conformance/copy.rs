@@ -4,6 +4,7 @@ use crate::kit::*;
 use crate::{fails, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use tcuda::base::Status::{TCUDA_ERROR_INVALID_ARGUMENT, TCUDA_ERROR_INVALID_POINTER};
 use tcuda::base::dlpack::tcuda_managed_tensor_t;
 use tcuda::base::dtype::DType;
 use tcuda::capi::copy::*;
@@ -178,11 +179,22 @@ fn where_no_memory_is_nothing_is_copied() {
 fn what_cuda_refuses_is_named() {
     let block = allocate(512, null_mut());
     let host = vec![0u8; 1 << 30];
-    let message = fails!(INVALID_ARGUMENT, tcuda_copy(block, host.as_ptr().cast(), 1 << 30, false));
+    // So near there may be other memory of the device.
+    let status = unsafe { tcuda_copy(block, host.as_ptr().cast(), 1 << 30, false) };
+    let message = message();
+    assert!([TCUDA_ERROR_INVALID_POINTER, TCUDA_ERROR_INVALID_ARGUMENT].contains(&status), "{status:?}: {message}");
     let ends = [format!("{:#x} (host memory)", host.as_ptr() as usize), format!("{:#x} (memory of device 0)", block as usize)];
     assert!(message.contains("1073741824 bytes") && ends.iter().all(|end| message.contains(end)), "{message}");
-    let message = fails!(INVALID_ARGUMENT, tcuda_memset_async(block, 0, 1 << 40, null_mut()));
-    assert!(message.contains(&format!("{} bytes from {:#x}", 1u64 << 40, block as usize)), "{message}");
+    let long = 1usize << 40;
+    let last = format!("ends at {:#x}, where no memory of device 0 is", block as usize + long - 1);
+    let message = fails!(INVALID_POINTER, tcuda_memset_async(block, 0, long, null_mut()));
+    assert!(message.contains(&format!("{long} bytes from {:#x}", block as usize)) && message.contains(&last), "{message}");
+    let other = allocate(512, null_mut());
+    let message = fails!(INVALID_POINTER, tcuda_copy_async(block, other, long, null_mut()));
+    assert!(message.contains(&format!("Copy of {long} bytes")) && message.contains("where no memory of device 0 is"), "{message}");
+    let message = fails!(INVALID_POINTER, tcuda_copy_async(other, block, long, null_mut()));
+    assert!(message.contains(&last), "{message}");
+    free(other);
     if device_count() > 1 {
         let message = fails!(INVALID_ARGUMENT, tcuda_memset_async(block, 0, 16, Own::on(1).0));
         assert!(message.contains("The stream belongs to device 1, what it is to work on to device 0"), "{message}");

@@ -77,6 +77,15 @@ fn a_spoilt_capture_names_what_did_it() {
     }
     done = false;
     assert!(!done);
+    // Which side of a copy it was, and what to take in its place.
+    let (block, bytes) = (allocate(MIB, stream.0), vec![0u8; MIB]);
+    graph.begin(stream.0);
+    let text = fails!(CAPTURE, tcuda_copy_async(block, bytes.as_ptr().cast(), MIB, stream.0));
+    assert!(text.contains("(host memory) to") && text.contains("tcuda_host_malloc_cached"), "{text}");
+    let text = fails!(CAPTURE, tcuda_graph_capture_end(graph.0));
+    assert!(text.starts_with("tcuda_copy_async cannot be captured"), "{text}");
+    free(block);
+    is_usable(stream.0);
     ok!(tcuda_event_destroy(past));
     drop(graph);
     empty_caches();

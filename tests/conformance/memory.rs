@@ -155,6 +155,7 @@ fn what_is_no_block_is_not_freed() {
             assert!(said.contains(&format!("{address:?}")), "{said}");
         }
         assert!(fails!(INVALID_POINTER, tcuda_free_cached(address)).contains("lies inside the block"));
+        assert!(fails!(INVALID_POINTER, tcuda_record_stream(address, own.0)).ends_with("give its start."));
     }
     let foreign = tcuda::runtime::runtime().unwrap().malloc(4096).unwrap();
     let unknown =

@@ -334,6 +334,9 @@ fn exchange_saves_and_restores() {
     ok!(tcuda_set_stream(previous));
     assert_eq!(current(-1), first.0);
     fails!(INVALID_HANDLE, tcuda_exchange_stream(&mut previous, &mut replaced, handle(5)));
+    // TCUDA_STREAM_DEFAULT(TCUDA_DEVICE_CURRENT)
+    let said = fails!(INVALID_HANDLE, tcuda_exchange_stream(&mut previous, &mut replaced, handle(0xff)));
+    assert!(said.contains("TCUDA_STREAM_DEFAULT(-1)") && said.contains("tcuda_default_stream"), "{said}");
     assert_eq!((previous, replaced, current(-1)), (first.0, first.0, first.0));
 }
 

@@ -170,7 +170,7 @@ pub fn record_stream_of(address: Address, stream: Stream) -> bool {
 fn not_a_block(core: &Core, address: Address) -> Error {
     match core.block_in_use(address).filter(|start| *start != address) {
         Some(start) => {
-            let text = format!("{address:#x} lies inside the pinned block at {start:#x}; only its start can be given back.");
+            let text = format!("{address:#x} lies inside the pinned block at {start:#x}; give its start.");
             Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
         }
         None => freed_before(address),
