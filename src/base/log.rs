@@ -43,14 +43,28 @@ pub fn write(level: Level, text: &str) {
     }
 }
 
+const VARIABLE: &str = "TCUDA_LOG";
+
+fn parse(word: &str) -> Option<Level> {
+    match word {
+        "error" => Some(Level::Error),
+        "warning" => Some(Level::Warning),
+        "info" => Some(Level::Info),
+        _ => None,
+    }
+}
+
 /// The least important level that goes to stderr. A word that is none counts as the default.
 fn threshold() -> Level {
     static THRESHOLD: OnceLock<Level> = OnceLock::new();
-    *THRESHOLD.get_or_init(|| match config::get("TCUDA_LOG").as_deref() {
-        Some("error") => Level::Error,
-        Some("info") => Level::Info,
-        _ => Level::Warning,
-    })
+    *THRESHOLD.get_or_init(|| config::get(VARIABLE).and_then(|word| parse(&word)).unwrap_or(Level::Warning))
+}
+
+/// Says which word is none.
+pub fn configure() {
+    if let Some(word) = config::get(VARIABLE).filter(|word| parse(word).is_none()) {
+        warn(&format!("{VARIABLE} is '{word}'; it can be error, warning or info. It counts as warning."));
+    }
 }
 
 pub fn warn(text: &str) {

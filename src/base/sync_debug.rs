@@ -153,7 +153,7 @@ pub fn configure() {
         "default" | "0" => Mode::Default,
         "warn" | "1" => Mode::Warn,
         "error" | "2" => Mode::Error,
-        _ => return log::warn(&format!("{VARIABLE} is '{word}'; known are default, warn and error. Nothing is watched.")),
+        _ => return log::warn(&format!("{VARIABLE} is '{word}'; it can be default, warn or error (0, 1 or 2). Nothing is watched.")),
     };
     if !SAID.load(Relaxed) {
         set(mode);

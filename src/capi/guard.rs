@@ -4,7 +4,7 @@ use super::text::c_text;
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::{self, own};
-use crate::{device, graph, sanitizer, stream};
+use crate::{device, graph, jit, sanitizer, stream};
 use once_cell::race::OnceBox;
 use parking_lot::{ReentrantMutex, const_reentrant_mutex};
 use std::cell::{Cell, RefCell};
@@ -105,6 +105,8 @@ fn look_on() {
     let begun = BEGUN.lock();
     // A tool that starts, and a function that hears the log, may call tcuda.
     if !begun.replace(true) {
+        log::configure();
+        jit::configure();
         sync_debug::configure();
         sanitizer::configure();
         work::configure();

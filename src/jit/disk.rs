@@ -10,9 +10,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+const VARIABLE: &str = "TCUDA_JIT_CACHE";
+
+/// Says which value is none.
+pub fn configure() {
+    if let Some(value) = config::get(VARIABLE).filter(|value| value != "0" && value != "1") {
+        log::warn(&format!("{VARIABLE} is '{value}'; it can be 0 or 1. It counts as 1."));
+    }
+}
+
 /// Where files go; None: nowhere.
 pub fn folder() -> Option<PathBuf> {
-    if config::get("TCUDA_JIT_CACHE").is_some_and(|value| value == "0") {
+    if config::get(VARIABLE).is_some_and(|value| value == "0") {
         return None;
     }
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

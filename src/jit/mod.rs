@@ -17,6 +17,7 @@ pub mod promote;
 pub mod walk;
 
 pub use call::{call, call_out};
+pub use disk::configure;
 pub use function::{Function, Scalar, Value, create, destroy, numbered};
 
 /// What a call has of its tensors, mostly without an allocation.

@@ -103,6 +103,7 @@ pub fn child(scene: &str) {
         "sanitizer_off" => crate::watch::scene_sanitizer_off(),
         "sync_debug" => crate::watch::scene_sync_debug(),
         "sync_debug_wrong" => crate::watch::scene_sync_debug_wrong(),
+        "sync_debug_number" => crate::watch::scene_sync_debug_number(),
         "no_statistics" => statistics::scene_before_init(),
         "early_seeds" => generators::scene_early_seeds(),
         "early_states" => generators::scene_early_states(),

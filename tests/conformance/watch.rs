@@ -536,7 +536,8 @@ fn wrong_modes_are_refused() {
 
 fn the_environment_sets_the_mode() {
     in_child("sync_debug", &[("TCUDA_SYNC_DEBUG", "error")]);
-    in_child("sync_debug_wrong", &[("TCUDA_SYNC_DEBUG", "loud")]);
+    in_child("sync_debug_wrong", &[("TCUDA_SYNC_DEBUG", "loud"), ("TCUDA_LOG", "debug"), ("TCUDA_JIT_CACHE", "off")]);
+    in_child("sync_debug_number", &[("TCUDA_SYNC_DEBUG", "1"), ("TCUDA_LOG", "error"), ("TCUDA_JIT_CACHE", "1")]);
 }
 
 pub fn scene_sync_debug() {
@@ -558,6 +559,18 @@ pub fn scene_sync_debug_wrong() {
     ok!(tcuda_init(null()));
     ok!(tcuda_stream_synchronize(default_of(0)));
     assert_eq!(get!(7, out => tcuda_get_sync_debug_mode(out)), 0);
+    let told = [
+        "TCUDA_LOG is 'debug'; it can be error, warning or info. It counts as warning.",
+        "TCUDA_JIT_CACHE is 'off'; it can be 0 or 1. It counts as 1.",
+        "TCUDA_SYNC_DEBUG is 'loud'; it can be default, warn or error (0, 1 or 2). Nothing is watched.",
+    ];
+    assert_eq!(*LINES.lock().unwrap(), told.map(|line| (2, line.to_owned())));
+}
+
+pub fn scene_sync_debug_number() {
+    ok!(tcuda_set_log_callback(Some(told_of_line), null_mut()));
+    assert_eq!(get!(7, out => tcuda_get_sync_debug_mode(out)), 1);
+    assert_eq!(*LINES.lock().unwrap(), []);
 }
 
 fn the_environment_turns_the_sanitizer_on() {
