@@ -33,7 +33,9 @@ pub struct tcuda_device_properties_t {
     pub max_threads_per_block: i32,
     pub warp_size: i32,
     pub regs_per_multiprocessor: i32,
+    /// Kilohertz, the highest; telemetry has the present one, in megahertz.
     pub clock_rate: i32,
+    /// Kilohertz.
     pub memory_clock_rate: i32,
     /// Bits.
     pub memory_bus_width: i32,

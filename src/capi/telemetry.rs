@@ -23,7 +23,7 @@ use std::time::Duration;
 #[allow(non_camel_case_types)]
 pub struct tcuda_telemetry_t {
     pub struct_size: usize,
-    /// Nanoseconds since it was asked for.
+    /// Nanoseconds since it was asked for; `max_age` of tcuda_telemetry_read is in milliseconds.
     pub age: i64,
     /// Bytes, those of the driver and of all processes counted.
     pub device_memory_used: i64,
@@ -35,6 +35,7 @@ pub struct tcuda_telemetry_t {
     pub power_draw: i32,
     /// Milliwatt: where the device is held back.
     pub power_limit: i32,
+    /// Megahertz, as in tcuda_clock_rate; tcuda_device_properties_t has kilohertz.
     pub clock_rate: i32,
     /// Megahertz.
     pub memory_clock_rate: i32,
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn tcuda_gpu_processes(
 /// and some 50 ns; of threads that want a new one at the same time one asks, and the others wait for it.
 ///
 /// @param telemetry gets the reading; what the device does not tell is -1 there and no error.
-/// @param max_age   milliseconds; a reading of less than that will do. 0: a new one.
+/// @param max_age   milliseconds (`age` is in nanoseconds); a reading of less than that will do. 0: a new one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_telemetry_read(telemetry: *mut tcuda_telemetry_t, device: i32, max_age: u32) -> tcuda_status_t {
     guard("tcuda_telemetry_read", || {
