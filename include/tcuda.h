@@ -5,12 +5,12 @@
  *
  * For every function, unless its own text says otherwise:
  * - It returns a tcuda_status_t, 0 for success. tcuda_last_error_message says what went wrong.
- * - Outputs come first and are written on success only; a handle that a function works on comes before them. NULL for an output is an
- *   error.
+ * - Outputs are written on success only, and NULL for one is an error. They come first, but for a handle that many functions take before
+ *   them (tcuda_event_query; tcuda_event_elapsed_time does not), and for tensors that are given to be filled.
  * - It may be called from any thread at any time. The current device, the current streams and the last error are the thread's own.
  * - A stream may be NULL; see the section Streams. A device may be -1, the current one; see the section Devices.
- * - Structs that carry struct_size grow in later versions: set it with the struct's _INIT macro. Set everything else that is not needed
- *   to zero.
+ * - Structs that carry struct_size grow in later versions: set it with the struct's _INIT macro. In an output it becomes the number of
+ *   bytes that were filled. Set everything else that is not needed to zero.
  * - Ending a handle (destroy, free) succeeds with NULL.
  */
 
@@ -41,7 +41,8 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_DEVICE_ALL (-3)
 #define TCUDA_DEVICE_SAME (-4)
 
-/* Streams: the calling thread's current one of the current device; the default one of device d. */
+/* Streams: the calling thread's current one of the current device; the default one of device d, an index from 0:
+ * tcuda_default_stream takes TCUDA_DEVICE_CURRENT too. */
 #define TCUDA_STREAM_CURRENT ((tcuda_stream_t)(uintptr_t)0x80)
 #define TCUDA_STREAM_DEFAULT(d) ((tcuda_stream_t)(uintptr_t)(0x100 + (d)))
 
@@ -401,7 +402,7 @@ typedef struct tcuda_error_info_t {
      */
     int32_t status;
     /**
-     * The code of the CUDA runtime or driver, or errno with TCUDA_ERROR_SYSTEM; 0 where there is none.
+     * As tcuda_last_error_native.
      */
     int32_t native;
     /**
@@ -473,7 +474,13 @@ typedef struct tcuda_device_properties_t {
     int32_t max_threads_per_block;
     int32_t warp_size;
     int32_t regs_per_multiprocessor;
+    /**
+     * Kilohertz, the highest; telemetry has the present one, in megahertz.
+     */
     int32_t clock_rate;
+    /**
+     * Kilohertz.
+     */
     int32_t memory_clock_rate;
     /**
      * Bits.
@@ -1314,7 +1321,7 @@ typedef struct tcuda_gpu_process_t {
 typedef struct tcuda_telemetry_t {
     size_t struct_size;
     /**
-     * Nanoseconds since it was asked for.
+     * Nanoseconds since it was asked for; `max_age` of tcuda_telemetry_read is in milliseconds.
      */
     int64_t age;
     /**
@@ -1333,6 +1340,9 @@ typedef struct tcuda_telemetry_t {
      * Milliwatt: where the device is held back.
      */
     int32_t power_limit;
+    /**
+     * Megahertz, as in tcuda_clock_rate; tcuda_device_properties_t has kilohertz.
+     */
     int32_t clock_rate;
     /**
      * Megahertz.
@@ -1669,7 +1679,8 @@ const char *tcuda_status_message(int32_t status);
 const char *tcuda_last_error_message(void);
 
 /**
- * CUDA's code of the calling thread's last failure (errno with TCUDA_ERROR_SYSTEM); 0 where there is none.
+ * The code of what failed last for the calling thread: of the CUDA runtime or driver, or of NCCL, NVML, cuBLAS, cuFFT or NVRTC where the
+ * message names one of these; errno with TCUDA_ERROR_SYSTEM; 0 where there is none.
  */
 int32_t tcuda_last_error_native(void);
 
@@ -1689,9 +1700,9 @@ tcuda_status_t tcuda_set_log_callback(tcuda_log_fn_t function, void *user_data);
 
 /* ==== Start and end ===========================================================================================================
  * Nothing has to be called first: the first call that needs a device looks for one. tcuda_init does it at a time of the program's choice
- * and with its options. In a child of fork, once the parent has used a device, every call fails with TCUDA_ERROR_FORKED. After
- * tcuda_shutdown every call fails with TCUDA_ERROR_SHUT_DOWN until tcuda_init, but for destroying and freeing, which succeed and do
- * nothing.
+ * and with its options. In a child of fork, once the parent has used a device, calls fail with TCUDA_ERROR_FORKED. After tcuda_shutdown they
+ * fail with TCUDA_ERROR_SHUT_DOWN until tcuda_init, also those that otherwise need no device; destroying and freeing succeed and do
+ * nothing. docs/THREADS.md lists what works all the same, as texts of errors, versions, snapshots and marks for tools.
  */
 
 /**
@@ -1718,10 +1729,11 @@ bool tcuda_is_initialized(void);
 bool tcuda_is_available(void);
 
 /**
- * Waits for all devices, gives back all memory, and destroys every stream, event, generator and module of kernels that tcuda made, those
- * of the program too. No other thread may be inside a call of tcuda. Called again it does nothing. TCUDA_ERROR_INVALID_STATE: it is
- * called from inside of a call, by a function that hears the log, is asked for memory or is captured. Programs need not call it before they
- * exit; leak checkers like it.
+ * Waits for all devices, gives back all memory, and destroys what tcuda made, for the program too: streams, events, memory pools, graphs,
+ * graphed callables, generators, compiled functions, modules of kernels, communicators, imported memory. Snapshots, pluggable allocators,
+ * domains of NVTX, tensors of the CPU and registered functions live on. No other thread may be inside a call of tcuda. Called again it does
+ * nothing. TCUDA_ERROR_INVALID_STATE: it is called from inside of a call, by a function that hears the log, is asked for memory or is
+ * captured. Programs need not call it before they exit; leak checkers like it.
  */
 tcuda_status_t tcuda_shutdown(void);
 
@@ -1935,6 +1947,7 @@ tcuda_status_t tcuda_set_stream(tcuda_stream_t stream);
  *
  * @param previous gets the current stream of the device that was current.
  * @param replaced gets what was current on the stream's own device. May be NULL where that device is current anyway.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: `replaced` is NULL, and the stream is of another device than the current one. Nothing has changed.
  */
 tcuda_status_t tcuda_exchange_stream(tcuda_stream_t *previous, tcuda_stream_t *replaced, tcuda_stream_t stream);
 
@@ -2368,7 +2381,8 @@ tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
  * When the cache of a device can satisfy a request neither from what is free nor from the driver, it climbs a ladder: it waits for other
  * streams, then gives all free memory back to the driver, then fails. Before each of these steps the pressure callbacks are asked, one
  * after the other in the order in which they came. One that freed something says so, and the request is tried again; only if that was not
- * enough is the next one asked. Nobody is asked while the allocating stream is being captured. The observers are told of each failure.
+ * enough is the next one asked. Nobody is asked while the allocating stream is being captured, nor for more than all memory of the device,
+ * nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
  * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
  * empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
  * free. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
@@ -2376,7 +2390,7 @@ tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
 
 /**
  * Registers a function that frees memory of the program's own when memory runs short: a cache that can be filled again, buffers that were
- * kept (torch: FreeMemoryCallback). The section's text says when and how it is called.
+ * kept (torch: FreeMemoryCallback). The section's text says when and how it is called, and when it is not.
  *
  * @param id        gets a number for tcuda_unregister_pressure_callback.
  * @param function  not NULL; the same function may be registered several times.
@@ -2895,6 +2909,9 @@ tcuda_status_t tcuda_tensor_origin(const tcuda_managed_tensor_t *tensor, tcuda_t
 /**
  * Ends a tensor by calling its deleter: tcuda's, or that of any other producer of DLPack tensors. NULL succeeds. After tcuda_shutdown the
  * memory is gone already, and only what describes it is freed.
+ *
+ * It is called once for a tensor. A second call is not found out, as the tensor may be another library's: it is read, and its deleter
+ * called, where by now other memory is, and the program may crash. tcuda::tensor of tcuda.hpp calls it once.
  *
  * @param tensor    the tensor.
  */
@@ -4152,16 +4169,15 @@ tcuda_status_t tcuda_gpu_processes(tcuda_gpu_process_t *processes, size_t capaci
  * and some 50 ns; of threads that want a new one at the same time one asks, and the others wait for it.
  *
  * @param telemetry gets the reading; what the device does not tell is -1 there and no error.
- * @param max_age   milliseconds; a reading of less than that will do. 0: a new one.
+ * @param max_age   milliseconds (`age` is in nanoseconds); a reading of less than that will do. 0: a new one.
  */
 tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device, uint32_t max_age);
 
 /* ==== Marks and ranges for tools ==============================================================================================
  * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
  * by NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than
- * 5 ns together. They need no device, and work at any time, also after tcuda_shutdown; in a child of fork that
- * is refused so are domains. Ranges of NVTX's own in the same program go
- * to the same tool. Texts are UTF-8, and go to the tool as they are.
+ * 5 ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at
+ * any time; in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to the tool as they are.
  * With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
  */
 
@@ -4458,6 +4474,11 @@ tcuda_status_t tcuda_sanitizer_enable(void);
  * Turns it off. Reports stay until it is turned on again.
  */
 tcuda_status_t tcuda_sanitizer_disable(void);
+
+/**
+ * Whether it is on: by the environment, or by whoever turned it on last.
+ */
+tcuda_status_t tcuda_sanitizer_is_enabled(bool *enabled);
 
 /**
  * Says that memory is read or written: by a kernel of the program's on a stream, right before or after its launch, or by the host. Memory of
