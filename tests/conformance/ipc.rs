@@ -7,7 +7,7 @@ use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::{null, null_mut};
-use tcuda::base::status::tcuda_status_t;
+use tcuda::base::status::tcuda_status_t::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
@@ -605,19 +605,24 @@ fn a_pool_is_not_paused_under_others() {
         let pool = pool as usize;
         std::thread::spawn(move || {
             let mut given = 0;
-            while unsafe { tcuda_mem_pool_pause(&mut given, pool as tcuda_mem_pool_t, 0) } != tcuda_status_t::TCUDA_SUCCESS {}
-            given
+            loop {
+                match unsafe { tcuda_mem_pool_pause(&mut given, pool as tcuda_mem_pool_t, 0) } {
+                    TCUDA_SUCCESS => return given,
+                    status => assert_eq!(status, TCUDA_ERROR_INVALID_STATE, "{}", message()),
+                }
+            }
         })
     };
     let mut handle = NO_HANDLE;
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let status = loop {
         let status = unsafe { tcuda_ipc_export(&mut handle, block, 1, 0, exporter.0) };
-        if status != tcuda_status_t::TCUDA_SUCCESS {
+        if status != TCUDA_SUCCESS || pausing.is_finished() || std::time::Instant::now() > until {
             break status;
         }
         ok!(tcuda_ipc_withdraw(&handle));
     };
-    assert_eq!(status, tcuda_status_t::TCUDA_ERROR_INVALID_STATE, "{}", message());
+    assert_eq!(status, TCUDA_ERROR_INVALID_STATE, "{}", message());
     gate.open();
     assert!(pausing.join().unwrap() >= 3 * MIB);
     ok!(tcuda_mem_pool_resume(pool));
