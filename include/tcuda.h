@@ -2758,6 +2758,7 @@ tcuda_status_t tcuda_memory_dump_snapshot(const char *path);
  * @param src             where from.
  * @param size            bytes.
  * @param non_blocking    whether to return before pinned memory was written or read; it has to stay until the stream has come past it.
+ * @return TCUDA_ERROR_CAPTURE: for pageable memory while the stream is being captured, which goes on without the copy.
  */
 tcuda_status_t tcuda_copy(void *dst, const void *src, size_t size, bool non_blocking);
 
@@ -2770,6 +2771,7 @@ tcuda_status_t tcuda_copy(void *dst, const void *src, size_t size, bool non_bloc
  * @param src       where from.
  * @param size      bytes.
  * @param stream    of any device; NULL is the default stream of the source's device, else of the destination's, else of the current one.
+ * @return TCUDA_ERROR_CAPTURE: for pageable memory while the stream is being captured, which goes on without the copy.
  */
 tcuda_status_t tcuda_copy_async(void *dst, const void *src, size_t size, tcuda_stream_t stream);
 

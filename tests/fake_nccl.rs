@@ -316,6 +316,13 @@ fn what_is_in_progress_is_waited_for() {
             ok(tcuda_communicator_query(early, &mut ready));
         }
         ok(tcuda_communicator_rank(early, &mut rank));
+        // A split that is cut short by the end of what it is of makes no part.
+        let mut never = null_mut();
+        ok(tcuda_communicator_split(comm, &mut never, 3, 7, &options(0, 1)));
+        ok(tcuda_communicator_abort(comm));
+        refused(tcuda_communicator_query(never, &mut ready), TCUDA_ERROR_INVALID_STATE, &["was ended while"]);
+        refused(tcuda_communicator_synchronize(never, stream(), 0), TCUDA_ERROR_INVALID_STATE, &["was ended while"]);
+        ok(tcuda_communicator_destroy(never));
     });
 }
 

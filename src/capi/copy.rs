@@ -22,6 +22,7 @@ use std::ffi::c_void;
 /// @param src             where from.
 /// @param size            bytes.
 /// @param non_blocking    whether to return before pinned memory was written or read; it has to stay until the stream has come past it.
+/// @return TCUDA_ERROR_CAPTURE: for pageable memory while the stream is being captured, which goes on without the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_copy(dst: *mut c_void, src: *const c_void, size: usize, non_blocking: bool) -> tcuda_status_t {
     guard("tcuda_copy", || copy::copy(dst as usize, src as usize, size, non_blocking))
@@ -35,6 +36,7 @@ pub unsafe extern "C" fn tcuda_copy(dst: *mut c_void, src: *const c_void, size: 
 /// @param src       where from.
 /// @param size      bytes.
 /// @param stream    of any device; NULL is the default stream of the source's device, else of the destination's, else of the current one.
+/// @return TCUDA_ERROR_CAPTURE: for pageable memory while the stream is being captured, which goes on without the copy.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_copy_async(dst: *mut c_void, src: *const c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
     guard("tcuda_copy_async", || copy::copy_async(dst as usize, src as usize, size, stream as usize))

@@ -133,6 +133,7 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
         }
         return Ok(());
     };
+    refuse_captured_pageable(to, from, size, stream)?;
     // Of two devices each end's own stream stands for it: before and after the copy it is in order with the source's.
     for end in [to, from] {
         if let Some(own) = end.stream {
@@ -171,6 +172,25 @@ fn record_pinned(ends: &[End], stream: Stream) {
     }
 }
 
+/// A replay would read or write it when it may be gone. CUDA captures some of these copies, torch none.
+fn refuse_captured_pageable(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
+    if to.place != Place::Pageable && from.place != Place::Pageable {
+        return Ok(());
+    }
+    stream.refuse_capture(|| {
+        format!(
+            "{}: pageable host memory cannot be captured, since it may be gone when the graph is replayed. Take memory of \
+             tcuda_host_malloc_cached, or tcuda_host_register it. The capture goes on without this copy.",
+            describe(to, from, size)
+        )
+    })
+}
+
+fn describe(to: End, from: End, size: usize) -> String {
+    let end = |end: End| format!("{:#x} ({})", end.address, end.place);
+    format!("Copy of {size} bytes from {} to {}", end(from), end(to))
+}
+
 /// The same where CUDA waits if it has to take pageable memory by way of its own.
 fn enqueue_near(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
     if to.place != Place::Pageable && from.place != Place::Pageable {
@@ -189,17 +209,7 @@ fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
         }
         _ => entered.runtime.memcpy_async(to.address, from.address, size, entered.raw),
     };
-    enqueued.map_err(|error| {
-        let ends = |end: End| format!("{:#x} ({})", end.address, end.place);
-        let what = || format!("Copy of {size} bytes from {} to {}", ends(from), ends(to));
-        let pageable = [to, from].iter().any(|end| end.place == Place::Pageable);
-        if pageable && error.status == Status::TCUDA_ERROR_CAPTURE && error.native != code::CAPTURE_INVALIDATED {
-            const CURE: &str =
-                "Pageable host memory cannot be captured; take memory of tcuda_host_malloc_cached, or tcuda_host_register it";
-            return error.context(format_args!("{}. {CURE}", what()));
-        }
-        explain(error, &[("source", from.address), ("destination", to.address)], size, what)
-    })
+    enqueued.map_err(|error| explain(error, &[("source", from.address), ("destination", to.address)], size, || describe(to, from, size)))
 }
 
 /// CUDA calls an argument invalid without saying which: most often the range is longer than its memory.
@@ -229,6 +239,7 @@ pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Res
     let (to_place, from_place) = (check_place("dst", to, size)?, check_place("src", from, size)?);
     let stream = stream_near(handle, from_place.device().or(to_place.device()))?;
     let end = |address, place| End { address, place, stream: Some(stream) };
+    refuse_captured_pageable(end(to, to_place), end(from, from_place), size, stream)?;
     for (address, place) in [(to, to_place), (from, from_place)] {
         match place {
             Place::Pageable => {}

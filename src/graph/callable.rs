@@ -117,11 +117,7 @@ pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream
 }
 
 fn refuse_capture(stream: Stream, what: &str) -> Result<()> {
-    if stream.is_capturing()? {
-        let text = format!("A graphed callable cannot be {what} on a stream that is being captured.");
-        return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
-    }
-    Ok(())
+    stream.refuse_capture(|| format!("A graphed callable cannot be {what} on a stream that is being captured."))
 }
 
 /// What a callable does, with these inputs; None: those of the capture.

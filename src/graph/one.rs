@@ -100,10 +100,7 @@ impl Graph {
             let text = "This graph already owns a captured graph. To capture a new graph, create a new one, or call tcuda_graph_reset.";
             return Err(state_error(text));
         }
-        if stream.is_capturing()? {
-            let text = "The stream is being captured already. Each capture begins on a stream of its own.";
-            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
-        }
+        stream.refuse_capture(|| "The stream is being captured already. Each capture begins on a stream of its own.".into())?;
         let used = Use::of(pool, stream.device)?;
         let keeper = Keeper::new();
         let capture = capture::begin(self, stream, mode, used.0.number(), keeper.clone())?;

@@ -21,7 +21,7 @@ pub use blob::Blob;
 pub use consumer::{close, import, producer_lives};
 pub use producer::{collect, export, withdraw};
 
-use crate::base::{Error, Result, Status};
+use crate::base::Result;
 use crate::memory::{self, hooks};
 use crate::stream::Stream;
 use std::sync::Once;
@@ -67,9 +67,5 @@ pub fn shutdown() {
 }
 
 fn refuse_capture(stream: Stream, what: &str) -> Result<()> {
-    if stream.is_capturing()? {
-        let text = format!("{what} is not possible on a stream that is being captured: do it before the capture.");
-        return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
-    }
-    Ok(())
+    stream.refuse_capture(|| format!("{what} is not possible on a stream that is being captured: do it before the capture."))
 }

@@ -15,8 +15,8 @@ pub use own::{GoneHook, Turn, create, destroy, on_gone, register, unregister};
 pub use pool::{PER_LEVEL, from_pool, priority_range};
 pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on, serial};
 
-use crate::base::Result;
 use crate::base::watch::{self, Happening, Place};
+use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::runtime::{self, RawStream, Runtime};
 
@@ -106,6 +106,14 @@ impl Stream {
     pub fn is_capturing(self) -> Result<bool> {
         let entered = self.enter()?;
         entered.runtime.stream_is_capturing(entered.raw).map_err(device::blame(self.device))
+    }
+
+    /// An error with this text while it is being captured, which the capture hears nothing of.
+    pub fn refuse_capture(self, text: impl FnOnce() -> String) -> Result<()> {
+        if self.is_capturing()? {
+            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text()).on_device(self.device));
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ use tcuda::capi::stream::*;
 tests![
     a_fork_that_is_not_joined_leaves_all_usable,
     a_spoilt_capture_names_what_did_it,
+    a_copy_of_pageable_memory_is_refused_and_the_capture_goes_on,
     a_capture_ends_with_its_graph_and_with_its_stream,
     a_capture_ends_with_its_thread,
     another_thread_cannot_end_it_unless_it_is_relaxed,
@@ -77,17 +78,37 @@ fn a_spoilt_capture_names_what_did_it() {
     }
     done = false;
     assert!(!done);
-    // Which side of a copy it was, and what to take in its place.
-    let (block, bytes) = (allocate(MIB, stream.0), vec![0u8; MIB]);
-    graph.begin(stream.0);
-    let text = fails!(CAPTURE, tcuda_copy_async(block, bytes.as_ptr().cast(), MIB, stream.0));
-    assert!(text.contains("(host memory) to") && text.contains("tcuda_host_malloc_cached"), "{text}");
-    let text = fails!(CAPTURE, tcuda_graph_capture_end(graph.0));
-    assert!(text.starts_with("tcuda_copy_async cannot be captured"), "{text}");
-    free(block);
-    is_usable(stream.0);
     ok!(tcuda_event_destroy(past));
     drop(graph);
+    empty_caches();
+}
+
+fn a_copy_of_pageable_memory_is_refused_and_the_capture_goes_on() {
+    empty_caches();
+    let stream = Own::new();
+    let (block, mut bytes) = (allocate(MIB, stream.0), vec![3u8; MIB]);
+    fill(block, 1, MIB, stream.0);
+    let graph = G::new();
+    graph.begin(stream.0);
+    fill(block, 2, MIB, stream.0);
+    let text = fails!(CAPTURE, tcuda_copy_async(block, bytes.as_ptr().cast(), MIB, stream.0));
+    // Which side of the copy it was, and what to take in its place.
+    assert!(text.contains("(host memory) to") && text.contains("tcuda_host_malloc_cached"), "{text}");
+    fails!(CAPTURE, tcuda_copy_async(bytes.as_mut_ptr().cast(), block, MIB, stream.0));
+    ok!(tcuda_set_stream(stream.0));
+    for non_blocking in [false, true] {
+        fails!(CAPTURE, tcuda_copy(block, bytes.as_ptr().cast(), MIB, non_blocking));
+        fails!(CAPTURE, tcuda_copy(bytes.as_mut_ptr().cast(), block, MIB, non_blocking));
+    }
+    ok!(tcuda_set_stream(null_mut()));
+    ok!(tcuda_graph_capture_end(graph.0));
+    ok!(tcuda_graph_replay(graph.0, stream.0));
+    ok!(tcuda_copy_async(bytes.as_mut_ptr().cast(), block, MIB, stream.0));
+    ok!(tcuda_stream_synchronize(stream.0));
+    assert!(bytes.iter().all(|byte| *byte == 2));
+    free(block);
+    drop(graph);
+    is_usable(stream.0);
     empty_caches();
 }
 

@@ -199,7 +199,8 @@ impl Comm {
         let handle = self.handle.lock();
         match handle.as_deref().map(|place| unsafe { std::ptr::from_ref(place).read_volatile() }) {
             Some(handle) => body(handle),
-            None => Err(Error::internal("A communicator of NCCL was asked for after its end.")),
+            // By another thread; of a part it may be the one that it is split from.
+            None => Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, "The communicator was ended while this call was under way.")),
         }
     }
 
