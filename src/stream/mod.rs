@@ -80,10 +80,11 @@ impl Stream {
         idle
     }
 
-    /// Whether it is in order with other streams by itself: a query says nothing of their work.
+    /// Whether it comes behind the legacy default stream, of whose work a query of this one says nothing. That of the legacy stream says what blocks
+    /// it too.
     fn blocks(self, runtime: &Runtime) -> bool {
         match registry::find(self.raw).map(|entry| entry.kind) {
-            _ if self.is_default() => true,
+            _ if self.is_default() => self.raw == PER_THREAD,
             Some(registry::Kind::Own | registry::Kind::Pool) => false,
             _ => runtime.stream_flags(self.raw).map_or(true, |flags| flags & own::NON_BLOCKING == 0),
         }

@@ -423,7 +423,8 @@ fn small_calls_make_few_calls_of_the_driver() {
                 // centre, to each again, and back, where streams are known by it.
                 let others = number - 1;
                 let most = match (have_peers, has_own, is_busy) {
-                    (true, false, _) => vec![0, number, 2 * others, 0, 2 * number, 0, 2, 1],
+                    (true, false, false) => vec![0, 1, others, others, 2 * number, 0, 2, 1],
+                    (true, false, true) => vec![0, number, 2 * others, others, 2 * number, 0, 2, 1],
                     (true, true, false) => vec![0, 1, others, others, 0, number, 2, 1],
                     (true, true, true) => vec![0, number, 2 * others, others, 0, number, 2, 1],
                     // By way of copies, a few more.
