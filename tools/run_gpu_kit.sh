@@ -2,15 +2,15 @@
 # Runs everything in this folder on the GPU (TCUDA_BACKEND says otherwise) and prints a table. Ends with 0 if all passed.
 #
 #   sh run.sh               plain
-#   sh run.sh --sanitize    under NVIDIA's compute-sanitizer, which must be installed
-#   sh run.sh [--sanitize] NAME...   only these
+#   sh run.sh --sanitize[=TOOL]      under NVIDIA's compute-sanitizer, which must be installed: memcheck, racecheck, initcheck or synccheck
+#   sh run.sh [--sanitize[=TOOL]] NAME...    only these
 #   sh run.sh overlap [MINUTES [THREADS]]    threads whose live blocks must not overlap, for some minutes: 2 and 16 unless said otherwise
 #   sh run.sh jit [--quick]          functions compiled at run time, their speed beside a copy on the device
 #   sh run.sh watch [--quick]        what traces, the synchronization debug mode and the sanitizer cost a call
 #   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh comm [--quick]         collectives beside torch and NCCL on two GPUs and more: every way, every bit (benches/torch_comm.py)
 #   sh run.sh clients [--rounds N] [--quick]   PyTorch over its own allocator and tcuda's, in turn (benches/clients)
-#   sh run.sh [--sanitize] cuda      a program with kernels of its own, cuFFT, cuBLAS, Thrust and CUB (examples_c/cuda), compiled here by nvcc
+#   sh run.sh [--sanitize[=TOOL]] cuda   a program with kernels of its own, cuFFT, cuBLAS, Thrust and CUB (examples_c/cuda), compiled here by nvcc
 #   sh run.sh dlpack                 torch's tensors in tcuda's generators and collectives, by capsules (benches/clients/dlpack_client.py)
 #   sh run.sh communicators [--quick] [N]    ranks of N processes over NCCL: start, memory, speed, and what the others hear of one that is killed
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
@@ -63,7 +63,10 @@ if [ "$1" = overlap ]; then
 fi
 
 sanitizer=
-if [ "$1" = --sanitize ]; then
+tool=memcheck
+case "$1" in
+--sanitize | --sanitize=*)
+    [ "$1" = --sanitize ] || tool=${1#--sanitize=}
     shift
     for place in compute-sanitizer /usr/local/cuda/bin/compute-sanitizer /usr/local/cuda/compute-sanitizer/compute-sanitizer \
                  /usr/local/cuda-*/bin/compute-sanitizer; do
@@ -76,7 +79,8 @@ if [ "$1" = --sanitize ]; then
         echo "compute-sanitizer is not installed (looked on PATH and in /usr/local/cuda*)"
         exit 2
     fi
-fi
+    ;;
+esac
 
 # On PATH or where it is installed. What it links against lies beside it.
 compile_cuda() {
@@ -104,7 +108,7 @@ failures=
 one() {
     started=$(date +%s)
     if [ -n "$sanitizer" ]; then
-        "$sanitizer" --report-api-errors no --error-exitcode 86 "$2" >"$logs/$1.txt" 2>&1
+        "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 86 "$2" >"$logs/$1.txt" 2>&1
     else
         "$2" >"$logs/$1.txt" 2>&1
     fi
@@ -113,7 +117,7 @@ one() {
     if grep -q 'terminated before first instrumented API call' "$logs/$1.txt" && grep -q ' 0 failed' "$logs/$1.txt"; then
         code=0
     fi
-    said=$(grep -E 'passed.*failed|ERROR SUMMARY' "$logs/$1.txt" | tail -n 2 | tr '\n' ' ' | cut -c 1-90)
+    said=$(grep -E 'passed.*failed|(ERROR|RACECHECK) SUMMARY' "$logs/$1.txt" | tail -n 2 | tr '\n' ' ' | cut -c 1-90)
     if [ $code -eq 0 ]; then
         passed=$((passed + 1))
         result=passed
@@ -154,5 +158,5 @@ for name in $failures; do
     echo "---- $name ----"
     tail -n 40 "$logs/$name.txt"
 done
-echo "gpu kit ($TCUDA_BACKEND${sanitizer:+, compute-sanitizer}): $passed passed, $failed failed"
+echo "gpu kit ($TCUDA_BACKEND${sanitizer:+, $tool}): $passed passed, $failed failed"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]

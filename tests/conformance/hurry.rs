@@ -15,6 +15,7 @@ use tcuda::base::dlpack::tcuda_tensor_t;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::communicator::*;
 use tcuda::capi::copy::tcuda_memset_async;
+use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::graph::*;
 use tcuda::capi::graphed::*;
@@ -146,7 +147,11 @@ fn graphed_callables_that_are_ended_beside_calls() {
     let call = |handle: usize, stream| unsafe { tcuda_graphed_callable_call(handle as tcuda_graphed_callable_t, 0, null(), 0, stream) };
     hurry(
         50,
-        || get!(null_mut(), out => tcuda_graphed_callable_create(out, &callable, 1, 0, OWN, NULL)) as usize,
+        || {
+            // The one before writes there too, and nothing orders the two.
+            ok!(tcuda_synchronize(0));
+            get!(null_mut(), out => tcuda_graphed_callable_create(out, &callable, 1, 0, OWN, NULL)) as usize
+        },
         &[&call, &call],
         &|handle, _| tcuda_graphed_callable_destroy(handle as tcuda_graphed_callable_t),
     );
