@@ -8,7 +8,7 @@
 use crate::base::sync_debug::{Kind, blocking, unrefused};
 use crate::base::watch::{self, Access};
 use crate::base::{Error, Result, Status};
-use crate::runtime::{self, Address, api, code, host, kernels};
+use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
 use crate::{device, event, memory};
 
@@ -200,12 +200,18 @@ fn enqueue_near(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
 }
 
 fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
+    // Between pinned memory and memory that is mapped page by page CUDA looks at the device that is current, not at the stream's.
+    let _current = device::Guard::new(stream.device)?;
     let entered = stream.enter()?;
     let enqueued = match (to.place, from.place) {
         (Place::Device(to_device), Place::Device(from_device)) if to_device != from_device => {
             // For speed only: without access the driver goes by way of the host.
             device::peer::ensure(from_device, to_device)?;
             entered.runtime.memcpy_peer_async(to.address, to_device, from.address, from_device, size, entered.raw)
+        }
+        (Place::Device(device), _) | (_, Place::Device(device)) => {
+            device::peer::ensure(stream.device, device)?;
+            entered.runtime.memcpy_async(to.address, from.address, size, entered.raw)
         }
         _ => entered.runtime.memcpy_async(to.address, from.address, size, entered.raw),
     };

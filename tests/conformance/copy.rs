@@ -16,6 +16,7 @@ use tcuda::capi::tensor::*;
 tests![
     every_place_to_every_place,
     the_same_on_streams,
+    a_stream_of_another_device_than_the_memory: [TwoDevices],
     nothing_needs_nothing,
     bad_ranges_are_refused,
     where_no_memory_is_nothing_is_copied: [VirtualMemory],
@@ -131,6 +132,24 @@ fn the_same_on_streams() {
             assert!(found[100..150].iter().all(|byte| *byte == 0xff));
             assert!(found[..100] == given[..100] && found[150..] == given[150..]);
         }
+    }
+}
+
+fn a_stream_of_another_device_than_the_memory() {
+    let stream = Own::on(0);
+    let (pinned, there, beside) = (Memory::pinned(10_000), Memory::device(1, 10_000, NULL), Memory::device(1, 10_000, NULL));
+    synchronize_all();
+    for current in 0..2 {
+        ok!(tcuda_set_device(current));
+        let given = pattern(10_000, current as usize);
+        pinned.write(&given);
+        ok!(tcuda_copy_async(there.at(0), pinned.at(0), 10_000, stream.0));
+        ok!(tcuda_copy_async(beside.at(0), there.at(0), 10_000, stream.0));
+        ok!(tcuda_stream_synchronize(stream.0));
+        pinned.write(&vec![0; 10_000]);
+        ok!(tcuda_copy_async(pinned.at(0), beside.at(0), 10_000, stream.0));
+        ok!(tcuda_stream_synchronize(stream.0));
+        assert!(pinned.read(10_000) == given);
     }
 }
 
