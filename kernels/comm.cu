@@ -6,15 +6,13 @@
 #include "common.cuh"
 
 #define WORDS 480
-// Bytes that a block does before it looks for the next.
-#define TILE 16384
 // Loads of a thread under way at once.
 #define UNROLL 4
 
 struct Table {
     uint32_t tiles, segments;
-    // Addresses on the side of many.
-    uint32_t many, reserved;
+    // Addresses on the side of many, and bytes that a block does before it looks for the next.
+    uint32_t many, tile;
     // For each segment: its first tile, its bytes, the one address, the many.
     uint64_t words[WORDS];
 };
@@ -41,9 +39,9 @@ __device__ __forceinline__ Piece find(const Table &table, uint32_t tile) {
     }
     Piece piece;
     piece.at = low * stride;
-    piece.offset = (tile - table.words[piece.at]) * TILE;
+    piece.offset = (tile - table.words[piece.at]) * table.tile;
     const uint64_t left = table.words[piece.at + 1] - piece.offset;
-    piece.size = left < TILE ? (uint32_t)left : TILE;
+    piece.size = left < table.tile ? (uint32_t)left : table.tile;
     uint64_t bits = 0;
     for (uint32_t i = 0; i <= table.many; ++i) bits |= table.words[piece.at + 2 + i];
     piece.misaligned = (uint32_t)bits & 15;

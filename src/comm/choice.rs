@@ -26,6 +26,8 @@ pub enum Operation {
     ReduceCoalesced,
     Scatter,
     Gather,
+    /// Parts that are wide rows of the result.
+    GatherRows,
 }
 
 use Operation::*;
@@ -54,7 +56,7 @@ const ANY: usize = usize::MAX;
 
 /// For H200 with NVLink between all devices: measured on two, a guess for more.
 const TABLE: &[Row] = &[
-    row(Broadcast, ANY, 512 * KIB, Kernel),
+    row(Broadcast, 2, 128 * KIB, Kernel),
     row(Broadcast, 2, ANY, Copies),
     row(Broadcast, ANY, 4 * MIB, Kernel),
     row(Broadcast, ANY, ANY, Ring),
@@ -67,11 +69,14 @@ const TABLE: &[Row] = &[
     row(ReduceCoalesced, 2, ANY, Kernel),
     row(ReduceCoalesced, ANY, 2 * MIB, Kernel),
     row(ReduceCoalesced, ANY, ANY, Split),
+    row(Scatter, 2, 256 * KIB, Kernel),
+    row(Scatter, 2, ANY, Copies),
     row(Scatter, ANY, MIB, Kernel),
     row(Scatter, ANY, ANY, Copies),
     row(Gather, 2, ANY, Kernel),
     row(Gather, ANY, MIB, Kernel),
     row(Gather, ANY, ANY, Copies),
+    row(GatherRows, ANY, ANY, Copies),
 ];
 
 /// Rows of a copy between strided regions from which on the copy engines move them faster than a kernel does.
@@ -108,7 +113,7 @@ fn allowed(operation: Operation) -> &'static [Way] {
     match operation {
         Broadcast | BroadcastCoalesced => &[Kernel, Copies, Ring],
         Reduce | ReduceCoalesced => &[Kernel, Split, Staged],
-        Scatter | Gather => &[Kernel, Copies],
+        Scatter | Gather | GatherRows => &[Kernel, Copies],
     }
 }
 
@@ -133,7 +138,7 @@ mod tests {
 
     #[test]
     fn every_operation_has_a_way_for_any_number_of_devices() {
-        for operation in [Broadcast, BroadcastCoalesced, Reduce, ReduceCoalesced, Scatter, Gather] {
+        for operation in [Broadcast, BroadcastCoalesced, Reduce, ReduceCoalesced, Scatter, Gather, GatherRows] {
             let rows: Vec<_> = TABLE.iter().filter(|row| row.operation == operation).collect();
             let (last, others) = rows.split_last().unwrap();
             assert!((last.devices, last.bytes) == (ANY, ANY) && others.iter().all(|row| row.devices.min(row.bytes) < ANY), "{operation:?}");

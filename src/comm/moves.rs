@@ -23,13 +23,19 @@ impl Move {
     fn is_one_stretch(&self) -> bool {
         self.to.is_dense() && self.from.is_dense() && tensor::agree(&self.to, &self.from)
     }
+
+    fn has_wide_rows(&self) -> bool {
+        let plan = if self.is_one_stretch() { None } else { tensor::plan(&self.to, &self.from).ok() };
+        plan.and_then(|plan| rows(&plan, self.to.item())).is_some_and(|(row, ..)| row >= WIDE_ROW)
+    }
 }
 
 /// Enqueues all; every stream goes on after what concerns it. `operation` is `Scatter` (from the centre) or `Gather` (to it).
 pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()> {
     let bytes = moves.iter().map(|part| part.to.count() as usize * part.to.item()).sum();
     let devices = 1 + moves.iter().filter(|part| part.other != centre).count();
-    let way = choice::choose(operation, devices, bytes)?;
+    let in_rows = operation == Operation::Gather && moves.iter().any(Move::has_wide_rows);
+    let way = choice::choose(if in_rows { Operation::GatherRows } else { operation }, devices, bytes)?;
     let at_source = way == Way::Copies && operation == Operation::Gather;
     let mut direct = Vec::with_capacity(moves.len());
     for part in moves {

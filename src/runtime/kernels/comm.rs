@@ -12,6 +12,10 @@ const THREADS: u32 = 256;
 const BLOCKS: u32 = 1056;
 /// Bytes that one block does at a time. A segment that is cut at a multiple keeps its alignment.
 pub const TILE: usize = 16 << 10;
+/// The same of a launch with few bytes, as many as a block's threads load at once: over NVLink a second load costs as much time as the first.
+const SHORT_TILE: usize = THREADS as usize * 16;
+/// Tiles up to which they are short.
+const FEW: usize = 256;
 /// Addresses on the side of many in one launch.
 pub const MOST: usize = 64;
 /// Kernel parameters hold this many segments with one address on either side.
@@ -39,7 +43,7 @@ struct Table {
     tiles: u32,
     segments: u32,
     many: u32,
-    reserved: u32,
+    tile: u32,
     words: [u64; WORDS],
 }
 
@@ -112,7 +116,9 @@ fn run(
 
 fn table(segments: &[Segment]) -> Table {
     let many = segments[0].many.len();
-    let mut table = Table { tiles: 0, segments: segments.len() as u32, many: many as u32, reserved: 0, words: [0; WORDS] };
+    let tiles = |tile: usize| segments.iter().map(|segment| segment.size.div_ceil(tile)).sum::<usize>();
+    let tile = if tiles(SHORT_TILE) <= FEW { SHORT_TILE } else { TILE };
+    let mut table = Table { tiles: 0, segments: segments.len() as u32, many: many as u32, tile: tile as u32, words: [0; WORDS] };
     for (segment, words) in segments.iter().zip(table.words.chunks_exact_mut(many + 3)) {
         words[0] = u64::from(table.tiles);
         words[1] = segment.size as u64;
@@ -120,7 +126,7 @@ fn table(segments: &[Segment]) -> Table {
         for (word, address) in words[3..].iter_mut().zip(&segment.many) {
             *word = *address as u64;
         }
-        table.tiles += segment.tiles() as u32;
+        table.tiles += segment.size.div_ceil(tile) as u32;
     }
     table
 }
@@ -167,10 +173,16 @@ mod tests {
     #[test]
     fn tables_count_tiles() {
         let segment = |one, size| Segment { one, many: vec![one + 1, one + 2], size };
-        let table = table(&[segment(100, 1), segment(200, TILE), segment(300, TILE + 1), segment(400, 7)]);
-        assert_eq!((table.tiles, table.segments, table.many), (5, 4, 2));
-        assert_eq!(table.words[..10], [0, 1, 100, 101, 102, 1, TILE as u64, 200, 201, 202]);
-        assert_eq!((table.words[10], table.words[15]), (2, 4));
+        let large = FEW * SHORT_TILE;
+        let long = table(&[segment(100, 1), segment(200, TILE), segment(300, large + 1), segment(400, 7)]);
+        let tiles = (large / TILE) as u64 + 1;
+        assert_eq!((u64::from(long.tiles), long.segments, long.many, long.tile as usize), (3 + tiles, 4, 2, TILE));
+        assert_eq!(long.words[..10], [0, 1, 100, 101, 102, 1, TILE as u64, 200, 201, 202]);
+        assert_eq!((long.words[10], long.words[15]), (2, 2 + tiles));
+        // Few bytes are spread over more blocks.
+        let short = table(&[segment(100, large - SHORT_TILE), segment(200, 1)]);
+        assert_eq!((short.tiles as usize, short.tile as usize), (FEW, SHORT_TILE));
+        assert_eq!(table(&[segment(100, large), segment(200, 1)]).tile as usize, TILE);
     }
 
     #[test]
