@@ -11,6 +11,7 @@
 #   sh run.sh comm [--quick]         collectives beside torch and NCCL on two GPUs and more: every way, every bit (benches/torch_comm.py)
 #   sh run.sh clients [--rounds N] [--quick]   PyTorch over its own allocator and tcuda's, in turn (benches/clients)
 #   sh run.sh [--sanitize[=TOOL]] cuda   a program with kernels of its own, cuFFT, cuBLAS, Thrust and CUB (examples_c/cuda), compiled here by nvcc
+#   sh run.sh libraries              CuPy, Numba and RMM over tcuda, those that are installed (benches/clients)
 #   sh run.sh dlpack                 torch's tensors in tcuda's generators and collectives, by capsules (benches/clients/dlpack_client.py)
 #   sh run.sh communicators [--quick] [N]    ranks of N processes over NCCL: start, memory, speed, and what the others hear of one that is killed
 #   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
@@ -47,6 +48,19 @@ fi
 if [ "$1" = clients ]; then
     shift
     exec python3 benches/clients/run.py "$(ls "$PWD"/lib/libtcuda.so.*)" "$@"
+fi
+
+if [ "$1" = libraries ]; then
+    failed=0
+    for name in cupy numba rmm; do
+        if ! python3 -c "import $name" 2>/dev/null; then
+            echo "$name: not installed"
+        else
+            python3 "benches/clients/${name}_client.py" "$(ls "$PWD"/lib/libtcuda.so.*)" || failed=$((failed + 1))
+        fi
+    done
+    echo "libraries: $failed failed"
+    exit $failed
 fi
 
 if [ "$1" = dlpack ]; then

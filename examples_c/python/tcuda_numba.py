@@ -6,6 +6,11 @@ import os
 from numba import cuda
 from numba.cuda import GetIpcHandleMixin, HostOnlyCUDAMemoryManager, MemoryInfo, MemoryPointer
 
+try:
+    from cuda.bindings.driver import CUdeviceptr
+except ImportError:
+    CUdeviceptr = int
+
 from tcuda_memory import Memory
 
 memory = None
@@ -15,7 +20,8 @@ class TcudaManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):
     def memalloc(self, size):
         device = self.context.device.id
         address = memory.allocate(size, None, device)
-        pointer = cuda.cudadrv.driver.drvapi.cu_device_ptr(address) if hasattr(cuda.cudadrv.driver.drvapi, "cu_device_ptr") else address
+        # What cuMemAlloc gives, in the binding that Numba uses.
+        pointer = CUdeviceptr(address) if cuda.cudadrv.driver.USE_NV_BINDING else ctypes.c_uint64(address)
 
         def give_back():
             # Numba's arrays may be in use on any of its streams: behind the default stream, which waits for them.
