@@ -53,7 +53,8 @@ fi
 if [ "$1" = libraries ]; then
     failed=0
     for name in cupy numba rmm; do
-        if ! python3 -c "import $name" 2>/dev/null; then
+        # In this folder is one of librmm's.
+        if ! python3 -c "import $name; $name.__version__" 2>/dev/null; then
             echo "$name: not installed"
         else
             python3 "benches/clients/${name}_client.py" "$(ls "$PWD"/lib/libtcuda.so.*)" || failed=$((failed + 1))

@@ -21,7 +21,7 @@ class TcudaManager(GetIpcHandleMixin, HostOnlyCUDAMemoryManager):
         device = self.context.device.id
         address = memory.allocate(size, None, device)
         # What cuMemAlloc gives, in the binding that Numba uses.
-        pointer = CUdeviceptr(address) if cuda.cudadrv.driver.USE_NV_BINDING else ctypes.c_uint64(address)
+        pointer = CUdeviceptr(address) if getattr(cuda.cudadrv.driver, "USE_NV_BINDING", True) else ctypes.c_uint64(address)
 
         def give_back():
             # Numba's arrays may be in use on any of its streams: behind the default stream, which waits for them.

@@ -200,9 +200,7 @@ fn enqueue_near(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
 }
 
 fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
-    // Between pinned memory and memory that is mapped page by page CUDA looks at the device that is current, not at the stream's.
-    let _current = device::Guard::new(stream.device)?;
-    let entered = stream.enter()?;
+    let entered = stream.enter_current()?;
     let enqueued = match (to.place, from.place) {
         (Place::Device(to_device), Place::Device(from_device)) if to_device != from_device => {
             // For speed only: without access the driver goes by way of the host.
@@ -225,7 +223,8 @@ fn explain(error: Error, ends: &[(&str, Address)], size: usize, what: impl Fn() 
     }
     let beyond = ends.iter().find_map(|(name, address)| {
         let (last, place) = (address + (size - 1), place_of(*address).ok()?);
-        let outside = place != Place::Pageable && place_of(last) == Ok(Place::Pageable);
+        // Far behind it may be memory of something else.
+        let outside = place != Place::Pageable && place_of(last).is_ok_and(|end| end != place);
         outside.then(|| format!("the {name} ends at {last:#x}, where no {} is.", place))
     });
     match beyond {

@@ -228,7 +228,8 @@ impl Graph {
         if stream.raw != PER_THREAD && !state.replayed_on.contains(&stream) {
             state.replayed_on.push(stream);
         }
-        let entered = stream.enter()?;
+        // What was drawn is copied to the graph.
+        let entered = if state.drawn.is_empty() { stream.enter()? } else { stream.enter_current()? };
         let number = state.number.clone();
         let launch = || {
             entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))?;

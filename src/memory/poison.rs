@@ -209,7 +209,7 @@ fn examine(start: Address, end: Address, stream: Stream) -> Option<Damage> {
 fn read(from: Address, to: &mut [u8], stream: Stream) -> Result<()> {
     // A capture of another thread must not end by this.
     runtime::runtime()?.outside_capture(|| {
-        let entered = stream.enter()?;
+        let entered = stream.enter_current()?;
         blocking("cudaMemcpyAsync, cudaStreamSynchronize", Kind::Wait, || {
             watch::unseen(|| entered.runtime.memcpy_async(to.as_mut_ptr() as Address, from, to.len(), entered.raw))?;
             // If this fails the device is lost, and writes nothing any more.

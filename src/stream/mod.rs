@@ -60,6 +60,13 @@ impl Stream {
         Ok(Entered { runtime: runtime::runtime()?, raw: self.raw, _guard: guard })
     }
 
+    /// The same with the device current in any case: copies of memory that is mapped page by page look at the current device, not the stream's.
+    pub fn enter_current(self) -> Result<Entered> {
+        let guard = device::Guard::new(self.device)?;
+        device::check_lost(self.device)?;
+        Ok(Entered { runtime: runtime::runtime()?, raw: self.raw, _guard: Some(guard) })
+    }
+
     /// Whether all work given to it so far is done.
     pub fn query(self) -> Result<bool> {
         let entered = self.enter()?;

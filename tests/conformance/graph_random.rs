@@ -4,6 +4,7 @@ use crate::graph::*;
 use crate::kit::*;
 use crate::random::{Block, F32, I64, Own as Generator};
 use crate::{fails, get, ok, tests};
+use tcuda::capi::device::tcuda_set_device;
 use tcuda::capi::distributions::*;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
@@ -15,6 +16,7 @@ use tcuda::random::tcuda_philox_state_t;
 
 tests![
     replays_draw_as_if_the_work_were_done,
+    replays_on_another_device_than_the_current_one: [TwoDevices],
     replays_on_several_streams_take_turns,
     generators_of_a_capture_count_apart,
     kernels_of_the_program_find_their_state,
@@ -93,6 +95,23 @@ fn replays_draw_as_if_the_work_were_done() {
             expected.draw(&eager, stream.0);
             assert!(outputs.bytes(stream.0) == expected.bytes(stream.0), "behind round {round}");
         }
+    }
+}
+
+fn replays_on_another_device_than_the_current_one() {
+    ok!(tcuda_set_device(1));
+    let stream = Own::on(1);
+    let (eager, captured) = (Generator::seeded(5), Generator::seeded(5));
+    let (mut expected, mut block) = (Block::new(F32, COUNT), Block::new(F32, COUNT));
+    synchronize(NULL);
+    let graph = G::captured(stream.0, || ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, captured.0, stream.0)));
+    for current in [0, 1, 0] {
+        ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, stream.0));
+        ok!(tcuda_set_device(current));
+        graph.replay(stream.0);
+        synchronize(stream.0);
+        ok!(tcuda_set_device(1));
+        assert!(block.bytes() == expected.bytes());
     }
 }
 

@@ -8,6 +8,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::capi::copy::*;
+use tcuda::capi::device::tcuda_set_device;
 use tcuda::capi::error::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
@@ -145,6 +146,22 @@ pub fn scene_poison() {
     ok!(tcuda_empty_cache(0));
     assert_eq!((found(), said().len()), (3, 0));
     tcuda::memory::check(0);
+    if device_count() > 1 {
+        another_device_than_the_current_one_is_looked_at();
+    }
+}
+
+fn another_device_than_the_current_one_is_looked_at() {
+    let own = Own::on(1);
+    let block = allocate(3000, own.0);
+    free(block);
+    // With device 1 current, which what follows is not.
+    ok!(tcuda_set_device(1));
+    poke(block, 10, &[1], own.0);
+    ok!(tcuda_set_device(0));
+    assert_eq!(get!(u64::MAX, out => tcuda_memory_check_poison(out, 1)), 4);
+    assert!(said().concat().contains("Write after free on device 1"));
+    ok!(tcuda_empty_cache(1));
 }
 
 /// A stream that reads a block after its free by another finds what was written, if it was recorded.

@@ -62,8 +62,21 @@ fn contradicts(says_device: bool, place: Place) -> bool {
 }
 
 impl Sim {
-    /// `blocks`: as cudaMemcpy, which returns when the host may go on; otherwise as cudaMemcpyAsync.
+    /// `blocks`: as cudaMemcpy, which returns when the host may go on; otherwise as cudaMemcpyAsync. What is mapped page by page has to be
+    /// mapped for the device that is current, whosever the stream is.
     pub fn copy(&'static self, rows: Rows, kind: i32, raw: RawStream, blocks: bool) -> Result<(), Code> {
+        let current = self.current()?;
+        if rows.width > 0 && rows.height > 0 {
+            for span in rows.spans()? {
+                if !self.memory.is_mapped_for(span, current)? {
+                    return Err(code::INVALID_VALUE);
+                }
+            }
+        }
+        self.copy_anywhere(rows, kind, raw, blocks)
+    }
+
+    fn copy_anywhere(&'static self, rows: Rows, kind: i32, raw: RawStream, blocks: bool) -> Result<(), Code> {
         let said = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind)).ok_or(21)?;
         let (stream, device) = self.stream_for_work(raw)?;
         if rows.width > rows.to_pitch || rows.width > rows.from_pitch {
@@ -153,7 +166,7 @@ impl Sim {
                 return Err(code::INVALID_VALUE);
             }
         }
-        self.copy(Rows::line(to.0, from.0, size), 4, raw, false)
+        self.copy_anywhere(Rows::line(to.0, from.0, size), 4, raw, false)
     }
 
     pub fn fill(&'static self, address: Address, value: i32, size: usize, raw: RawStream, blocks: bool) -> Result<(), Code> {
@@ -163,7 +176,7 @@ impl Sim {
         }
         let span = Span { address, size, write: true };
         let found = self.memory.find(span, device)?;
-        if found.place == Place::Pageable || (!found.ours && found.place != Place::Device(device)) {
+        if !found.ours {
             return Err(code::INVALID_VALUE);
         }
         let point = self.submit(stream, device, "MEMSET", move |sim| {

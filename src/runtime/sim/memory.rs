@@ -238,6 +238,15 @@ impl Memory {
         self.books().find(span, by, &self.peers)
     }
 
+    /// False for mapped memory to which the device has no access.
+    pub fn is_mapped_for(&self, span: Span, device: usize) -> Result<bool, Code> {
+        let books = self.books();
+        match books.region(span.address).map(|region| region.kind) {
+            Some(RegionKind::Reservation) => Ok(books.find_mapped(span, device)?.ours),
+            _ => Ok(true),
+        }
+    }
+
     /// Runs `work` if every range may be touched, and keeps the ranges from being freed until it is done. `brief` work of copies
     /// runs with the books locked; anything else must not.
     pub fn touch<R>(&self, spans: &[Span], by: By, brief: bool, work: impl FnOnce() -> R) -> Result<R, Code> {
