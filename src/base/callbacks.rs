@@ -1,15 +1,13 @@
 //! Functions that programs leave here to be called.
 
-use super::work;
+use super::{handles, work};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Functions in the order in which they came. Each says whether it did something about it.
 pub struct List<T> {
     entries: RwLock<Vec<Arc<Entry<T>>>>,
-    last: AtomicU64,
 }
 
 type Function<T> = Box<dyn Fn(&T) -> bool + Send + Sync>;
@@ -32,12 +30,12 @@ thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 impl<T> List<T> {
     #[allow(clippy::new_without_default)]
     pub const fn new() -> List<T> {
-        List { entries: RwLock::new(Vec::new()), last: AtomicU64::new(0) }
+        List { entries: RwLock::new(Vec::new()) }
     }
 
-    /// A number for `remove`, never given again.
+    /// A number for `remove`, never given again, by no other list either.
     pub fn add(&self, function: Function<T>) -> u64 {
-        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = handles::number() as u64;
         self.entries.write().push(Arc::new(Entry { id, function, calls: Mutex::default(), ended: Condvar::new() }));
         id
     }
@@ -103,7 +101,7 @@ impl<T> Entry<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     use std::sync::mpsc;
 
     #[test]
@@ -131,6 +129,14 @@ mod tests {
         assert_eq!(SUM.load(Ordering::Relaxed), 222 + 1101);
         ids.into_iter().for_each(|id| assert_eq!(LIST.remove(id), id != ids[1]));
         assert_eq!(LIST.ask(|| 1, || Some(())), None);
+    }
+
+    #[test]
+    fn a_number_is_of_one_list() {
+        static LISTS: [List<i32>; 2] = [List::new(), List::new()];
+        let [a, b] = [0, 1].map(|at| LISTS[at].add(Box::new(|_| true)));
+        assert!(!LISTS[1].remove(a) && !LISTS[0].remove(b));
+        assert!(LISTS[0].remove(a) && LISTS[1].remove(b));
     }
 
     #[test]

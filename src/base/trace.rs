@@ -65,7 +65,7 @@ pub fn remove(id: u64) -> Result<()> {
     if LIST.remove(id) {
         return Ok(());
     }
-    let text = format!("No trace function has the number {id}, or it was unregistered before.");
+    let text = format!("No trace function has the number {id}, or it was unregistered before. tcuda_trace_register gives these numbers.");
     Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text))
 }
 

@@ -143,7 +143,7 @@ pub unsafe extern "C" fn tcuda_register_pressure_callback(
 /// @return TCUDA_ERROR_INVALID_HANDLE: no pressure callback has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_unregister_pressure_callback(id: u64) -> tcuda_status_t {
-    guard_always("tcuda_unregister_pressure_callback", || remove(&hooks::PRESSURE, id, "pressure callback"))
+    guard_always("tcuda_unregister_pressure_callback", || remove(&hooks::PRESSURE, id, "pressure callback", "tcuda_register_pressure_callback"))
 }
 
 /// Registers a function that is told when an allocation fails for want of memory (torch: attachOutOfMemoryObserver). The section's text says
@@ -178,13 +178,14 @@ pub unsafe extern "C" fn tcuda_register_oom_observer(
 /// @return TCUDA_ERROR_INVALID_HANDLE: no observer has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_unregister_oom_observer(id: u64) -> tcuda_status_t {
-    guard_always("tcuda_unregister_oom_observer", || remove(&hooks::OBSERVERS, id, "observer"))
+    guard_always("tcuda_unregister_oom_observer", || remove(&hooks::OBSERVERS, id, "observer", "tcuda_register_oom_observer"))
 }
 
-fn remove<T>(list: &List<T>, id: u64, what: &str) -> Result<()> {
+fn remove<T>(list: &List<T>, id: u64, what: &str, maker: &str) -> Result<()> {
     process::refuse_forked()?;
     if list.remove(id) {
         return Ok(());
     }
-    Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("No {what} has the number {id}, or it was unregistered before.")))
+    let text = format!("No {what} has the number {id}, or it was unregistered before. {maker} gives these numbers.");
+    Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text))
 }

@@ -325,6 +325,16 @@ fn wrong_registrations_are_refused() {
         fails!(INVALID_HANDLE, tcuda_unregister_pressure_callback(id));
         fails!(INVALID_HANDLE, tcuda_unregister_oom_observer(id));
     }
+    // Each is told from the other.
+    let (callback, observer) = (Registered::callback(|_| false), Registered::observer(|_| {}));
+    let said = fails!(INVALID_HANDLE, tcuda_unregister_pressure_callback(observer.0));
+    assert!(said.contains("tcuda_register_pressure_callback"), "{said}");
+    let said = fails!(INVALID_HANDLE, tcuda_unregister_oom_observer(callback.0));
+    assert!(said.contains("tcuda_register_oom_observer"), "{said}");
+    fails!(INVALID_HANDLE, tcuda::capi::trace::tcuda_trace_unregister(callback.0));
+    ok!(tcuda_unregister_oom_observer(observer.0));
+    ok!(tcuda_unregister_pressure_callback(callback.0));
+    fails!(INVALID_HANDLE, tcuda_unregister_oom_observer(observer.0));
 }
 
 fn advice_for_a_limit() {

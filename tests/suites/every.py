@@ -47,7 +47,7 @@ NUMBERS = {"tcuda_generator_set_state": {"size": "16"}, "tcuda_set_rng_state": {
 NO_TEXT = {"tcuda_memory_stat_key": "NULL ends the list", "tcuda_host_memory_stat_key": "likewise"}
 # Functions that cannot succeed with the arguments made here, and why.
 NEVER_SUCCEED = {
-    "tcuda_unregister_pressure_callback": "the number 1 was that of a registration before",
+    "tcuda_unregister_pressure_callback": "1 is the number of no registration",
     "tcuda_unregister_oom_observer": "likewise",
     "tcuda_trace_unregister": "likewise",
     "tcuda_sanitizer_report_get": "nothing was reported",
