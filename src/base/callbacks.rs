@@ -33,6 +33,10 @@ impl<T> List<T> {
         List { entries: RwLock::new(Vec::new()) }
     }
 
+    pub fn is_locked(&self) -> bool {
+        self.entries.is_locked()
+    }
+
     /// A number for `remove`, never given again, by no other list either.
     pub fn add(&self, function: Function<T>) -> u64 {
         let id = handles::number() as u64;

@@ -51,6 +51,10 @@ impl<T> Handles<T> {
         Handles { what, maker, list: RwLock::new(List { entries: Vec::new(), gone: 0 }) }
     }
 
+    pub fn is_locked(&self) -> bool {
+        self.list.is_locked()
+    }
+
     pub fn insert(&self, thing: Arc<T>) -> usize {
         let mut list = self.list.write();
         let handle = number();

@@ -34,7 +34,7 @@ pub fn kind_of(happening: &Happening) -> Option<i32> {
 }
 
 pub(super) fn is_locked() -> bool {
-    KINDS.is_locked()
+    KINDS.is_locked() || LIST.is_locked()
 }
 
 /// A number for `remove`.

@@ -1,10 +1,11 @@
 //! What stands between a C caller and the rooms: panics and errors become a status and this thread's last error.
 
+use super::snapshot;
 use super::text::c_text;
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::{self, own};
-use crate::{device, graph, jit, sanitizer, stream};
+use crate::{device, graph, jit, memory, random, sanitizer, stream};
 use once_cell::race::OnceBox;
 use parking_lot::{ReentrantMutex, const_reentrant_mutex};
 use std::cell::{Cell, RefCell};
@@ -90,9 +91,15 @@ pub fn guard_value<T>(function: &'static str, otherwise: T, body: impl FnOnce() 
 
 static BEGUN: ReentrantMutex<Cell<bool>> = const_reentrant_mutex(Cell::new(false));
 
+/// Whether a lock is held, or something begun, of those that calls without a device take and begin.
+fn is_busy() -> bool {
+    let rooms = [nvtx::is_busy, memory::is_locked, random::is_locked, jit::is_locked, sanitizer::is_locked, snapshot::is_locked];
+    BEGUN.is_locked() || rooms.iter().any(|is| is())
+}
+
 /// Before the first lock is taken: a child of `fork` is not to wait for a thread that is not there.
 pub fn mind_forks() {
-    process::refuse_forks_while(|| BEGUN.is_locked() || nvtx::is_starting());
+    process::refuse_forks_while(is_busy);
 }
 
 /// What the environment wants to be watched, at the first call of all. Other threads wait for that: their calls are watched too.

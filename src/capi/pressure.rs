@@ -143,7 +143,9 @@ pub unsafe extern "C" fn tcuda_register_pressure_callback(
 /// @return TCUDA_ERROR_INVALID_HANDLE: no pressure callback has this number.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_unregister_pressure_callback(id: u64) -> tcuda_status_t {
-    guard_always("tcuda_unregister_pressure_callback", || remove(&hooks::PRESSURE, id, "pressure callback", "tcuda_register_pressure_callback"))
+    guard_always("tcuda_unregister_pressure_callback", || {
+        remove(&hooks::PRESSURE, id, "pressure callback", "tcuda_register_pressure_callback")
+    })
 }
 
 /// Registers a function that is told when an allocation fails for want of memory (torch: attachOutOfMemoryObserver). The section's text says

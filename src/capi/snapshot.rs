@@ -125,6 +125,10 @@ struct Held {
 
 static HELD: Handles<Held> = Handles::new("snapshot", "tcuda_memory_snapshot");
 
+pub(super) fn is_locked() -> bool {
+    HELD.is_locked()
+}
+
 /// It needs no device, and can be read after tcuda_shutdown.
 fn held(handle: tcuda_snapshot_t) -> Result<Arc<Held>> {
     process::refuse_forked()?;

@@ -97,6 +97,11 @@ static FUNCTIONS: Handles<Function> = Handles::new("compiled function", "tcuda_j
 /// What is on a device, by device and key: two functions of one source share it.
 static LOADED: LazyLock<Table<(i32, String)>> = LazyLock::new(Table::new);
 
+/// That of functions, which are made without a device.
+pub fn is_locked() -> bool {
+    FUNCTIONS.is_locked()
+}
+
 /// `outputs` 0: one, by value.
 pub fn create(source: &str, outputs: usize, scalars: &[Scalar]) -> Result<u64> {
     let by_reference = outputs > 0;

@@ -18,7 +18,7 @@ pub mod walk;
 
 pub use call::{call, call_out};
 pub use disk::configure;
-pub use function::{Function, Scalar, Value, create, destroy, numbered};
+pub use function::{Function, Scalar, Value, create, destroy, is_locked, numbered};
 
 /// What a call has of its tensors, mostly without an allocation.
 pub type Few<T> = smallvec::SmallVec<[T; 4]>;

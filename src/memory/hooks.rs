@@ -44,3 +44,7 @@ pub struct Memory {
 
 pub static PRESSURE: List<Pressure> = List::new();
 pub static OBSERVERS: List<OutOfMemory> = List::new();
+
+pub(super) fn is_locked() -> bool {
+    PRESSURE.is_locked() || OBSERVERS.is_locked()
+}

@@ -49,6 +49,11 @@ use std::ffi::CStr;
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
+/// One of those that calls without a device take.
+pub fn is_locked() -> bool {
+    hooks::is_locked() || provider::is_locked() || options::is_locked()
+}
+
 /// The caches of all devices, made at the first allocation.
 fn caches() -> Result<&'static [Cache]> {
     // Read first: what is wrong with them goes to the log, where the program's function may allocate.

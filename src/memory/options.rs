@@ -251,6 +251,10 @@ fn is_divisions(text: &str) -> bool {
 
 static IN_EFFECT: RwLock<Option<Options>> = RwLock::new(None);
 
+pub(super) fn is_locked() -> bool {
+    IN_EFFECT.is_locked()
+}
+
 /// The options in effect. The text is read once; tcuda_init and tcuda_set_alloc_conf refuse a wrong one, a wrong one in the environment
 /// is reported and ignored as a whole. The first call of all, and after a reset, writes to the log: no lock may be held then.
 pub fn get() -> Options {

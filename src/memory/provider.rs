@@ -145,6 +145,10 @@ static PROVIDERS: Handles<Provider> = Handles::new("pluggable allocator", "tcuda
 /// What the devices' own caches take from; None: the driver.
 static CURRENT: RwLock<Option<(u64, Arc<Provider>)>> = RwLock::new(None);
 
+pub(super) fn is_locked() -> bool {
+    PROVIDERS.is_locked() || CURRENT.is_locked()
+}
+
 /// A number that is never given again.
 pub fn add(provider: Provider) -> u64 {
     PROVIDERS.insert(Arc::new(provider)) as u64

@@ -9,16 +9,21 @@ pub mod own;
 mod stream;
 
 pub(crate) use crate::runtime::nvtx::NOT_TRACKED;
-pub use crate::runtime::nvtx::{Event, Message, Payload, Tool, is_starting, tool};
+pub use crate::runtime::nvtx::{Event, Message, Payload, Tool, tool};
 pub use stream::{end as end_on_stream, start as start_on_stream};
 
 use crate::base::handles::Handles;
 use crate::base::{Result, process};
-use crate::runtime::nvtx::{DEFAULT, Domain};
+use crate::runtime::nvtx::{DEFAULT, Domain, is_starting};
 use std::ffi::CStr;
 use std::sync::Arc;
 
 static DOMAINS: Handles<Domain> = Handles::new("domain", "tcuda_nvtx_domain_create");
+
+/// Whether a tool is being started, or domains are locked.
+pub fn is_busy() -> bool {
+    is_starting() || DOMAINS.is_locked()
+}
 
 /// Without a tool there is a number all the same, so that a program runs alike. Nobody has domains in the child of a fork.
 pub fn create_domain(name: &CStr) -> Result<usize> {

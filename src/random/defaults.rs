@@ -35,6 +35,11 @@ pub fn of(device: i32) -> Result<Arc<Generator>> {
     })
 }
 
+/// That of the states that wait for a device.
+pub fn is_locked() -> bool {
+    DEFAULTS.is_locked()
+}
+
 /// Every device gets its state, or none does. Without a backend the states wait for one.
 pub fn set(wishes: &[Wish]) -> Result<()> {
     if !runtime::select::is_chosen() {

@@ -15,7 +15,7 @@ mod handles;
 mod order;
 mod rules;
 
-pub use defaults::{Wish, check_count, of as default_of, set as set_default};
+pub use defaults::{Wish, check_count, is_locked, of as default_of, set as set_default};
 pub use fill::{
     bernoulli, bernoulli_tensor, cauchy, exponential, geometric, integers, integers_all, log_normal, normal, permutation, uniform,
 };

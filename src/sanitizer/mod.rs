@@ -49,6 +49,10 @@ struct Sanitizer;
 
 static SANITIZER: Sanitizer = Sanitizer;
 
+pub fn is_locked() -> bool {
+    STATE.is_locked() || report::is_locked()
+}
+
 /// From here on everything is seen; earlier reports are forgotten. On already: nothing changes.
 pub fn enable() {
     {

@@ -183,6 +183,10 @@ pub type Function = Arc<dyn Fn(&Report) + Send + Sync>;
 
 static FUNCTION: RwLock<Option<Function>> = RwLock::new(None);
 
+pub(super) fn is_locked() -> bool {
+    FOUND.is_locked() || FUNCTION.is_locked()
+}
+
 /// None: the log is told.
 pub fn set_function(function: Option<Function>) {
     *FUNCTION.write() = function;

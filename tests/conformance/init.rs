@@ -120,6 +120,7 @@ pub fn child(scene: &str) {
         "freed_too_late" => memory::scene_freed_after_shutdown(),
         "trace_fork" => crate::watch_ends::scene_trace_fork(),
         "log_fork" => crate::watch_ends::scene_log_fork(),
+        "fork_early" => crate::watch_ends::scene_fork_early(),
         "fork_beside" => crate::watch_ends::scene_fork_beside(),
         "log_again" => crate::watch_ends::scene_log_again(),
         "torch_late" => crate::watch_ends::scene_torch_late(),

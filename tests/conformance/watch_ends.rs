@@ -4,16 +4,23 @@ use crate::init::{forked, in_child};
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::{c_char, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::error::{tcuda_set_log_callback, tcuda_status_name};
 use tcuda::capi::init::*;
+use tcuda::capi::jit::{tcuda_jit_create, tcuda_jit_destroy};
+use tcuda::capi::memory::tcuda_set_alloc_conf;
 use tcuda::capi::nvtx::{tcuda_nvtx_domain_create, tcuda_nvtx_domain_destroy};
-use tcuda::capi::plugin::{tcuda_change_current_allocator, tcuda_get_allocator_backend};
+use tcuda::capi::plugin::{
+    tcuda_change_current_allocator, tcuda_get_allocator_backend, tcuda_pluggable_allocator_create, tcuda_pluggable_allocator_destroy,
+};
 use tcuda::capi::pressure::*;
+use tcuda::capi::random::tcuda_manual_seed_all;
 use tcuda::capi::sanitizer::*;
 use tcuda::capi::snapshot::tcuda_snapshot_destroy;
 use tcuda::capi::stream::*;
+use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::capi::sync_debug::*;
 use tcuda::capi::torch::*;
 use tcuda::capi::trace::*;
@@ -22,6 +29,7 @@ tests![
     a_child_of_fork_waits_for_nobody,
     a_child_of_fork_waits_for_no_first_call,
     a_child_of_fork_waits_for_no_lock,
+    a_child_that_is_forked_before_the_first_use_waits_for_no_lock,
     who_hears_of_wrong_options_may_use_memory,
     threads_that_change_their_modes_do_not_lose_each_others,
     what_pytorch_frees_late_is_no_warning,
@@ -143,6 +151,83 @@ pub fn scene_fork_beside() {
     }
     GO.store(true, SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+fn a_child_that_is_forked_before_the_first_use_waits_for_no_lock() {
+    in_child("fork_early", &[]);
+}
+
+unsafe extern "C" fn asked(_: *const tcuda_pressure_t, _: *mut c_void) -> bool {
+    false
+}
+
+unsafe extern "C" fn told(_: *const tcuda_oom_t, _: *mut c_void) {}
+
+unsafe extern "C" fn traced(_: *const tcuda_trace_t, _: *mut c_void) {}
+
+unsafe extern "C" fn gives(_: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) -> *mut c_void {
+    null_mut()
+}
+
+unsafe extern "C" fn takes(_: *mut c_void, _: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) {}
+
+/// Another thread is in the midst of a call that needs no device, and the child makes the same: it works, or it is refused.
+pub fn scene_fork_early() {
+    /// As the first call went.
+    fn ends(made: tcuda_status_t, end: impl FnOnce() -> tcuda_status_t) -> tcuda_status_t {
+        if made == TCUDA_SUCCESS { end() } else { made }
+    }
+    let calls: [fn() -> tcuda_status_t; 9] = [
+        || {
+            let mut id = 0;
+            ends(unsafe { tcuda_register_pressure_callback(&mut id, Some(asked), null_mut()) }, || tcuda_unregister_pressure_callback(id))
+        },
+        || {
+            let mut id = 0;
+            ends(unsafe { tcuda_register_oom_observer(&mut id, Some(told), null_mut()) }, || tcuda_unregister_oom_observer(id))
+        },
+        || {
+            let mut id = 0;
+            ends(unsafe { tcuda_trace_register(&mut id, 0, Some(traced), null_mut()) }, || tcuda_trace_unregister(id))
+        },
+        || {
+            let mut domain = null_mut();
+            ends(unsafe { tcuda_nvtx_domain_create(&mut domain, c"a".as_ptr()) }, || tcuda_nvtx_domain_destroy(domain))
+        },
+        || {
+            let mut allocator = null_mut();
+            let made = unsafe { tcuda_pluggable_allocator_create(&mut allocator, Some(gives), Some(takes), null_mut()) };
+            ends(made, || tcuda_pluggable_allocator_destroy(allocator))
+        },
+        || {
+            let mut function = null_mut();
+            let source = c"template <typename T> T same(T x) { return x; }".as_ptr();
+            ends(unsafe { tcuda_jit_create(&mut function, source, null(), 0) }, || tcuda_jit_destroy(function))
+        },
+        || tcuda_manual_seed_all(1),
+        || unsafe { tcuda_set_alloc_conf(null()) },
+        || unsafe { tcuda_sanitizer_set_callback(None, null_mut()) },
+    ];
+    static STOP: AtomicBool = AtomicBool::new(false);
+    for call in calls {
+        STOP.store(false, SeqCst);
+        let beside = std::thread::spawn(move || {
+            while !STOP.load(SeqCst) {
+                assert_eq!(call(), TCUDA_SUCCESS);
+            }
+        });
+        for _ in 0..100 {
+            forked(|| {
+                // If it waits, it ends so.
+                unsafe { libc::alarm(60) };
+                assert!(matches!(call(), TCUDA_SUCCESS | TCUDA_ERROR_FORKED));
+            });
+        }
+        STOP.store(true, SeqCst);
+        beside.join().unwrap();
+    }
+    // Nobody has looked for a device.
+    forked(|| assert!(tcuda_is_available()));
 }
 
 fn who_hears_of_wrong_options_may_use_memory() {
