@@ -40,10 +40,10 @@ fn ask(call: unsafe extern "C" fn(*mut i32, i32) -> Status, device: i32) -> Resu
     }
 }
 
-fn reading(device: i32, max_age: u32) -> tcuda_telemetry_t {
+fn reading(device: i32, max_age_ms: u32) -> tcuda_telemetry_t {
     let mut reading: tcuda_telemetry_t = unsafe { std::mem::zeroed() };
     reading.struct_size = size_of::<tcuda_telemetry_t>();
-    assert_eq!(unsafe { tcuda_telemetry_read(&mut reading, device, max_age) }, TCUDA_SUCCESS, "{}", message());
+    assert_eq!(unsafe { tcuda_telemetry_read(&mut reading, device, max_age_ms) }, TCUDA_SUCCESS, "{}", message());
     reading
 }
 
@@ -112,7 +112,7 @@ fn a_young_reading_is_not_asked_for_again() {
         let first = reading(0, 0);
         let second = reading(0, u32::MAX);
         assert_eq!((asked(), first.power_draw), (1, second.power_draw));
-        assert!(second.age >= first.age);
+        assert!(second.age_ns >= first.age_ns);
         assert_eq!(reading(1, u32::MAX).power_draw, 40000);
         assert_eq!(asked(), 2);
         reading(0, 0);

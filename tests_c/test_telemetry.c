@@ -33,7 +33,7 @@ static void all_at_once(void)
     CHECK(t.device_memory_used >= 0 && t.device_memory_used <= t.device_memory_total);
     CHECK_OK(tcuda_telemetry_read(&again, 0, UINT32_MAX));
     CHECK_EQUAL(again.device_memory_used, t.device_memory_used);
-    CHECK(again.age >= t.age);
+    CHECK(again.age_ns >= t.age_ns);
     CHECK_OK(tcuda_temperature(&celsius, 0));
     CHECK(celsius > 5 && celsius < 150);
     CHECK_OK(tcuda_device_memory_used(&used, 0));

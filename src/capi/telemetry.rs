@@ -23,8 +23,8 @@ use std::time::Duration;
 #[allow(non_camel_case_types)]
 pub struct tcuda_telemetry_t {
     pub struct_size: usize,
-    /// Nanoseconds since it was asked for; `max_age` of tcuda_telemetry_read is in milliseconds.
-    pub age: i64,
+    /// Nanoseconds since the device was asked.
+    pub age_ns: i64,
     /// Bytes, those of the driver and of all processes counted.
     pub device_memory_used: i64,
     pub device_memory_total: i64,
@@ -156,13 +156,13 @@ pub unsafe extern "C" fn tcuda_gpu_processes(
 /// All of it at once. For those who ask often: a reading that is young enough is given again, which takes no lock, no call of the driver
 /// and some 50 ns; of threads that want a new one at the same time one asks, and the others wait for it.
 ///
-/// @param telemetry gets the reading; what the device does not tell is -1 there and no error.
-/// @param max_age   milliseconds (`age` is in nanoseconds); a reading of less than that will do. 0: a new one.
+/// @param telemetry   gets the reading; what the device does not tell is -1 there and no error.
+/// @param max_age_ms  a reading younger than this will do. 0: a new one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_telemetry_read(telemetry: *mut tcuda_telemetry_t, device: i32, max_age: u32) -> tcuda_status_t {
+pub unsafe extern "C" fn tcuda_telemetry_read(telemetry: *mut tcuda_telemetry_t, device: i32, max_age_ms: u32) -> tcuda_status_t {
     guard("tcuda_telemetry_read", || {
         let out = unsafe { StructOut::new(telemetry, "telemetry") }?;
-        let reading = telemetry::read(device, Duration::from_millis(max_age.into()))?;
+        let reading = telemetry::read(device, Duration::from_millis(max_age_ms.into()))?;
         out.write(&filled(&reading));
         Ok(())
     })
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn tcuda_telemetry_read(telemetry: *mut tcuda_telemetry_t,
 fn filled(reading: &Reading) -> tcuda_telemetry_t {
     tcuda_telemetry_t {
         struct_size: 0,
-        age: reading.age.as_nanos() as i64,
+        age_ns: reading.age.as_nanos() as i64,
         device_memory_used: reading.memory_used,
         device_memory_total: reading.memory_total,
         utilization: reading.get(Quantity::Utilization),

@@ -32,8 +32,8 @@ fn empty() -> tcuda_telemetry_t {
     tcuda_telemetry_t { struct_size: size_of::<tcuda_telemetry_t>(), ..unsafe { std::mem::zeroed() } }
 }
 
-fn reading(device: i32, max_age: u32) -> tcuda_telemetry_t {
-    get!(empty(), out => tcuda_telemetry_read(out, device, max_age))
+fn reading(device: i32, max_age_ms: u32) -> tcuda_telemetry_t {
+    get!(empty(), out => tcuda_telemetry_read(out, device, max_age_ms))
 }
 
 fn used(device: i32) -> u64 {
@@ -77,7 +77,7 @@ fn a_reading_has_all_of_them() {
     for device in 0..device_count() {
         let r = reading(device, 0);
         check([r.utilization, r.memory_usage, r.temperature, r.power_draw, r.clock_rate]);
-        assert!(r.age >= 0 && r.power_limit > 10_000 && r.memory_clock_rate > 50 && r.driver_index >= 0);
+        assert!(r.age_ns >= 0 && r.power_limit > 10_000 && r.memory_clock_rate > 50 && r.driver_index >= 0);
         let (mut free, mut total) = (0usize, 0usize);
         ok!(tcuda_mem_get_info(&mut free, &mut total, device));
         // CUDA keeps some of what NVML counts.
@@ -113,7 +113,7 @@ fn a_young_reading_is_given_again() {
     let block = allocate(BLOCK as usize, default_of(0));
     let second = reading(0, u32::MAX);
     assert_eq!((first.device_memory_used, first.temperature), (second.device_memory_used, second.temperature));
-    assert!(second.age >= first.age);
+    assert!(second.age_ns >= first.age_ns);
     std::thread::sleep(std::time::Duration::from_millis(3));
     let third = reading(0, 2);
     assert!(third.device_memory_used as u64 >= first.device_memory_used as u64 + BLOCK);
