@@ -9,7 +9,7 @@ use super::home::{Home, Shelf, Sizes};
 use super::physical::Physical;
 use super::policy::{Policy, is_new};
 use super::segment::Area;
-use super::slot::{COMMON, NOBODY, Slot, StreamKey};
+use super::slot::{COMMON, Keys, NOBODY, Slot};
 use super::tls;
 use super::{Cache, StreamSlot};
 use crate::memory::history::{Action, History, texts};
@@ -49,8 +49,7 @@ pub struct Core {
     pub moved: BTreeMap<Address, BlockId>,
     pub policy: Policy,
     pub slots: Vec<Slot>,
-    pub(super) by_key: HashMap<StreamKey, StreamSlot>,
-    pub(super) last_serial: u64,
+    pub(super) keys: Keys,
     pub fronts: Fronts,
     /// For threads without one of their own.
     shard: &'static Shard,
@@ -145,8 +144,7 @@ impl Core {
             moved: BTreeMap::new(),
             policy: Policy::default(),
             slots: vec![Slot::new(NOBODY, 0, home, front)],
-            by_key: HashMap::new(),
-            last_serial: 0,
+            keys: Keys::default(),
             fronts: Fronts::new(),
             shard: stats.take_shard(false),
             uses: HashMap::new(),
@@ -532,7 +530,7 @@ impl Core {
             slot.marks.clear();
             slot.past = u32::MAX;
         });
-        self.by_key.clear();
+        self.keys.clear();
         self.fronts.unchoose();
         self.changes = 0;
         self.stats.clear();

@@ -9,6 +9,7 @@ use super::order::Mark;
 use crate::base::{Error, Result, Status};
 use crate::runtime::RawStream;
 use crate::stream::{self, Stream};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A stream as the cache sees it: the per-thread default stream is another one in every thread.
@@ -95,16 +96,35 @@ impl Slot {
     }
 }
 
+/// Which stream has which slot.
+#[derive(Default)]
+pub(super) struct Keys {
+    slots: HashMap<StreamKey, StreamSlot>,
+    last_serial: u64,
+}
+
+impl Keys {
+    fn next_serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    /// No stream has one any more. Serials go on.
+    pub fn clear(&mut self) {
+        self.slots.clear();
+    }
+}
+
 impl Core {
     pub fn slot_of(&mut self, key: StreamKey) -> Result<StreamSlot> {
-        match self.by_key.get(&key) {
-            Some(slot) => Ok(*slot),
+        match self.find_slot(key) {
+            Some(slot) => Ok(slot),
             None => self.new_slot(key),
         }
     }
 
     pub fn find_slot(&self, key: StreamKey) -> Option<StreamSlot> {
-        self.by_key.get(&key).copied()
+        self.keys.slots.get(&key).copied()
     }
 
     #[cold]
@@ -112,8 +132,7 @@ impl Core {
         if !self.fronts.is_stopped() {
             self.fronts.stop();
         }
-        self.last_serial += 1;
-        let serial = self.last_serial;
+        let serial = self.keys.next_serial();
         let index = match self.abandoned_slot() {
             Some(index) => {
                 let Slot { home, front, .. } = self.slots[index as usize];
@@ -136,7 +155,7 @@ impl Core {
                 index
             }
         };
-        self.by_key.insert(key, index);
+        self.keys.slots.insert(key, index);
         Ok(index)
     }
 
@@ -181,7 +200,7 @@ impl Core {
 
     /// The stream ends: its handle may come to mean another one.
     pub fn forget_stream(&mut self, key: StreamKey) {
-        if let Some(slot) = self.by_key.remove(&key) {
+        if let Some(slot) = self.keys.slots.remove(&key) {
             debug_assert!(self.fronts.is_stopped());
             self.fronts.of_slot(slot).for_each(Front::unchoose);
             self.slots[slot as usize].gone = true;
