@@ -14,6 +14,8 @@ pub struct Circle {
     guard: device::Guard,
     /// The others wait for the centre: they have work.
     is_released: bool,
+    /// The centre works for the others, which have not been told to wait for it.
+    is_leading: bool,
     is_closed: bool,
 }
 
@@ -25,7 +27,7 @@ impl Circle {
                 others.push(stream);
             }
         }
-        Ok(Circle { centre, others, guard: device::Guard::new(device::CURRENT)?, is_released: false, is_closed: false })
+        Ok(Circle { centre, others, guard: device::Guard::new(device::CURRENT)?, is_released: false, is_leading: false, is_closed: false })
     }
 
     pub fn others(&self) -> &[Stream] {
@@ -74,6 +76,12 @@ impl Circle {
         marks.iter().try_for_each(|mark| self.wait(self.centre, mark))
     }
 
+    /// The centre works for the others from here on: it goes on as by `collect`, and they, when the circle closes, after all that it got.
+    pub fn lead(&mut self) -> Result<()> {
+        self.is_leading = true;
+        self.collect()
+    }
+
     fn is_captured(&mut self) -> Result<bool> {
         for at in 0..=self.others.len() {
             let stream = *self.others.get(at).unwrap_or(&self.centre);
@@ -116,9 +124,13 @@ impl Circle {
         self.wait(next, &mark)
     }
 
-    /// All is in order.
-    pub fn close(mut self) {
+    /// All is enqueued.
+    pub fn close(mut self) -> Result<()> {
+        if self.is_leading {
+            self.release()?;
+        }
         self.is_closed = true;
+        Ok(())
     }
 }
 

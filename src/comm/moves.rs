@@ -55,7 +55,7 @@ pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()>
     if at_source {
         circle.release()?
     } else {
-        circle.collect()?
+        circle.lead()?
     }
     let mut segments = Vec::new();
     for (worker, part) in &direct {
@@ -71,12 +71,9 @@ pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()>
     let runtime = circle.go(centre)?;
     comm::spread(runtime, centre.device, centre.raw, &segments)?;
     if at_source {
-        circle.collect()?
-    } else {
-        circle.release()?
+        circle.collect()?;
     }
-    circle.close();
-    Ok(())
+    circle.close()
 }
 
 /// With another type, or by way of memory beside either end.

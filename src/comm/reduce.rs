@@ -150,7 +150,6 @@ struct Adding {
     circle: Circle,
     way: Way,
     bytes: usize,
-    is_begun: bool,
 }
 
 impl Adding {
@@ -172,7 +171,7 @@ impl Adding {
             Way::Staged if !is_alone => Way::Staged,
             _ => Way::Kernel,
         };
-        Ok(Adding { circle, way, bytes, is_begun: false })
+        Ok(Adding { circle, way, bytes })
     }
 
     fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -184,24 +183,19 @@ impl Adding {
         if batches.is_empty() {
             return Ok(());
         }
-        self.is_begun = true;
         let (centre, circle) = (self.circle.centre, &mut self.circle);
         match self.way {
             Way::Split => split(circle, batches),
             Way::Staged => staged(circle, batches, held),
             _ => {
-                circle.collect()?;
+                circle.lead()?;
                 batches.iter().try_for_each(|batch| add_on(circle, centre, batch.element, &batch.segments))
             }
         }
     }
 
-    fn close(mut self) -> Result<()> {
-        if self.is_begun && self.way == Way::Kernel {
-            self.circle.release()?;
-        }
-        self.circle.close();
-        Ok(())
+    fn close(self) -> Result<()> {
+        self.circle.close()
     }
 }
 

@@ -22,7 +22,6 @@ pub struct Spread<'a> {
     targets: &'a [Stream],
     way: Way,
     bytes: usize,
-    is_begun: bool,
 }
 
 impl Spread<'_> {
@@ -34,7 +33,7 @@ impl Spread<'_> {
             Way::Kernel if reach_all(source, targets)? => Way::Kernel,
             _ => Way::Copies,
         };
-        Ok(Spread { circle, targets, way, bytes, is_begun: false })
+        Ok(Spread { circle, targets, way, bytes })
     }
 
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -46,32 +45,33 @@ impl Spread<'_> {
         if segments.is_empty() || self.targets.is_empty() {
             return Ok(());
         }
-        self.is_begun = true;
-        let source = self.circle.centre;
-        if self.way == Way::Ring {
-            return ring(&mut self.circle, self.targets, segments, self.bytes);
-        }
-        self.circle.collect()?;
-        if self.way == Way::Kernel {
-            return kernels(&mut self.circle, source, segments);
-        }
-        let (small, large) = if reach_all(source, self.targets)? { by_size(segments) } else { (Vec::new(), segments.to_vec()) };
-        kernels(&mut self.circle, source, &small)?;
-        for segment in large {
-            for (target, to) in self.targets.iter().zip(&segment.many) {
-                copy(&mut self.circle, source, (*to, target.device), segment.one, segment.size)?;
+        match self.way {
+            Way::Ring => ring(&mut self.circle, self.targets, segments, self.bytes),
+            Way::Kernel => star(&mut self.circle, self.targets, segments, &[]),
+            _ if reach_all(self.circle.centre, self.targets)? => {
+                let (small, large) = by_size(segments);
+                star(&mut self.circle, self.targets, &small, &large)
             }
+            _ => star(&mut self.circle, self.targets, &[], segments),
         }
-        Ok(())
     }
 
-    pub fn close(mut self) -> Result<()> {
-        if self.is_begun && self.way != Way::Ring {
-            self.circle.release()?;
-        }
-        self.circle.close();
-        Ok(())
+    pub fn close(self) -> Result<()> {
+        self.circle.close()
     }
+}
+
+/// The source does all of it: small ones by a kernel, large ones by copies.
+fn star(circle: &mut Circle, targets: &[Stream], small: &[Segment], large: &[Segment]) -> Result<()> {
+    let source = circle.centre;
+    circle.lead()?;
+    kernels(circle, source, small)?;
+    for segment in large {
+        for (target, to) in targets.iter().zip(&segment.many) {
+            copy(circle, source, (*to, target.device), segment.one, segment.size)?;
+        }
+    }
+    Ok(())
 }
 
 /// Small ones, which together go by a kernel sooner than a copy of each begins, and large ones.
@@ -123,7 +123,7 @@ fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Result<
     Ok(())
 }
 
-/// Chunk after chunk goes from each device to the next, on the stream of the one that it leaves.
+/// Chunk after chunk goes from each device to the next, on the stream of the one that it leaves. Each stream waits for the one before only.
 fn ring(circle: &mut Circle, targets: &[Stream], segments: &[Segment], bytes: usize) -> Result<()> {
     let mut path = vec![circle.centre];
     path.extend(targets);
