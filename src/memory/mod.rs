@@ -316,7 +316,7 @@ fn give_back_untold(address: Address, stream: Option<Stream>) -> Result<()> {
 /// The block is filled before it is free.
 #[cold]
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
-    let Some(_freeing) = poison::begin_free(address) else { return Err(not_a_block(address)) };
+    let _freeing = poison::begin_free(address);
     let (size, device, number, owner, users, paused, held) = with_block(address, |core, id| {
         let owner = core.slot_of_block(id);
         let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();

@@ -94,6 +94,13 @@ pub fn destroy(raw: RawStream) -> Result<()> {
     }
 }
 
+/// Ends a stream of `create` that no other room has heard of. Nobody is told, so that any lock may be held.
+pub fn destroy_unheard(stream: Stream) -> Result<()> {
+    let priority = stream.priority()?;
+    park(Parked { stream: leave(stream.raw, Kind::Own)?, priority });
+    Ok(())
+}
+
 fn park(new: Parked) {
     let mut parked = PARKED.lock();
     registry::change(new.stream.raw, Kind::Leaving, Kind::Parked);

@@ -130,6 +130,7 @@ pub fn child(scene: &str) {
         "options" => statistics::scene_options(),
         "poison" => poison::scene_poison(),
         "shared_blocks" => poison::scene_shared_blocks(),
+        "one_block" => poison::scene_one_block(),
         "poison_at_the_end" => poison::scene_at_the_end(),
         other => panic!("no scene is called {other}"),
     }

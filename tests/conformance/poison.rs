@@ -15,11 +15,12 @@ use tcuda::capi::memory::*;
 use tcuda::capi::stream::*;
 
 tests![
-    without_the_mode_nothing_is_watched,
+    without_the_mode_nothing_is_watched: [Unfilled],
     writes_after_a_free_are_found: [Unwatched],
     writes_after_a_free_are_found_in_plain_segments: [Unwatched],
     the_end_looks_too,
     right_programs_are_left_alone,
+    threads_hand_one_block_around,
 ];
 
 const MIB: usize = 1 << 20;
@@ -65,6 +66,19 @@ fn right_programs_are_left_alone() {
     if backend() == "sim" {
         in_child("contents", &[ON, PLAIN, ("TCUDA_SIM_SEED", "5")]);
     }
+}
+
+fn threads_hand_one_block_around() {
+    in_child("one_block", &[ON]);
+}
+
+/// What one thread frees another has at once, and frees it while the first is still on its way out of the call.
+pub fn scene_one_block() {
+    let own = Own::on(0);
+    let stream = own.0 as usize;
+    let threads = [(); 8].map(|()| std::thread::spawn(move || (0..4000).for_each(|_| free(allocate(3000, handle(stream))))));
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    expect_none();
 }
 
 /// Sixteen threads allocate and free, another looks at the free memory all the while.
