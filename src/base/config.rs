@@ -47,7 +47,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "TCUDA_MEMORY_POISON",
         default: "0",
-        meaning: "1: fills freed and new memory with patterns and reports writes after a free; slow",
+        meaning: "1: fills freed and new memory with patterns and reports writes after a free; slow, and an allocation that uses memory again waits for its stream",
     },
     Variable {
         name: "TCUDA_SYNC_DEBUG",

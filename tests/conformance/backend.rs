@@ -13,7 +13,7 @@ use tcuda::capi::plugin::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
-tests![blocks_of_the_drivers_own_pool: [AsyncAllocations], a_switch_of_the_backend: [AsyncAllocations],];
+tests![blocks_of_the_drivers_own_pool: [AsyncAllocations, Unfilled], a_switch_of_the_backend: [AsyncAllocations, Unfilled],];
 
 const MIB: usize = 1 << 20;
 

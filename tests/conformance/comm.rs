@@ -32,7 +32,7 @@ tests![
     the_rules_are_torchs,
     tensors_say_where_they_come_from,
     pieces_on_streams_of_the_caller,
-    each_call_of_the_backend_may_fail_once: [Faults, TwoDevices],
+    each_call_of_the_backend_may_fail_once: [Faults, TwoDevices, Unfilled],
 ];
 
 const F8: DType = reference::dtype(10, 8);

@@ -56,6 +56,8 @@ pub enum Capability {
     Communicators,
     /// Hot paths: the stream sanitizer is not on.
     Unwatched,
+    /// No patterns in memory (TCUDA_MEMORY_POISON): the host waits for a stream on which memory is used again.
+    Unfilled,
 }
 
 impl Capability {
@@ -73,6 +75,7 @@ impl Capability {
             Capability::Cufft => "cufft",
             Capability::Communicators => "communicators",
             Capability::Unwatched => "unwatched",
+            Capability::Unfilled => "unfilled",
         }
     }
 
@@ -80,6 +83,7 @@ impl Capability {
         match self {
             Capability::TwoDevices => device_count() >= 2,
             Capability::Unwatched => !tcuda::sanitizer::is_on(),
+            Capability::Unfilled => tcuda::base::config::get("TCUDA_MEMORY_POISON").as_deref() != Some("1"),
             Capability::Faults => backend() == "sim",
             Capability::VirtualMemory => {
                 tcuda::memory::options::get().expandable_segments

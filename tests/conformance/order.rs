@@ -10,13 +10,13 @@ use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
 tests![
-    its_stream_has_it_again_at_once,
+    its_stream_has_it_again_at_once: [Unfilled],
     other_streams_have_it_when_the_work_is_past,
     a_recorded_use_is_waited_for,
     every_recorded_use_is_waited_for,
-    a_use_on_its_own_stream_is_none,
-    free_on_gives_it_to_that_stream,
-    free_on_the_stream_that_used_it,
+    a_use_on_its_own_stream_is_none: [Unfilled],
+    free_on_gives_it_to_that_stream: [Unfilled],
+    free_on_the_stream_that_used_it: [Unfilled],
     a_destroyed_stream_keeps_its_order,
     a_block_outlives_its_stream,
     a_block_outlives_the_stream_that_used_it,
@@ -24,10 +24,10 @@ tests![
     a_new_stream_is_not_the_old_one,
     many_streams_come_and_go,
     a_thread_that_is_gone_leaves_its_memory,
-    out_of_memory_takes_what_others_have_freed,
+    out_of_memory_takes_what_others_have_freed: [Unfilled],
     out_of_memory_waits_for_pending_blocks,
     out_of_memory_searches_again_after_the_flush,
-    plain_segments_have_the_same_order,
+    plain_segments_have_the_same_order: [Unfilled],
 ];
 
 const MIB: usize = 1 << 20;

@@ -30,7 +30,7 @@ tests![
     data_is_where_its_tensor_says,
     bad_shapes_give_no_tensor,
     deleters_run_on_any_thread,
-    each_call_of_the_backend_may_fail_once: [Faults, TwoDevices],
+    each_call_of_the_backend_may_fail_once: [Faults, TwoDevices, Unfilled],
 ];
 
 pub const CPU: i32 = -2;
