@@ -120,13 +120,7 @@ fn ok(status: Status) {
 }
 
 fn options(timeout_ms: u32) -> tcuda_communicator_options_t {
-    tcuda_communicator_options_t {
-        struct_size: size_of::<tcuda_communicator_options_t>(),
-        timeout_ms,
-        non_blocking: 0,
-        nccl_blocking: 0,
-        reserved: 0,
-    }
+    tcuda_communicator_options_t { timeout_ms, ..Default::default() }
 }
 
 fn init_from_env(timeout_ms: u32) -> (tcuda_communicator_t, i32) {

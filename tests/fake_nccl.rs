@@ -64,13 +64,7 @@ fn id() -> tcuda_communicator_id_t {
 }
 
 fn options(timeout_ms: u32, non_blocking: i32) -> tcuda_communicator_options_t {
-    tcuda_communicator_options_t {
-        struct_size: size_of::<tcuda_communicator_options_t>(),
-        timeout_ms,
-        non_blocking,
-        nccl_blocking: 0,
-        reserved: 0,
-    }
+    tcuda_communicator_options_t { timeout_ms, non_blocking, ..Default::default() }
 }
 
 /// Rank 0 of two, on device 1.

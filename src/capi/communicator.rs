@@ -64,6 +64,13 @@ pub struct tcuda_communicator_options_t {
     pub reserved: i32,
 }
 unsafe impl Growing for tcuda_communicator_options_t {}
+impl Default for tcuda_communicator_options_t {
+    /// TCUDA_COMMUNICATOR_OPTIONS_INIT.
+    fn default() -> Self {
+        let struct_size = size_of::<tcuda_communicator_options_t>();
+        tcuda_communicator_options_t { struct_size, timeout_ms: 0, non_blocking: 0, nccl_blocking: 0, reserved: 0 }
+    }
+}
 const _: () = assert!(size_of::<tcuda_communicator_options_t>() == 24);
 
 // The header has them by hand.

@@ -13,13 +13,7 @@ use tcuda::capi::copy::tcuda_copy;
 pub(crate) type Comm = tcuda_communicator_t;
 
 pub(crate) fn options(timeout_ms: u32, non_blocking: i32) -> tcuda_communicator_options_t {
-    tcuda_communicator_options_t {
-        struct_size: size_of::<tcuda_communicator_options_t>(),
-        timeout_ms,
-        non_blocking,
-        nccl_blocking: 0,
-        reserved: 0,
-    }
+    tcuda_communicator_options_t { timeout_ms, non_blocking, ..Default::default() }
 }
 
 /// All ranks of a communicator, in this thread's hands.
