@@ -31,16 +31,14 @@ pub struct Communicator {
     /// All ranks have found each other.
     complete: AtomicBool,
     /// Held by who calls the link.
-    pub(super) calls: Mutex<Calls>,
-    /// Why who waits is to end it.
-    stopping: OnceLock<Error>,
+    calls: Mutex<Calls>,
+    /// Why it can no longer be used, from the moment on in which that is so: who is in a call of it waits no longer.
+    ended: OnceLock<Error>,
 }
 
-/// What changes in the life of a communicator.
+/// What was given to streams.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// Why it can no longer be used.
-    pub ended: Option<Error>,
     /// Recorded behind its last call.
     pub last: Option<Pooled>,
 }
@@ -80,14 +78,14 @@ impl Held<'_> {
 /// Waits until all links have done what they were told. They are asked in turn: those of one thread find each other only so. What goes
 /// wrong with one of them ends all.
 pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Result<()> {
-    let stopping = || held.iter().find_map(|one| one.communicator.stopping.get());
+    let ended = || held.iter().find_map(|one| one.communicator.ended.get());
     let ask = || held.iter().try_fold(true, |ready, one| Ok(one.communicator.link.is_ready()? && ready));
-    let error = match wait(deadline, || stopping().is_some(), ask) {
+    let error = match wait(deadline, || ended().is_some(), ask) {
         Ok(Waited::Done) => match held.iter().try_for_each(|one| one.communicator.learn_place()) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         },
-        Ok(_) => stopping().cloned().unwrap_or_else(|| late(deadline, when)),
+        Ok(_) => ended().cloned().unwrap_or_else(|| late(deadline, when)),
         Err(error) => error,
     };
     Err(fail(held, error))
@@ -196,7 +194,7 @@ impl Communicator {
             place,
             complete: AtomicBool::new(false),
             calls: Mutex::default(),
-            stopping: OnceLock::new(),
+            ended: OnceLock::new(),
         })
     }
 
@@ -230,19 +228,23 @@ impl Communicator {
     /// For a call of the link. An error if it has ended.
     pub(super) fn usable(&self) -> Result<Held<'_>> {
         let held = self.hold();
-        match &held.calls.ended {
-            Some(error) => Err(error.clone()),
-            None => Ok(held),
-        }
+        self.check_ended()?;
+        Ok(held)
     }
 
-    /// Ends it with a reason, which every later call hears; the reason.
+    /// An error if it has ended: why.
+    pub(super) fn check_ended(&self) -> Result<()> {
+        self.ended.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// It can no longer be used. The first reason stays; every later call hears it.
+    fn say_ended(&self, error: Error) -> Error {
+        self.ended.get_or_init(|| error.on_device(self.device)).clone()
+    }
+
+    /// Ends it with a reason; the one that stays.
     fn fail(&self, calls: &mut Calls, error: Error) -> Error {
-        if let Some(first) = &calls.ended {
-            return first.clone();
-        }
-        let error = self.stopping.get().cloned().unwrap_or(error).on_device(self.device);
-        calls.ended = Some(error.clone());
+        let error = self.say_ended(error);
         calls.last = None;
         // It ends in any case; what NCCL has to say of it is less than the reason.
         let _ = self.link.abort();
@@ -257,9 +259,7 @@ impl Communicator {
     /// Whether it is at nothing: false while it looks for the others, or another thread waits in a call of it. Err: what went wrong.
     pub fn query(&self) -> Result<bool> {
         let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
-        if let Some(error) = &calls.ended {
-            return Err(error.clone());
-        }
+        self.check_ended()?;
         match self.link.is_ready() {
             Ok(true) => self.learn_place().map(|()| true),
             Ok(false) => Ok(false),
@@ -276,9 +276,7 @@ impl Communicator {
             let done = stream.query().map_err(lost)?;
             // Another thread waits for the other ranks.
             let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
-            if let Some(error) = &calls.ended {
-                return Err(error.clone());
-            }
+            self.check_ended()?;
             match self.link.is_ready() {
                 Ok(ready) => Ok(done && ready),
                 Err(error) => Err(self.fail(&mut calls, error)),
@@ -292,7 +290,7 @@ impl Communicator {
 
     /// Fails it, whatever another thread waits for in it; also where that is within NCCL, which lets it go then.
     fn cut(&self, error: Error) -> Error {
-        let error = self.stopping.get_or_init(|| error).clone();
+        let error = self.say_ended(error);
         let calls = if self.nccl_blocking { self.calls.try_lock() } else { Some(self.calls.lock()) };
         match calls {
             Some(mut calls) => self.fail(&mut calls, error),
@@ -312,11 +310,11 @@ impl Communicator {
     /// Waits for its work, then ends it.
     pub(super) fn destroy(&self) -> Result<()> {
         let mut held = self.hold();
-        if held.calls.ended.is_some() {
+        if self.ended.get().is_some() {
             return Ok(());
         }
         if !self.complete.load(Ordering::Relaxed) {
-            held.calls.ended = Some(destroyed());
+            self.say_ended(destroyed());
             return self.link.abort();
         }
         let deadline = Deadline::after(self.timeout);
@@ -324,7 +322,7 @@ impl Communicator {
         if let Some(last) = held.calls.last.take() {
             // On a device that is lost nothing is waited for.
             let ask = || Ok(self.link.is_ready()? && event::query(last.raw()).unwrap_or(true));
-            let error = match wait(deadline, || self.stopping.get().is_some(), ask) {
+            let error = match wait(deadline, || self.ended.get().is_some(), ask) {
                 Ok(Waited::Done) => None,
                 Ok(_) => Some(late(deadline, "for what it still had to do")),
                 Err(error) => Some(error),
@@ -333,7 +331,7 @@ impl Communicator {
                 return Err(self.fail(&mut held.calls, error));
             }
         }
-        held.calls.ended = Some(destroyed());
+        self.say_ended(destroyed());
         self.link.end()
     }
 
