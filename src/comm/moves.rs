@@ -2,12 +2,12 @@
 
 use super::choice::{self, Operation, WIDE_ROW, Way};
 use super::circle::Circle;
-use super::spread::copy;
+use super::spread::{copy, kernels};
 use crate::base::Result;
 use crate::device::peer;
 use crate::event;
 use crate::runtime::kernels::Plan;
-use crate::runtime::kernels::comm::{self, Segment};
+use crate::runtime::kernels::comm::Segment;
 use crate::runtime::kernels::tensor::{Work, on_device};
 use crate::stream::{self, Stream};
 use crate::tensor::{self, View};
@@ -68,8 +68,7 @@ pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()>
             copy(&mut circle, *worker, (part.to.address, to_device), part.from.address, part.to.bytes())?;
         }
     }
-    let runtime = circle.go(centre)?;
-    comm::spread(runtime, centre.device, centre.raw, &segments)?;
+    kernels(&mut circle, centre, &segments)?;
     if at_source {
         circle.collect()?;
     }

@@ -109,7 +109,8 @@ fn reach_along(source: Stream, targets: &[Stream]) -> Result<bool> {
     Ok(true)
 }
 
-fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Result<()> {
+/// From the stream's device, where there are any; to more targets than one launch takes by several.
+pub fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Result<()> {
     let Some(first) = segments.first() else { return Ok(()) };
     let runtime = circle.go(stream)?;
     let most = first.many.len();
