@@ -97,6 +97,12 @@ pub(super) fn fail(held: &mut [Held], error: Error) -> Error {
     ended.fold(None, |first, next| first.or(Some(next))).unwrap_or(error)
 }
 
+/// New ones, which nobody else has.
+fn wait_until_made(new: &[Arc<Communicator>], timeout: Duration) -> Result<()> {
+    let mut held: Vec<Held> = new.iter().map(|one| one.hold()).collect();
+    settle(&mut held, Deadline::after(timeout), "while the communicator was being made")
+}
+
 pub fn unique_id() -> Result<Id> {
     collective::unique_id(runtime::runtime()?)
 }
@@ -110,7 +116,7 @@ pub fn init_rank(size: i32, id: &Id, rank: i32, device: i32, options: Options) -
     super::group::refuse_inside("made")?;
     let begun = Communicator::begin(size, id, rank, device, options)?;
     if !options.non_blocking {
-        begun.wait_until_ready()?;
+        wait_until_made(std::slice::from_ref(&begun), options.timeout)?;
     }
     Ok(begun)
 }
@@ -140,22 +146,11 @@ pub fn init_all(devices: &[i32], options: Options) -> Result<Vec<Arc<Communicato
         Ok(())
     });
     let begun = begun.and_then(|()| group.map_or(Ok(()), Group::end));
-    let made = begun.and_then(|()| if options.non_blocking { Ok(()) } else { wait_for_all(&all) });
+    let made = begun.and_then(|()| if options.non_blocking { Ok(()) } else { wait_until_made(&all, options.timeout) });
     if made.is_err() {
         all.iter().for_each(|one| drop(one.abort()));
     }
     made.map(|()| all)
-}
-
-/// Those of one process find each other only if all of them go on.
-fn wait_for_all(all: &[Arc<Communicator>]) -> Result<()> {
-    let Some(first) = all.first() else { return Ok(()) };
-    let deadline = Deadline::after(first.timeout);
-    let ask = || all.iter().try_fold(true, |ready, one| Ok(one.link.is_ready()? && ready));
-    match wait(deadline, || false, ask)? {
-        Waited::Done => all.iter().try_for_each(|one| one.learn_place()),
-        _ => Err(late(deadline, "while the communicator was being made")),
-    }
 }
 
 fn late(deadline: Deadline, when: &str) -> Error {
@@ -216,17 +211,12 @@ impl Communicator {
         Ok(())
     }
 
-    fn wait_until_ready(&self) -> Result<()> {
-        let mut held = self.usable()?;
-        settle(std::slice::from_mut(&mut held), Deadline::after(self.timeout), "while the communicator was being made")
-    }
-
     pub(super) fn hold(&self) -> Held<'_> {
         Held { communicator: self, calls: self.calls.lock() }
     }
 
     /// For a call of the link. An error if it has ended.
-    pub(super) fn usable(&self) -> Result<Held<'_>> {
+    fn usable(&self) -> Result<Held<'_>> {
         let held = self.hold();
         self.check_ended()?;
         Ok(held)
@@ -362,7 +352,7 @@ impl Communicator {
         let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
         let part = Communicator::over(link, self.device, options, OnceLock::new());
         if !non_blocking {
-            part.wait_until_ready()?;
+            wait_until_made(std::slice::from_ref(&part), self.timeout)?;
         }
         Ok(color.map(|_| part))
     }
