@@ -40,6 +40,18 @@ fn calls(call: Option<&str>) -> u64 {
     sim().faults().count(call).unwrap()
 }
 
+/// That take memory, map it, or give it back.
+fn memory_calls() -> u64 {
+    ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemRelease"].into_iter().map(|call| calls(Some(call))).sum()
+}
+
+/// How many events called the driver, for whatever, and for memory.
+#[derive(Clone, Copy, Debug)]
+struct Touched {
+    all: usize,
+    memory: usize,
+}
+
 fn held() -> usize {
     memory::current(Family::ReservedBytes, 0) as usize
 }
@@ -183,8 +195,8 @@ fn places(address: Address, size: usize) -> [Address; 3] {
 
 /// Replays a trace; what is left at the end is freed, in the order in which it came. With `stamps` every block of some size has its own
 /// words as long as it lives. The answer is how many events called the driver.
-fn replay(trace: &Trace, streams: &[Stream], stamps: bool) -> usize {
-    let (mut touched, mut before) = (0, calls(None));
+fn replay(trace: &Trace, streams: &[Stream], stamps: bool) -> Touched {
+    let (mut touched, mut before) = (Touched { all: 0, memory: 0 }, (calls(None), memory_calls()));
     let mut live: BTreeMap<usize, (Address, usize)> = BTreeMap::new();
     let free = |block: usize, (address, size): (Address, usize)| {
         if stamps && size >= 64 {
@@ -207,8 +219,10 @@ fn replay(trace: &Trace, streams: &[Stream], stamps: bool) -> usize {
             places(address, event.size).into_iter().for_each(|place| unsafe { (place as *mut u64).write(event.block as u64 + 1) });
         }
         live.insert(event.block, (address, event.size));
-        let now = calls(None);
-        touched += usize::from(now != std::mem::replace(&mut before, now));
+        let now = (calls(None), memory_calls());
+        let before = std::mem::replace(&mut before, now);
+        touched.all += usize::from(now.0 != before.0);
+        touched.memory += usize::from(now.1 != before.1);
     }
     for (block, found) in live {
         free(block, found);
@@ -231,44 +245,73 @@ fn waste(trace: &Trace) -> f64 {
     memory::peak(Family::ReservedBytes, 0) as f64 / trace.peak as f64
 }
 
-/// Twelve passes in plenty, each within 5 per cent. The answer is how many events of the later ones called the driver.
-fn in_plenty(trace: &Trace) -> Vec<usize> {
+/// Twelve passes in plenty, each within 5 per cent. From the third on less than one event in a thousand calls the driver for memory, and
+/// in the end none does: a round like the last finds what that one left. The answer is what called the driver after the first pass.
+fn in_plenty(trace: &Trace) -> Vec<Touched> {
     let _turn = machine("");
-    let mut touched = [0; 12];
+    let mut touched = Vec::new();
     with_streams(|streams| {
-        for (pass, touched) in touched.iter_mut().enumerate() {
-            *touched = replay(trace, streams, false);
+        for pass in 0..12 {
+            touched.push(replay(trace, streams, false));
             memory::check(0);
             assert!(waste(trace) <= 1.05, "{}, pass {pass}: {}", trace.name, waste(trace));
         }
     });
+    let few = |touched: &Touched| touched.memory * 1000 < trace.events.len();
+    assert!(touched[2..].iter().all(few) && touched[11].memory == 0, "{}: {touched:?}", trace.name);
     touched[1..].into()
 }
 
-fn hardly_calls(trace: &Trace) {
+/// For whatever, from a pass on, the first warm one being 2.
+fn hardly_calls(trace: &Trace, from: usize) {
     let warm = in_plenty(trace);
-    assert!(warm.iter().all(|touched| *touched < trace.events.len() / 1000), "{}: {warm:?}", trace.name);
+    assert!(warm[from - 2..].iter().all(|touched| touched.all * 1000 < trace.events.len()), "{}: {warm:?}", trace.name);
 }
 
 #[test]
 fn a_training_run_wastes_little_and_leaves_the_driver_alone() {
-    hardly_calls(&Trace::recorded("gpt_varlen"));
-    hardly_calls(&Trace::recorded("resnet_varsize"));
+    hardly_calls(&Trace::recorded("gpt_varlen"), 2);
+    hardly_calls(&Trace::recorded("resnet_varsize"), 2);
 }
 
 #[test]
 fn streams_share_what_they_have() {
     in_plenty(&Trace::recorded("prefetch_streams"));
-    in_plenty(&Trace::serving());
-    in_plenty(&Trace::pipeline());
+    hardly_calls(&Trace::serving(), 3);
+    hardly_calls(&Trace::pipeline(), 2);
 }
 
 #[test]
 fn other_sizes_are_no_worse() {
-    hardly_calls(&Trace::recorded("resnet_varsize").varied(1));
-    in_plenty(&Trace::recorded("prefetch_streams").varied(1));
-    in_plenty(&Trace::serving().varied(1));
-    in_plenty(&Trace::pipeline().varied(1));
+    hardly_calls(&Trace::recorded("resnet_varsize").varied(1), 2);
+    for seed in 1..4 {
+        in_plenty(&Trace::recorded("prefetch_streams").varied(seed));
+        hardly_calls(&Trace::serving().varied(seed), 3);
+        in_plenty(&Trace::pipeline().varied(seed));
+    }
+}
+
+/// What was mapped a second time goes back to where it was first when little is in use, and lies in a row again: the next that needs room
+/// asks nobody.
+#[test]
+fn free_memory_comes_to_rest() {
+    let _turn = machine("");
+    memory::set_limit(Some(64 * MIB), 0).unwrap();
+    with_streams(|streams| {
+        let blocks: Vec<Address> = (0..16).map(|at| memory::allocate(4 * MIB, 1, streams[at % 2]).unwrap()).collect();
+        let first = *blocks.iter().min().unwrap();
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at / 2 % 2 == 0);
+        freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+        let again = memory::allocate(32 * MIB, 1, streams[0]).unwrap();
+        kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+        memory::free(again).unwrap();
+        assert_eq!(memory::allocate(4 * MIB, 1, streams[0]).unwrap(), first);
+        memory::check(0);
+        let before = calls(None);
+        assert_eq!(memory::allocate(60 * MIB, 1, streams[0]).unwrap(), first + 4 * MIB);
+        assert_eq!(calls(None), before);
+        [first, first + 4 * MIB].into_iter().for_each(|block| memory::free(block).unwrap());
+    });
 }
 
 /// Handles become small and are mapped anew, and that goes on: there are no more of them, no more mappings, and no more to do than when

@@ -235,6 +235,7 @@ fn from_front(size: usize, stream: Stream, handle: usize) -> Result<Option<Addre
         Some(cache) => cache,
         None => cache_of(stream.device)?,
     };
+    cache.rest(stream);
     Ok(if thread::arm(cache, stream, key)? { front::take(size, canonical, key) } else { None })
 }
 

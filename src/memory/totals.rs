@@ -44,6 +44,8 @@ pub struct Shard {
     freed: [[AtomicI64; MEASURES]; SIZES],
     /// What may be handed out of small, of large and of all blocks.
     ceilings: [[Cell<i64>; MEASURES]; SIZES + 1],
+    /// The lane of large blocks beyond which little is in use.
+    ebb: Cell<i64>,
     totals: &'static Totals,
     /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
     common: bool,
@@ -91,11 +93,39 @@ impl Shard {
         }
     }
 
+    /// True, once: little is in use now, which was to be watched for.
     #[inline(always)]
-    pub fn freed_large(&self, bytes: i64, requested: i64) {
+    pub fn freed_large(&self, bytes: i64, requested: i64) -> bool {
         self.count(&self.freed[LARGE], bytes, requested);
         self.drive_large([1, bytes, requested]);
         self.check_room();
+        self.large_lanes[BYTES].get() > self.ebb.get() && self.ebbs()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ebbs(&self) -> bool {
+        self.watch();
+        let ebbs = self.large_lanes[BYTES].get() > self.ebb.get();
+        if ebbs {
+            self.totals.floor.store(0, Relaxed);
+            self.ebb.set(i64::MAX);
+            self.totals.low.store(true, Relaxed);
+        }
+        ebbs
+    }
+
+    /// From which free on no more than the floor is in use, as far as this thread frees it.
+    fn watch(&self) {
+        let floor = self.totals.floor.load(Relaxed);
+        self.ebb.set(match floor {
+            0 => i64::MAX,
+            floor => {
+                let (allocated, freed) = self.totals.sums();
+                let in_use = allocated[LARGE][BYTES] - freed[LARGE][BYTES];
+                self.large_lanes[BYTES].get() + in_use - floor
+            }
+        });
     }
 
     /// Negative: a lane has ended.
@@ -182,7 +212,7 @@ impl Shard {
 
     /// A block that is free at once; else `freed_later` and `done`.
     pub fn freed(&self, small: bool, bytes: usize, requested: usize) {
-        if small { self.freed_small(bytes as i64, requested as i64) } else { self.freed_large(bytes as i64, requested as i64) }
+        if small { self.freed_small(bytes as i64, requested as i64) } else { _ = self.freed_large(bytes as i64, requested as i64) }
     }
 
     /// A block that other streams may still use: it stays active, and takes its room.
@@ -219,6 +249,7 @@ impl Shard {
     /// It looks anew at its next block.
     fn close(&self) {
         self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
+        self.ebb.set(i64::MAX);
         self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
     }
 
@@ -249,6 +280,9 @@ impl Shard {
             }
         }
         self.draw_lanes();
+        if self.totals.floor.load(Relaxed) > 0 {
+            self.watch();
+        }
     }
 }
 
@@ -310,6 +344,9 @@ pub struct Totals {
     adding: Mutex<()>,
     /// One thread at most allocates.
     alone: AtomicBool,
+    /// Large blocks with no more bytes in use are what is watched for; 0: nothing is. And whether it came to that.
+    floor: AtomicI64,
+    low: AtomicBool,
     threads: AtomicU32,
     credit: i64,
     /// Of small, large and all blocks: allocated, and active.
@@ -350,6 +387,8 @@ impl Totals {
             shards: AtomicPtr::default(),
             adding: Mutex::new(()),
             alone: AtomicBool::new(true),
+            floor: AtomicI64::new(0),
+            low: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             credit: (memory as i64 / CREDIT).max(1 << 20),
             peaks: Default::default(),
@@ -414,6 +453,7 @@ impl Totals {
                 allocated: Default::default(),
                 freed: Default::default(),
                 ceilings: Default::default(),
+                ebb: Cell::new(i64::MAX),
                 totals: self,
                 common: !thread,
                 allocates: Cell::new(false),
@@ -453,6 +493,18 @@ impl Totals {
         self.alone.store(self.threads.load(Relaxed) <= 1, Relaxed);
         self.raise_peaks();
         self.shards().for_each(Shard::close);
+    }
+
+    /// It is to be noticed when no more than so many bytes of large blocks are in use. All threads of the device are stopped.
+    pub fn watch_for(&self, floor: usize) {
+        self.low.store(false, Relaxed);
+        self.floor.store(floor as i64, Relaxed);
+        self.shards().for_each(Shard::watch);
+    }
+
+    /// Whether it came to that since it was asked last.
+    pub fn is_low(&self) -> bool {
+        self.low.load(Relaxed) && self.low.swap(false, Relaxed)
     }
 
     /// What is handed out now, of small and of large blocks; and all that ever was.

@@ -8,6 +8,7 @@ use super::fronts::Fronts;
 use super::home::{Home, Shelf, Sizes};
 use super::physical::Physical;
 use super::policy::{Policy, is_new};
+use super::rest::Runs;
 use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot};
 use super::tls;
@@ -48,6 +49,7 @@ pub struct Core {
     pub unmapped: BTreeMap<Address, BlockId>,
     pub moved: BTreeMap<Address, BlockId>,
     pub policy: Policy,
+    pub runs: Runs,
     pub slots: Vec<Slot>,
     pub(super) keys: Keys,
     pub fronts: Fronts,
@@ -143,6 +145,7 @@ impl Core {
             unmapped: BTreeMap::new(),
             moved: BTreeMap::new(),
             policy: Policy::default(),
+            runs: Runs::default(),
             slots: vec![Slot::new(NOBODY, 0, home, front)],
             keys: Keys::default(),
             fronts: Fronts::new(),
@@ -522,6 +525,7 @@ impl Core {
         self.unmapped.clear();
         self.moved.clear();
         self.policy = Policy::default();
+        self.runs = Runs::default();
         self.uses.clear();
         self.held.clear();
         self.pending.clear();

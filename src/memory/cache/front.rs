@@ -453,7 +453,11 @@ fn send_home(thread: &Thread, front: &Front, id: BlockId, small: bool) {
     let record = table.at(id);
     let (bytes, requested) = (record.size() as i64, record.requested() as i64);
     front.home.hold(thread).free(table, id, small);
-    if small { front.shard().freed_small(bytes, requested) } else { front.shard().freed_large(bytes, requested) }
+    if small {
+        front.shard().freed_small(bytes, requested)
+    } else if front.shard().freed_large(bytes, requested) {
+        thread.forget_choices();
+    }
 }
 
 /// Not a small block of the stream that was used last.
@@ -543,8 +547,8 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
     front.loose_bytes.set(front.loose_bytes.get() + bytes);
     if head & SMALL != 0 {
         front.shard().freed_small(bytes as i64, requested as i64);
-    } else {
-        front.shard().freed_large(bytes as i64, requested as i64);
+    } else if front.shard().freed_large(bytes as i64, requested as i64) {
+        thread.forget_choices();
     }
     Some((count + 1 == LOOSE as u32 || front.loose_bytes.get() as i64 > ROOM).then_some(front))
 }

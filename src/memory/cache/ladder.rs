@@ -5,7 +5,7 @@ use super::core::{Core, LARGEST, Request};
 use super::message::Facts;
 use super::segment::Refusal;
 use super::slot::StreamKey;
-use super::stitch::{Ordered, Reach};
+use super::stitch::{LOOK_AT, Ordered, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
@@ -13,11 +13,14 @@ use crate::memory::history::Action;
 use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
 use crate::memory::options::StreamWait;
 use crate::memory::pools;
-use crate::memory::provider::Source;
+use crate::memory::provider::{self, Source};
 use crate::memory::totals::Event;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::MutexGuard;
+
+/// Little in use is this part of the most that ever was.
+const LITTLE: usize = 16;
 
 /// Who asks for what.
 struct Climb<'a> {
@@ -49,6 +52,25 @@ impl Cache {
         self.climb(request, stream, slot)
     }
 
+    /// After a request that found no room: once little is in use, what is free comes to rest, before it is handed out again.
+    pub fn rest(&self, stream: Stream) {
+        // A provider's function may come here, under the locks of those that wait for it.
+        if provider::refuse_inside().is_err() || !self.stats.is_low() {
+            return;
+        }
+        let slot = self.core.lock().find_slot(StreamKey::of(stream));
+        self.settle(slot.unwrap_or(StreamSlot::MAX));
+        self.go_home(usize::MAX);
+        self.core.lock().forget_order();
+    }
+
+    /// The largest `most` free blocks of each stream.
+    fn go_home(&self, most: usize) {
+        // What is in the driver's hands is nobody's to move.
+        let _growing = self.growing.lock();
+        self.core.lock().go_home(most);
+    }
+
     #[cold]
     fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot) -> Result<Address> {
         device::check_lost(self.device)?;
@@ -63,6 +85,8 @@ impl Cache {
         }
         // 1. What other streams are done with, as far as is known, then as far as they say.
         let mut core = self.core.lock();
+        let peak = core.stats.active().peak;
+        core.stats.watch_for(peak / LITTLE);
         if core.keeps_apart(slot) {
             let changes = core.changes();
             drop(core);
@@ -77,6 +101,7 @@ impl Cache {
         let changes = core.changes();
         drop(core);
         self.settle(slot);
+        self.go_home(LOOK_AT);
         // 2. What is free, mapped anew, and more from the driver.
         let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         let mut refused = self.search_or_grow(climb, !at_budget, Some(changes))?;

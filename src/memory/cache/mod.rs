@@ -9,6 +9,7 @@
 //! - `physical`  handles of the driver, and where they are mapped
 //! - `policy`    how much to take from the driver, and in handles of which size
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory
+//! - `rest`      where free memory lies, and how it comes back to where it is still mapped
 //! - `segment`   memory from the driver and back
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
@@ -34,6 +35,7 @@ mod physical;
 pub mod picture;
 mod policy;
 mod pool;
+mod rest;
 mod segment;
 pub mod slot;
 mod stitch;

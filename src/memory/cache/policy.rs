@@ -13,13 +13,16 @@ pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
 const SHARE: usize = 800;
 /// ... or this one of the request, whichever is more...
-const REQUEST_SHARE: usize = 16;
+const REQUEST_SHARE: usize = 24;
 /// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
 const SHARE_OF_LEFT: usize = 2048;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
 const STEP: usize = 2;
 const RISE: u32 = 3;
 const FINEST: u32 = 9;
+/// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
+/// slack is needed by the next round too, and would be made again each time.
+const KEPT: usize = 100;
 /// Times the size of what would be made.
 const COARSE: usize = 4;
 /// The slack where memory is scarce.
@@ -45,8 +48,8 @@ const NEAR: usize = 8;
 pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
-    /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried; above 0 large free handles are
-    /// made anew in small ones. Falls as many small ones are made anew in large ones.
+    /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried. Falls as many small ones are made
+    /// anew in large ones.
     fineness: u32,
     /// What was held when it last rose.
     risen_at: usize,
@@ -83,7 +86,7 @@ pub struct Terms {
     pub refine: bool,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
     pub coarsen: bool,
-    /// Bytes that are held beyond the slack, as far as a request of this size goes into giving them back.
+    /// Bytes that are held too far beyond the slack, as far as a request of this size goes into giving them back.
     pub excess: usize,
 }
 
@@ -142,9 +145,9 @@ impl Policy {
             exceed,
             largest,
             coarse: COARSE * largest,
-            refine: scarce || self.fineness > 0,
+            refine: scarce,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
-            excess: if scarce { 0 } else { reserved.saturating_sub(allowed).min(need) },
+            excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
         }
     }
 
@@ -241,13 +244,15 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let terms = |policy: &mut Policy, reserved: usize, active: usize| {
-            policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, GIB, &options, true)
+            policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options, true)
         };
         let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
         assert!(!coarse.refine && !coarse.coarsen && coarse.excess == 0);
         let fine = terms(&mut policy, 9 * GIB, 8 * GIB);
-        assert_eq!((fine.largest, fine.refine), (coarse.largest / 8, true));
-        assert!((fine.excess >> 20) > 700 && fine.excess < GIB);
+        assert_eq!((fine.largest, fine.refine), (coarse.largest / 8, false));
+        assert!((fine.excess >> 20) > 600 && (fine.excess >> 20) < 700);
+        // A little more than the slack stays.
+        assert_eq!(terms(&mut policy, 8 * GIB + GIB / 3, 8 * GIB).excess, 0);
         // Not near the peak.
         assert!(!fine.coarsen && terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
         assert!(!terms(&mut policy, 8 * GIB, 7 * GIB + 1).coarsen);

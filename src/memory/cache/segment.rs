@@ -5,6 +5,7 @@ use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
+use super::rest::Runs;
 use super::slot::COMMON;
 use super::stitch::{Found, Idle, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
@@ -391,7 +392,7 @@ impl Cache {
             let reserved = core.reserved();
             core.policy.given(reserved);
         }
-        core.carry_out(plan, reach, ids);
+        core.carry_out(plan, reach, request, ids);
         let address = core.allocate(reach.slot, request, true);
         drop(core);
         self.unmap_old(runtime);
@@ -517,6 +518,7 @@ impl Cache {
         let mut core = self.core.lock();
         let active = core.stats.active().bytes;
         core.policy.restart(active);
+        core.runs = Runs::default();
         core.forget_habits();
         released
     }

@@ -32,26 +32,26 @@ pub struct Ordered {
 }
 
 /// Free blocks of a stream that are looked at, the largest, unless that is not enough: there may be tens of thousands.
-const LOOK_AT: usize = 512;
+pub const LOOK_AT: usize = 512;
 /// A request mapped in more handles than this is one of many, if they are small.
 const MANY: usize = 16;
 
 /// A part of a free block.
 #[derive(Clone, Copy)]
 pub struct Span {
-    block: BlockId,
-    from: Address,
+    pub(super) block: BlockId,
+    pub(super) from: Address,
     to: Address,
 }
 
 /// Free bytes of a handle.
 #[derive(Clone, Copy)]
-struct Source {
-    handle: HandleId,
-    offset: usize,
+pub(super) struct Source {
+    pub handle: HandleId,
+    pub offset: usize,
     block: BlockId,
-    address: Address,
-    size: usize,
+    pub address: Address,
+    pub size: usize,
 }
 
 impl Source {
@@ -59,17 +59,24 @@ impl Source {
         self.address + self.size
     }
 
-    fn span(&self) -> Span {
+    pub fn span(&self) -> Span {
         Span { block: self.block, from: self.address, to: self.end() }
+    }
+
+    /// What of it lies in a part of the handle.
+    pub fn within(&self, part: &Range<usize>) -> Option<Span> {
+        let (from, to) = (self.offset.max(part.start), (self.offset + self.size).min(part.end));
+        let at = |offset: usize| self.address + offset - self.offset;
+        (from < to).then(|| Span { block: self.block, from: at(from), to: at(to) })
     }
 }
 
 /// What of a handle is free.
-struct Share {
-    handle: HandleId,
-    size: usize,
+pub(super) struct Share {
+    pub handle: HandleId,
+    pub size: usize,
     /// In the list of sources.
-    sources: Range<usize>,
+    pub sources: Range<usize>,
     /// Free from the start on, and up to the end. Both are the size of a handle that is free as a whole.
     head: usize,
     tail: usize,
@@ -199,7 +206,7 @@ impl Core {
     }
 
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
-    fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u32 {
+    pub(super) fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u32 {
         if ordered { self.slots[slot as usize].home.note_free() } else { 0 }
     }
 
@@ -344,7 +351,7 @@ impl Core {
         sources
     }
 
-    fn shares(&self, sources: &[Source]) -> Vec<Share> {
+    pub(super) fn shares(&self, sources: &[Source]) -> Vec<Share> {
         let mut shares = Vec::new();
         let mut from = 0;
         for of_handle in sources.chunk_by(|a, b| a.handle == b.handle) {
@@ -382,6 +389,15 @@ impl Core {
                 });
             }
         }
+        let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
+        shares.iter().map(|share| (share.handle, spans(share))).collect()
+    }
+
+    /// The handles that are free as a whole and within reach, and where their bytes lie.
+    pub fn whole_handles(&self, reach: &Reach, most: usize) -> Vec<(HandleId, Vec<Span>)> {
+        let sources = self.sources(reach, most, false);
+        let mut shares = self.shares(&sources);
+        shares.retain(|share| share.head == share.size);
         let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
         shares.iter().map(|share| (share.handle, spans(share))).collect()
     }
@@ -489,12 +505,7 @@ impl Core {
             return Found::No(Refusal::Budget);
         }
         let spans = |share: &Share, owned: &Range<usize>| -> Vec<Span> {
-            let within = |source: &Source| {
-                let (from, to) = (source.offset.max(owned.start), (source.offset + source.size).min(owned.end));
-                let at = |offset: usize| source.address + offset - source.offset;
-                (from < to).then(|| Span { block: source.block, from: at(from), to: at(to) })
-            };
-            sources[share.sources.clone()].iter().filter_map(within).collect()
+            sources[share.sources.clone()].iter().filter_map(|source| source.within(owned)).collect()
         };
         let part = |(share, owned): (&Share, Range<usize>)| {
             let spans = spans(share, &owned);
@@ -553,7 +564,7 @@ impl Core {
     }
 
     /// The driver is done; `made` are the new handles. All of it is free memory of the stream.
-    pub fn carry_out(&mut self, plan: Plan, reach: &Reach, made: Vec<HandleId>) {
+    pub fn carry_out(&mut self, plan: Plan, reach: &Reach, request: &Request, made: Vec<HandleId>) {
         let slot = reach.slot;
         let parts_before = plan.parts_before();
         let small = block::at(plan.space).small();
@@ -605,6 +616,8 @@ impl Core {
             space = right;
         }
         self.tell_memory(space, true);
+        let from = if plan.front == NIL { owned_from } else { block::at(plan.front).address() };
+        self.runs.note(slot, request, (from, owned_to));
         if plan.front != NIL {
             self.hand_to(plan.front, slot, ticket);
             self.make_free(plan.front);
@@ -617,103 +630,6 @@ impl Core {
         let block = block::at(id);
         block.set_ticket(if block.owner() == slot { block.ticket().max(ticket) } else { ticket });
         block.set_owner(slot);
-    }
-
-    // ---- back where it is still mapped
-
-    /// A run of addresses behind which all memory is free, here or where it went: it comes back, with no call of the driver.
-    fn revive(&mut self, reach: &Reach, request: &Request, sources: &[Source]) -> Option<Address> {
-        let shares = self.shares(sources);
-        let (from, to) = self.find_mapped_run(sources, &shares, request)?;
-        let here = |source: &Source| from <= source.address && source.address < to;
-        let mut spans: Vec<_> = sources.iter().filter(|source| here(source)).map(Source::span).collect();
-        let stay = spans.len();
-        let whole: Vec<HandleId> = self
-            .physical
-            .overlapping(from, to)
-            .filter(|mapping| from <= mapping.start && mapping.end() <= to)
-            .map(|mapping| mapping.handle)
-            .collect();
-        for handle in whole {
-            let share = shares.binary_search_by_key(&handle, |share| share.handle).ok().map(|at| &shares[at])?;
-            spans.extend(sources[share.sources.clone()].iter().filter(|source| !here(source)).map(Source::span));
-            self.recount(handle, request.small);
-        }
-        let moved: Vec<(BlockId, Address)> = {
-            let first = self.moved.range(..=from).next_back().map_or(from, |(start, _)| *start);
-            let within = self.moved.range(first..to).map(|(start, id)| (*id, *start));
-            within.filter(|(id, _)| block::at(*id).end() > from).collect()
-        };
-        let mut cut = self.cut_out_all(&spans);
-        for (id, start) in moved {
-            let end = block::at(id).end();
-            cut.push(self.cut_out(id, start.max(from), end.min(to)));
-        }
-        let slot = reach.slot;
-        let mut ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
-        for id in &cut[..spans.len()] {
-            if block::at(*id).owner() == slot {
-                ticket = ticket.max(block::at(*id).ticket());
-            }
-        }
-        for id in cut.drain(stay..spans.len()) {
-            self.tell_memory(id, false);
-            self.make_hole(id, State::Moved);
-        }
-        cut[stay..].iter().for_each(|id| self.tell_memory(*id, true));
-        let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
-        while block::at(first).end() < to {
-            self.records.join(block::table(), first);
-        }
-        block::at(first).set_owner(slot);
-        block::at(first).set_ticket(ticket);
-        self.make_free(first);
-        self.allocate(slot, request, true)
-    }
-
-    /// The shortest such run, with at least one handle that comes back.
-    fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
-        let mut parts: Vec<(Address, usize, bool)> = Vec::new();
-        for share in shares {
-            let of_handle = &sources[share.sources.clone()];
-            if share.head < share.size {
-                parts.extend(of_handle.iter().map(|source| (source.address, source.size, false)));
-                continue;
-            }
-            for place in &self.physical[share.handle].places {
-                let away = of_handle.iter().any(|source| source.address < *place || source.address >= place + share.size);
-                parts.push((*place, share.size, away));
-            }
-        }
-        parts.retain(|(start, ..)| self.area_of(*start).is_some_and(|area| area.small == request.small && !area.plain));
-        parts.sort_unstable();
-        let mut best: Option<(Address, Address)> = None;
-        let mut run: VecDeque<(Address, usize, bool)> = VecDeque::new();
-        let (mut size, mut back, mut last) = (0, 0, 0);
-        for part in parts {
-            if part.0 != last || self.areas.contains_key(&part.0) {
-                run.clear();
-                (size, back) = (0, 0);
-            }
-            last = part.0 + part.1;
-            run.push_back(part);
-            size += part.1;
-            back += usize::from(part.2);
-            while let Some(front) = run.front().filter(|front| size - front.1 >= request.search) {
-                size -= front.1;
-                back -= usize::from(front.2);
-                run.pop_front();
-            }
-            if size >= request.search && back > 0 && best.is_none_or(|(from, to)| size < to - from) {
-                best = run.front().map(|front| (front.0, last));
-            }
-        }
-        // The same handle twice in a run would be the same bytes.
-        best.filter(|(from, to)| {
-            let mut handles: Vec<HandleId> = self.physical.overlapping(*from, *to).map(|mapping| mapping.handle).collect();
-            handles.sort_unstable();
-            handles.windows(2).all(|pair| pair[0] != pair[1])
-        })
     }
 
     // ---- the whole, checked
