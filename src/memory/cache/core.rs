@@ -295,7 +295,12 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
         const SOME: usize = 256 << 10;
-        let id = self.shelf(COMMON).list(request.small).find(block::table(), (request.search >> block::UNIT_SHIFT) as u32, all)?;
+        let id = self.shelf(COMMON).list(request.small).find(
+            block::table(),
+            (request.search >> block::UNIT_SHIFT) as u32,
+            request.small,
+            all,
+        )?;
         self.list_remove(id);
         // Where several threads allocate, each time costs them all.
         let take = match (request.small, self.fronts.threads() > 1) {

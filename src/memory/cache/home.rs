@@ -289,7 +289,7 @@ impl Shelf {
     /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free.
     #[inline(always)]
     pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
-        let id = self.lists[usize::from(small)].find(table, units, false)?;
+        let id = self.lists[usize::from(small)].find(table, units, small, false)?;
         if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
     }
 
@@ -316,7 +316,7 @@ impl Shelf {
     /// The same at a multiple of `alignment`; `search` bytes surely hold it. `all` searches to the end.
     pub fn carve_aligned(&mut self, size: usize, alignment: usize, search: usize, small: bool, all: bool) -> Option<BlockId> {
         let table = table();
-        let mut id = self.lists[usize::from(small)].find(table, (search >> UNIT_SHIFT) as u32, all)?;
+        let mut id = self.lists[usize::from(small)].find(table, (search >> UNIT_SHIFT) as u32, small, all)?;
         let offset = table.at(id).address().next_multiple_of(alignment) - table.at(id).address();
         if offset > 0 {
             self.remove(id);
