@@ -295,6 +295,7 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
         const SOME: usize = 256 << 10;
+        const SOME_OF_MANY: usize = 4 << 20;
         let id = self.shelf(COMMON).list(request.small).find(
             block::table(),
             (request.search >> block::UNIT_SHIFT) as u32,
@@ -302,9 +303,10 @@ impl Core {
             all,
         )?;
         self.list_remove(id);
-        // Where several threads allocate, each time costs them all.
+        // Where several threads allocate, each time costs them all; and where their blocks lie side by side they write each other's records.
         let take = match (request.small, self.fronts.threads() > 1) {
-            (true, _) => request.search.max(SOME),
+            (true, true) => request.search.max(SOME_OF_MANY),
+            (true, false) => request.search.max(SOME),
             (false, true) => request.search.saturating_mul(4),
             (false, false) => request.search,
         };
