@@ -303,7 +303,7 @@ impl Core {
             all,
         )?;
         self.list_remove(id);
-        // Where several threads allocate, each time costs them all; and where their blocks lie side by side they write each other's records.
+        // Where several threads allocate, each time costs them all, and side by side they write each other's records.
         let take = match (request.small, self.fronts.threads() > 1) {
             (true, true) => request.search.max(SOME_OF_MANY),
             (true, false) => request.search.max(SOME),
