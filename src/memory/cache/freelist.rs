@@ -176,6 +176,23 @@ mod tests {
     }
 
     #[test]
+    fn of_a_class_large_blocks_get_the_best_and_small_ones_the_first_that_fits() {
+        assert!(block::reserve());
+        let mut pool = Pool::default();
+        let mut list = FreeList::new(pool.take(table()).unwrap());
+        for units in [1002, 1000, 1003, 1001] {
+            let id = pool.insert(0, units * UNIT, 0, State::Free, 0).unwrap();
+            list.insert(table(), id);
+        }
+        assert!((1000..1004).all(|units| class(units) == class(1000)));
+        let found = |units, small| block::at(list.find(table(), units, small, false).unwrap()).units();
+        assert_eq!([1000, 1001, 1002, 1003].map(|units| found(units, false)), [1000, 1001, 1002, 1003]);
+        assert_eq!([1000, 1001].map(|units| found(units, true)), [1001, 1001]);
+        assert_eq!([1002, 1003].map(|units| found(units, true)), [1002, 1003]);
+        assert_eq!(list.find(table(), 1004, false, true), None);
+    }
+
+    #[test]
     fn finds_what_fits_against_a_plain_search() {
         assert!(block::reserve());
         let mut pool = Pool::default();
