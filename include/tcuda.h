@@ -1321,9 +1321,9 @@ typedef struct tcuda_gpu_process_t {
 typedef struct tcuda_telemetry_t {
     size_t struct_size;
     /**
-     * Nanoseconds since it was asked for; `max_age` of tcuda_telemetry_read is in milliseconds.
+     * Nanoseconds since the device was asked.
      */
-    int64_t age;
+    int64_t age_ns;
     /**
      * Bytes, those of the driver and of all processes counted.
      */
@@ -4170,10 +4170,10 @@ tcuda_status_t tcuda_gpu_processes(tcuda_gpu_process_t *processes, size_t capaci
  * All of it at once. For those who ask often: a reading that is young enough is given again, which takes no lock, no call of the driver
  * and some 50 ns; of threads that want a new one at the same time one asks, and the others wait for it.
  *
- * @param telemetry gets the reading; what the device does not tell is -1 there and no error.
- * @param max_age   milliseconds (`age` is in nanoseconds); a reading of less than that will do. 0: a new one.
+ * @param telemetry   gets the reading; what the device does not tell is -1 there and no error.
+ * @param max_age_ms  a reading younger than this will do. 0: a new one.
  */
-tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device, uint32_t max_age);
+tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device, uint32_t max_age_ms);
 
 /* ==== Marks and ranges for tools ==============================================================================================
  * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
