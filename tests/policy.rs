@@ -305,12 +305,13 @@ fn free_memory_comes_to_rest() {
         let again = memory::allocate(32 * MIB, 1, streams[0]).unwrap();
         kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
         memory::free(again).unwrap();
-        assert_eq!(memory::allocate(4 * MIB, 1, streams[0]).unwrap(), first);
+        // Where it was mapped anew it would fit too.
+        assert_eq!(memory::allocate(32 * MIB, 1, streams[0]).unwrap(), first);
         memory::check(0);
         let before = calls(None);
-        assert_eq!(memory::allocate(60 * MIB, 1, streams[0]).unwrap(), first + 4 * MIB);
+        assert_eq!(memory::allocate(32 * MIB, 1, streams[0]).unwrap(), first + 32 * MIB);
         assert_eq!(calls(None), before);
-        [first, first + 4 * MIB].into_iter().for_each(|block| memory::free(block).unwrap());
+        [first, first + 32 * MIB].into_iter().for_each(|block| memory::free(block).unwrap());
     });
 }
 
