@@ -284,7 +284,7 @@ fn streams_share_what_they_have() {
 #[test]
 fn other_sizes_are_no_worse() {
     hardly_calls(&Trace::recorded("resnet_varsize").varied(1), 2);
-    for seed in 1..4 {
+    for seed in 1..6 {
         in_plenty(&Trace::recorded("prefetch_streams").varied(seed));
         hardly_calls(&Trace::serving().varied(seed), 3);
         in_plenty(&Trace::pipeline().varied(seed));

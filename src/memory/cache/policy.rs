@@ -13,7 +13,7 @@ pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
 const SHARE: usize = 800;
 /// ... or this one of the request, whichever is more...
-const REQUEST_SHARE: usize = 24;
+const REQUEST_SHARE: usize = 32;
 /// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
 const SHARE_OF_LEFT: usize = 2048;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
