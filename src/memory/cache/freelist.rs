@@ -80,8 +80,9 @@ impl FreeList {
         let own = class(units);
         let found = self.first_from(own)?;
         let first = self.heads[found];
-        // From the next class on everything fits. Of small blocks the first that does is as good as any: they are no waste to speak of.
-        if if small { table.at(first).units() >= units } else { found != own } {
+        // From the next class on everything fits. Of small blocks the first that does will do: they are no waste to speak of.
+        let fits = if small { table.at(first).units() >= units } else { found != own };
+        if fits {
             return Some(first);
         }
         self.best_of(table, own, units, all).or_else(|| Some(self.heads[self.first_from(own + 1)?]))
