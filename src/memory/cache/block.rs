@@ -256,8 +256,10 @@ static NOTHING: Record = Record {
     ticket: AtomicU32::new(0),
 };
 static TABLE: AtomicPtr<Record> = AtomicPtr::new((&raw const NOTHING).cast_mut());
+/// A pool gets so many records at once. They begin on a multiple, so that no line of memory has records of two pools.
+const BATCH: u32 = 128;
 /// Records handed to pools, and how many there are.
-static GIVEN: Mutex<(u32, u32)> = Mutex::new((1, 0));
+static GIVEN: Mutex<(u32, u32)> = Mutex::new((BATCH, 0));
 
 /// Where the table stands. Paths that look at many blocks ask once.
 #[derive(Clone, Copy)]
@@ -330,7 +332,6 @@ impl Pool {
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> bool {
-        const BATCH: u32 = 128;
         let mut given = GIVEN.lock();
         let (from, most) = *given;
         let count = BATCH.min(most - from);

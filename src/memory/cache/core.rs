@@ -295,7 +295,7 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
         const SOME: usize = 256 << 10;
-        const SOME_OF_MANY: usize = 4 << 20;
+        const SOME_OF_MANY: usize = 1 << 20;
         let id = self.shelf(COMMON).list(request.small).find(
             block::table(),
             (request.search >> block::UNIT_SHIFT) as u32,
