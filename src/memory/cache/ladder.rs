@@ -58,17 +58,20 @@ impl Cache {
         if provider::refuse_inside().is_err() || !self.stats.is_low() {
             return;
         }
+        // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
+        let Some(_growing) = self.growing.try_lock() else { return };
         let slot = self.core.lock().find_slot(StreamKey::of(stream));
         self.settle(slot.unwrap_or(StreamSlot::MAX));
-        self.go_home(usize::MAX);
-        self.core.lock().forget_order();
+        let mut core = self.core.lock();
+        core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
+        core.forget_order();
     }
 
     /// The largest `most` free blocks of each stream.
-    fn go_home(&self, most: usize) {
+    fn go_home(&self, most: usize, asks: StreamSlot) {
         // What is in the driver's hands is nobody's to move.
         let _growing = self.growing.lock();
-        self.core.lock().go_home(most);
+        self.core.lock().go_home(most, asks);
     }
 
     #[cold]
@@ -101,7 +104,7 @@ impl Cache {
         let changes = core.changes();
         drop(core);
         self.settle(slot);
-        self.go_home(LOOK_AT);
+        self.go_home(LOOK_AT, slot);
         // 2. What is free, mapped anew, and more from the driver.
         let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         let mut refused = self.search_or_grow(climb, !at_budget, Some(changes))?;

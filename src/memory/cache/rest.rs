@@ -70,7 +70,7 @@ impl Core {
     // ---- to where it was mapped first
 
     /// Handles that are free as a whole go back there, as far as they lie in the largest `most` blocks of each stream.
-    pub fn go_home(&mut self, most: usize) {
+    pub fn go_home(&mut self, most: usize, asks: StreamSlot) {
         if self.moved.is_empty() || self.paused {
             return;
         }
@@ -80,7 +80,7 @@ impl Core {
         let mut going: Vec<(HandleId, Owner)> = Vec::new();
         for (handle, spans) in self.whole_handles(&Reach { slot: COMMON, ordered: &everything }, most) {
             let is_there = spans.len() == 1 && self.physical[handle].places.first() == Some(&spans[0].from);
-            if let Some(owner) = self.owner_of_all(&spans).filter(|_| !is_there) {
+            if let Some(owner) = self.owner_of_all(&spans, asks).filter(|_| !is_there) {
                 going.push((handle, owner));
                 leaving.extend(spans);
             }
@@ -101,10 +101,15 @@ impl Core {
         }
     }
 
-    /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some. None: there are two.
-    fn owner_of_all(&self, spans: &[Span]) -> Option<Owner> {
-        let (mut owner, mut ticket) = (COMMON, 0);
-        for id in spans.iter().map(|span| span.block).filter(|id| !self.is_past(*id)) {
+    /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some. None: there are two, or
+    /// what is nobody's would become a stream's that does not ask for it.
+    fn owner_of_all(&self, spans: &[Span], asks: StreamSlot) -> Option<Owner> {
+        let (mut owner, mut ticket, mut common) = (COMMON, 0, false);
+        for id in spans.iter().map(|span| span.block) {
+            if self.is_past(id) {
+                common = true;
+                continue;
+            }
             let block = block::at(id);
             if owner != COMMON && owner != block.owner() {
                 return None;
@@ -112,7 +117,7 @@ impl Core {
             owner = block.owner();
             ticket = block.ticket().max(ticket);
         }
-        Some((owner, ticket))
+        (!common || owner == COMMON || owner == asks).then_some((owner, ticket))
     }
 
     /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address.

@@ -1,0 +1,83 @@
+//! Free memory that goes back to where it was mapped first is in nobody's way. On the simulated device.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
+use std::time::Duration;
+use tcuda::base::config;
+use tcuda::memory::{self, pools, provider};
+use tcuda::stream::{self, Stream};
+
+const MIB: usize = 1 << 20;
+
+unsafe extern "C" fn wait(open: *mut c_void) {
+    while !unsafe { &*open.cast::<AtomicBool>() }.load(SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The stream's later work waits until it is open.
+fn gate(stream: Stream, open: &'static AtomicBool) {
+    let entered = stream.enter().unwrap();
+    unsafe { entered.runtime.launch_host_function(entered.raw, wait, std::ptr::from_ref(open).cast_mut().cast()) }.unwrap();
+}
+
+#[test]
+fn nobody_waits_or_goes_without() {
+    for (name, value) in [("TCUDA_BACKEND", "sim"), ("TCUDA_SIM_MEMORY", "4GiB"), ("TCUDA_ALLOC_CONF", "throw_on_cudamalloc_oom:True")] {
+        config::set(name, value.into());
+    }
+    what_is_past_stays_everybodys();
+    memory::set_limit(None, 0).unwrap();
+    who_finds_free_memory_waits_for_no_pause();
+}
+
+/// A pause waits for the device, and the device for the thread that allocates.
+fn who_finds_free_memory_waits_for_no_pause() {
+    static OPEN: AtomicBool = AtomicBool::new(false);
+    let own = stream::create(0, 0).unwrap();
+    let first = [0; 2].map(|_| memory::allocate(64 * MIB, 1, own).unwrap());
+    let pool = pools::create(0, pools::Options { source: provider::Source::Driver, use_on_oom: false, no_split: false }).unwrap();
+    let in_pool = pools::allocate(&pools::numbered(pool).unwrap(), 4 * MIB, 1, own).unwrap();
+    let last = memory::allocate(128 * MIB, 1, own).unwrap();
+    gate(own, &OPEN);
+    let pausing = std::thread::spawn(move || pools::numbered(pool).unwrap().cache.pause(false).unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    let (came, coming) = mpsc::channel();
+    // No hang, if it does not come.
+    let opens = std::thread::spawn(move || {
+        let came = coming.recv_timeout(Duration::from_secs(20)).is_ok();
+        OPEN.store(true, SeqCst);
+        came
+    });
+    first.into_iter().chain([last]).for_each(|block| memory::free(block).unwrap());
+    let again = memory::allocate(32 * MIB, 1, own).unwrap();
+    came.send(()).unwrap();
+    assert!(opens.join().unwrap(), "the allocation waited for the device");
+    pausing.join().unwrap();
+    [again, in_pool].into_iter().for_each(|block| memory::free(block).unwrap());
+}
+
+/// Also where another part of the same handle may still be used by a stream that is busy.
+fn what_is_past_stays_everybodys() {
+    static OPEN: AtomicBool = AtomicBool::new(false);
+    let [busy, idle, asks] = [0; 3].map(|_| stream::create(0, 0).unwrap());
+    memory::set_limit(Some(64 * MIB), 0).unwrap();
+    // Something is mapped a second time.
+    let blocks: Vec<usize> = (0..16).map(|_| memory::allocate(4 * MIB, 1, busy).unwrap()).collect();
+    let (mut kept, mut freed) = (Vec::new(), Vec::new());
+    blocks.into_iter().enumerate().for_each(|(at, block)| if at / 2 % 2 == 0 { kept.push(block) } else { freed.push(block) });
+    freed.into_iter().for_each(|block| memory::free(block).unwrap());
+    memory::allocate(32 * MIB, 1, busy).unwrap();
+    let whole = kept.pop().unwrap();
+    memory::free(whole).unwrap();
+    let past = memory::allocate(3 * MIB / 2, 1, idle).unwrap();
+    let used = memory::allocate(5 * MIB / 2, 1, busy).unwrap();
+    assert_eq!((past, used), (whole, whole + 3 * MIB / 2));
+    gate(busy, &OPEN);
+    [used, past].into_iter().for_each(|block| memory::free(block).unwrap());
+    let found = memory::allocate(3 * MIB / 2, 1, asks);
+    OPEN.store(true, SeqCst);
+    memory::check(0);
+    assert_eq!(found.map_err(|error| error.status), Ok(past));
+}
