@@ -174,7 +174,7 @@ fn record_pinned(ends: &[End], stream: Stream) {
 
 /// A replay would read or write it when it may be gone. CUDA captures some of these copies, torch none.
 fn refuse_captured_pageable(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
-    if to.place != Place::Pageable && from.place != Place::Pageable {
+    if !is_pageable(to, from) {
         return Ok(());
     }
     stream.refuse_capture(|| {
@@ -186,6 +186,10 @@ fn refuse_captured_pageable(to: End, from: End, size: usize, stream: Stream) -> 
     })
 }
 
+fn is_pageable(to: End, from: End) -> bool {
+    to.place == Place::Pageable || from.place == Place::Pageable
+}
+
 fn describe(to: End, from: End, size: usize) -> String {
     let end = |end: End| format!("{:#x} ({})", end.address, end.place);
     format!("Copy of {size} bytes from {} to {}", end(from), end(to))
@@ -193,7 +197,7 @@ fn describe(to: End, from: End, size: usize) -> String {
 
 /// The same where CUDA waits if it has to take pageable memory by way of its own.
 fn enqueue_near(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
-    if to.place != Place::Pageable && from.place != Place::Pageable {
+    if !is_pageable(to, from) {
         return enqueue(to, from, size, stream);
     }
     blocking("cudaMemcpyAsync of pageable memory", Kind::Wait, || enqueue(to, from, size, stream))
@@ -207,11 +211,12 @@ fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
             device::peer::ensure(from_device, to_device)?;
             entered.runtime.memcpy_peer_async(to.address, to_device, from.address, from_device, size, entered.raw)
         }
-        (Place::Device(device), _) | (_, Place::Device(device)) => {
-            device::peer::ensure(stream.device, device)?;
+        (to_place, from_place) => {
+            if let Some(device) = to_place.device().or(from_place.device()) {
+                device::peer::ensure(stream.device, device)?;
+            }
             entered.runtime.memcpy_async(to.address, from.address, size, entered.raw)
         }
-        _ => entered.runtime.memcpy_async(to.address, from.address, size, entered.raw),
     };
     enqueued.map_err(|error| explain(error, &[("source", from.address), ("destination", to.address)], size, || describe(to, from, size)))
 }

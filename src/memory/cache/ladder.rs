@@ -67,13 +67,6 @@ impl Cache {
         core.forget_order();
     }
 
-    /// The largest `most` free blocks of each stream.
-    fn go_home(&self, most: usize, asks: StreamSlot) {
-        // What is in the driver's hands is nobody's to move.
-        let _growing = self.growing.lock();
-        self.core.lock().go_home(most, asks);
-    }
-
     #[cold]
     fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot) -> Result<Address> {
         device::check_lost(self.device)?;
@@ -104,7 +97,11 @@ impl Cache {
         let changes = core.changes();
         drop(core);
         self.settle(slot);
-        self.go_home(LOOK_AT, slot);
+        {
+            // What is in the driver's hands is nobody's to move.
+            let _growing = self.growing.lock();
+            self.core.lock().go_home(LOOK_AT, slot);
+        }
         // 2. What is free, mapped anew, and more from the driver.
         let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         let mut refused = self.search_or_grow(climb, !at_budget, Some(changes))?;

@@ -82,6 +82,11 @@ pub(super) struct Share {
     tail: usize,
 }
 
+fn spans_of(shares: &[Share], sources: &[Source]) -> Vec<(HandleId, Vec<Span>)> {
+    let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
+    shares.iter().map(|share| (share.handle, spans(share))).collect()
+}
+
 /// A handle to be mapped again; the bytes of the range are owned there from then on.
 pub struct Part {
     pub handle: HandleId,
@@ -389,8 +394,7 @@ impl Core {
                 });
             }
         }
-        let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
-        shares.iter().map(|share| (share.handle, spans(share))).collect()
+        spans_of(&shares, &sources)
     }
 
     /// The handles that are free as a whole and within reach, and where their bytes lie.
@@ -398,8 +402,7 @@ impl Core {
         let sources = self.sources(reach, most, false);
         let mut shares = self.shares(&sources);
         shares.retain(|share| share.head == share.size);
-        let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
-        shares.iter().map(|share| (share.handle, spans(share))).collect()
+        spans_of(&shares, &sources)
     }
 
     /// Takes ranges out of free blocks; each becomes a block in the driver's hands. The answer is in the order of the ranges.
