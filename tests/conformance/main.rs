@@ -106,13 +106,14 @@ const GROUPS: &[(&str, &[Test])] = &[
 ];
 
 struct Arguments {
-    filter: Option<String>,
+    /// Parts of names; with none, all tests.
+    filters: Vec<String>,
     required: Option<String>,
     child: Option<String>,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut found = Arguments { filter: None, required: None, child: None };
+    let mut found = Arguments { filters: Vec::new(), required: None, child: None };
     let mut given = std::env::args().skip(1);
     while let Some(argument) = given.next() {
         let mut value = || given.next().ok_or(format!("{argument} needs a value"));
@@ -123,7 +124,7 @@ fn arguments() -> Result<Arguments, String> {
             "--nocapture" | "-q" | "--quiet" | "--show-output" => {}
             "--test-threads" => drop(value()?),
             other if other.starts_with('-') => return Err(format!("{other} is not known")),
-            filter => found.filter = Some(filter.to_owned()),
+            filter => found.filters.push(filter.to_owned()),
         }
     }
     Ok(found)
@@ -174,7 +175,8 @@ fn run() -> Result<usize, String> {
     if let Some(required) = arguments.required.filter(|required| *required != backend) {
         return Err(format!("the backend is {backend}, {required} is required"));
     }
-    let chosen: Vec<_> = all().filter(|(name, _)| arguments.filter.as_ref().is_none_or(|filter| name.contains(filter))).collect();
+    let filters = &arguments.filters;
+    let chosen: Vec<_> = all().filter(|(name, _)| filters.is_empty() || filters.iter().any(|filter| name.contains(filter))).collect();
     let (mut passed, mut absent, mut failed) = (0, 0, 0);
     for (name, test) in chosen {
         if let Some(need) = test.needs.iter().find(|need| !need.is_there()) {
@@ -193,7 +195,7 @@ fn run() -> Result<usize, String> {
     }
     println!("conformance ({backend}): {passed} passed, {absent} absent by capability, {failed} failed");
     if passed + failed == 0 {
-        return Err("no test has this in its name".into());
+        return Err(format!("no test has {} in its name", arguments.filters.join(" or ")));
     }
     Ok(failed)
 }
