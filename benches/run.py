@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`make bench`: tcuda beside every allocator that this machine can run, in one run.
 
-    run.py [--quick] [--only NAME ...] [--out FOLDER] [--work FOLDER]
+    run.py [--quick] [--only NAME ...] [--rows WORD ...] [--out FOLDER] [--work FOLDER]
 
 Each allocator lives in a process of its own (benches/bench.cpp) and they take turns, measure by measure; a figure is the median of the
 rounds. With a GPU all of them run on it. Without one tcuda runs on its simulated device and torch's own library on a fake runtime.
@@ -379,6 +379,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("BUILD") or ROOT / "build") / "bench")
     parser.add_argument("--work", type=pathlib.Path, help="for what is built, fetched and logged; FOLDER/work if not given")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="tcuda and these")
+    parser.add_argument("--rows", nargs="+", metavar="WORD", help="only what has one of these in its name, as random, threads, replay, serving")
     options = parser.parse_args()
     out = options.out.resolve()
     work = (options.work or out / "work").resolve()
@@ -421,7 +422,13 @@ def main():
 
     results = {"machine": host, "gpu": bench.gpu, "rounds": rounds, "seconds": seconds, "absent": absent, "rows": [], "replay": {}}
     sections = {}
+
+    def wanted(name):
+        return not options.rows or any(word in name for word in options.rows)
+
     for processes, (section, row, line, reach) in [(started, row) for row in rows()] + [(pinned, row) for row in pinned_rows()]:
+        if not wanted(f"{section}, {row}"):
+            continue
         values = take_turns(processes, line, rounds)
         results["rows"].append({"section": section, "row": row, "reach": reach, "values": values})
         sections.setdefault(section, []).append((row, values, reach))
@@ -435,15 +442,19 @@ def main():
             shown.append([row, *(figure(value) for value in ns.values()), of_torch(ns), reach])
         say(table([section, *lines[0][1], "of torch", "reach"], shown))
     said_events = [(row, values) for section, lines in sections.items() if section.startswith("pair while") for row, values, _ in lines]
-    say()
-    say(table(["an entry of the history, ns", *names, "reach"],
-              [[f"of a pair of {row}", *(figure(values[name]["event"] if isinstance(values[name], dict) else None) for name in names), "40 or less"]
-               for row, values in said_events]))
-    calls = {name: value.get("calls") for name, value in results["rows"][0]["values"].items() if isinstance(value, dict)}
-    say()
-    say(table(["driver calls", *names, "reach"], [["a pair of 512 B", *(figure(calls.get(name), 2) for name in names), "0"]]))
+    if said_events:
+        say()
+        say(table(["an entry of the history, ns", *names, "reach"],
+                  [[f"of a pair of {row}", *(figure(values[name]["event"] if isinstance(values[name], dict) else None) for name in names), "40 or less"]
+                   for row, values in said_events]))
+    if not options.rows:
+        calls = {name: value.get("calls") for name, value in results["rows"][0]["values"].items() if isinstance(value, dict)}
+        say()
+        say(table(["driver calls", *names, "reach"], [["a pair of 512 B", *(figure(calls.get(name), 2) for name in names), "0"]]))
 
     for trace, path in traces(work).items():
+        if not wanted(f"replay of {trace}"):
+            continue
         values = take_turns(started, f"replay {path}", rounds)
         results["replay"][trace] = values
         say()
@@ -455,20 +466,21 @@ def main():
         for name, value in values.items():
             if isinstance(value, str):
                 say(f"  {name}: {value}")
-    say()
-    totals = []
-    for row, key, reach in (("cold, ms", "cold", "no more than torch's, on a GPU"), ("warm, ms", "warm", "")):
-        sums = []
-        for name in names:
-            found = [values[name] for values in results["replay"].values()]
-            complete = all(isinstance(one, dict) for one in found)
-            sums.append(figure(sum(one[key] * one["events"] for one in found) / 1e6 if complete else None))
-        totals.append([row, *sums, reach])
-    say(table(["all traces together", *names, "reach"], totals))
+    if results["replay"]:
+        say()
+        totals = []
+        for row, key, reach in (("cold, ms", "cold", "no more than torch's, on a GPU"), ("warm, ms", "warm", "")):
+            sums = []
+            for name in names:
+                found = [values[name] for values in results["replay"].values()]
+                complete = all(isinstance(one, dict) for one in found)
+                sums.append(figure(sum(one[key] * one["events"] for one in found) / 1e6 if complete else None))
+            totals.append([row, *sums, reach])
+        say(table(["all traces together", *names, "reach"], totals))
     for process in started + pinned:
         process.end()
 
-    if not bench.gpu:
+    if not bench.gpu and not options.rows:
         counted = count_instructions(bench, started, pinned)
         results["instructions"] = counted
         say()
@@ -480,18 +492,19 @@ def main():
                       [[case, *(f"{found[case]['instructions']:,.0f} ({found[case]['locked']:g})" if case in found else "-" for found in counted.values()),
                         "150 or less" if case in ("pair_512", "pair_1MiB") else ""] for case in cases]))
 
-    panels = {}
-    for section, lines in sections.items():
-        if section.startswith("threads: "):
-            panels[section.removeprefix("threads: ")] = {
-                name: {int(row): values[name]["ns"] for row, values, _ in lines if isinstance(values[name], dict)} for name in names}
-    (out / "threads.svg").write_text(pictures.threads(panels, names))
-    ratios = {trace: {name: value["reserved3"] / value["requested"] for name, value in values.items()
-                      if isinstance(value, dict) and value["reserved3"]} for trace, values in results["replay"].items()}
-    (out / "waste.svg").write_text(pictures.waste(ratios, names))
+    if not options.rows:
+        panels = {}
+        for section, lines in sections.items():
+            if section.startswith("threads: "):
+                panels[section.removeprefix("threads: ")] = {
+                    name: {int(row): values[name]["ns"] for row, values, _ in lines if isinstance(values[name], dict)} for name in names}
+        (out / "threads.svg").write_text(pictures.threads(panels, names))
+        ratios = {trace: {name: value["reserved3"] / value["requested"] for name, value in values.items()
+                          if isinstance(value, dict) and value["reserved3"]} for trace, values in results["replay"].items()}
+        (out / "waste.svg").write_text(pictures.waste(ratios, names))
     (out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     (out / "table.txt").write_text("\n".join(said) + "\n")
-    print(f"\n{out}: table.txt, results.json, threads.svg, waste.svg")
+    print(f"\n{out}: table.txt, results.json" + (", threads.svg, waste.svg" if not options.rows else ""))
 
 
 def version(path):

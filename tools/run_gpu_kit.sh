@@ -14,7 +14,7 @@
 #   sh run.sh libraries              CuPy, Numba and RMM over tcuda, those that are installed (benches/clients)
 #   sh run.sh dlpack                 torch's tensors in tcuda's generators and collectives, by capsules (benches/clients/dlpack_client.py)
 #   sh run.sh communicators [--quick] [N]    ranks of N processes over NCCL: start, memory, speed, and what the others hear of one that is killed
-#   sh run.sh bench [--quick]        the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
+#   sh run.sh bench [--quick] [--rows WORD...]   the table of `make bench` instead; it needs a C++ compiler and python3 (benches/run.py)
 
 cd "$(dirname "$0")" || exit 2
 export TCUDA_BACKEND="${TCUDA_BACKEND:-cuda}"

@@ -1,10 +1,13 @@
-"""One process of benches/clients/run.py: trains and generates with PyTorch, over its own allocator or tcuda's, and prints what it saw as
-JSON: losses, steps a second, peaks, and whether copies overlap with compute.
+"""One process of benches/clients/run.py: trains and generates with PyTorch, over its own allocator or tcuda's.
 
-    python3 torch_client.py native|tcuda [LIBRARY] [--quick] [--only WORK,WORK]
+    python3 torch_client.py native|tcuda [LIBRARY] [--quick]
+
+Reads `begin WORK`, `turn`, `end` and `tell` line by line and answers each with a line of JSON: nothing, what a turn's steps gave and how many were
+made in a second, the peaks of the work, and what PyTorch refuses over this allocator.
 """
 
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -19,7 +22,6 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 QUICK = "--quick" in sys.argv
-ONLY = sys.argv[sys.argv.index("--only") + 1].split(",") if "--only" in sys.argv else None
 DEVICE = torch.device("cuda", 0)
 tcuda = None
 
@@ -44,12 +46,12 @@ def peaks():
 
 
 def attention(q, k, v, causal):
-    """The fused kernels' gradients are sums in no certain order; losses are compared bit for bit."""
-    if not torch.is_grad_enabled():
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    """The fused kernels sum in no certain order; what comes out is compared bit for bit."""
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
-    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(mask, float("-inf")).softmax(-1).to(v.dtype) @ v
+    if causal:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(mask, float("-inf"))
+    return scores.softmax(-1).to(v.dtype) @ v
 
 
 class Block(nn.Module):
@@ -114,15 +116,21 @@ def resnet():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
-def timed(steps, warm, step):
-    """What the steps return, and how many are made in a second."""
-    values = [step(at) for at in range(warm)]
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    values += [step(warm + at) for at in range(steps)]
-    torch.cuda.synchronize()
-    rate = steps / (time.perf_counter() - start)
-    return [float(value) for value in values if value is not None], rate
+def turns(steps, warm, step):
+    """Makes the warm steps, and gives a function that makes so many more and returns what they gave and how many were made in a second."""
+    count = itertools.count()
+    early = [step(next(count)) for _ in range(warm)]
+
+    def turn():
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        values = [step(next(count)) for _ in range(steps)]
+        torch.cuda.synchronize()
+        rate = steps / (time.perf_counter() - start)
+        values, early[:] = early + values, []
+        return [float(value) for value in values if value is not None], rate
+
+    return turn
 
 
 def gpt_eager():
@@ -141,7 +149,7 @@ def gpt_eager():
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return timed(*((4, 2) if QUICK else (30, 15)), step)
+    return turns(*((4, 2) if QUICK else (12, 15)), step)
 
 
 def gpt_graphs():
@@ -181,7 +189,7 @@ def gpt_graphs():
         graph.replay()
         return loss.clone()
 
-    return timed(*((4, 4) if QUICK else (40, 16)), step)
+    return turns(*((4, 4) if QUICK else (16, 16)), step)
 
 
 def resnet_eager():
@@ -200,7 +208,7 @@ def resnet_eager():
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return timed(*((4, 2) if QUICK else (30, 15)), step)
+    return turns(*((4, 2) if QUICK else (12, 15)), step)
 
 
 def resnet_callable():
@@ -219,7 +227,7 @@ def resnet_callable():
             optimizer.zero_grad(set_to_none=True)
             return loss.detach()
 
-        return timed(*((4, 2) if QUICK else (40, 10)), step)
+        return turns(*((4, 2) if QUICK else (40, 10)), step)
 
 
 @torch.no_grad()
@@ -239,7 +247,7 @@ def generate_eager():
         kept["tokens"] = logits[:, -1:].argmax(-1)
         return kept["tokens"].sum() if at % 32 == 31 else None
 
-    return timed(*((64, 64) if QUICK else (256, 128)), step)
+    return turns(*((64, 64) if QUICK else (64, 128)), step)
 
 
 @torch.no_grad()
@@ -268,7 +276,7 @@ def generate_graphs():
         graph.replay()
         return tokens.sum() if at % 32 == 31 else None
 
-    return timed(*((64, 64) if QUICK else (384, 128)), step)
+    return turns(*((64, 64) if QUICK else (256, 128)), step)
 
 
 def overlap():
@@ -295,10 +303,12 @@ def overlap():
         torch.cuda.synchronize()
         return time.perf_counter() - start
 
+    def turn():
+        alone, both = (time_of(copies), time_of(compute)), time_of(copies, compute)
+        return [], (sum(alone) - both) / min(alone)
+
     [time_of(copies, compute) for _ in range(3)]
-    alone = sorted(time_of(copies) for _ in range(5))[2], sorted(time_of(compute) for _ in range(5))[2]
-    both = sorted(time_of(copies, compute) for _ in range(5))[2]
-    return [round(sum(alone) - both, 6)], (sum(alone) - both) / min(alone)
+    return turn
 
 
 def refusals():
@@ -324,6 +334,20 @@ def out_of_memory():
     return [*answer, float(torch.ones(3, device=DEVICE).sum())]
 
 
+def tell():
+    told = {"out of memory": out_of_memory()}
+    if tcuda:
+        told["refusals"] = refusals()
+        text = ctypes.create_string_buffer(1 << 16)
+        needed = ctypes.c_size_t()
+        assert tcuda.tcuda_memory_summary(text, len(text), ctypes.byref(needed), 0, False) == 0
+        told["summary"] = text.value.decode()
+    return told
+
+
+WORKS = {work.__name__: work for work in (gpt_eager, gpt_graphs, resnet_eager, resnet_callable, generate_eager, generate_graphs, overlap)}
+
+
 def main():
     global tcuda
     if sys.argv[1] == "tcuda":
@@ -331,27 +355,28 @@ def main():
         tcuda = tcuda_torch.install(sys.argv[2])
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
-    seen = {}
-    works = (gpt_eager, gpt_graphs, resnet_eager, resnet_callable, generate_eager, generate_graphs, overlap)
-    for work in (work for work in works if not ONLY or work.__name__ in ONLY):
-        torch.manual_seed(7)
-        reset_peak()
+    turn = None
+    for line in sys.stdin:
+        word, *rest = line.split()
+        answer = {}
         try:
-            values, rate = work()
-            reserved, allocated = peaks()
-            seen[work.__name__] = {"values": values, "rate": rate, "reserved": reserved, "allocated": allocated}
+            if word == "begin":
+                torch.manual_seed(7)
+                reset_peak()
+                turn = WORKS[rest[0]]()
+            elif word == "turn":
+                answer["values"], answer["rate"] = turn()
+            elif word == "end":
+                answer["reserved"], answer["allocated"] = peaks()
+            elif word == "tell":
+                answer = tell()
         except Exception as error:
-            seen[work.__name__] = {"error": f"{type(error).__name__}: {error}"[:2000]}
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-    seen["out of memory"] = out_of_memory()
-    if tcuda:
-        seen["refusals"] = refusals()
-        text = ctypes.create_string_buffer(1 << 16)
-        needed = ctypes.c_size_t()
-        assert tcuda.tcuda_memory_summary(text, len(text), ctypes.byref(needed), 0, False) == 0
-        seen["summary"] = text.value.decode()
-    print(json.dumps(seen))
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        if word == "end":
+            turn = None
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
