@@ -116,8 +116,9 @@ def resnet():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
-def turns(steps, warm, step):
-    """Makes the warm steps, and gives a function that makes so many more and returns what they gave and how many were made in a second."""
+def turns(steps, warm, step, *kept):
+    """Makes the warm steps, and gives a function that makes so many more and returns what they gave and how many were made in a second.
+    What is kept lives as long as it does: a graph does not hold what it reads."""
     count = itertools.count()
     early = [step(next(count)) for _ in range(warm)]
 
@@ -130,6 +131,7 @@ def turns(steps, warm, step):
         values, early[:] = early + values, []
         return [float(value) for value in values if value is not None], rate
 
+    turn.kept = kept
     return turn
 
 
@@ -189,7 +191,7 @@ def gpt_graphs():
         graph.replay()
         return loss.clone()
 
-    return turns(*((4, 4) if QUICK else (16, 16)), step)
+    return turns(*((4, 4) if QUICK else (16, 16)), step, model, optimizer)
 
 
 def resnet_eager():
@@ -276,7 +278,7 @@ def generate_graphs():
         graph.replay()
         return tokens.sum() if at % 32 == 31 else None
 
-    return turns(*((64, 64) if QUICK else (256, 128)), step)
+    return turns(*((64, 64) if QUICK else (256, 128)), step, model, past)
 
 
 def overlap():
