@@ -252,6 +252,8 @@ fn a_new_stream_is_not_the_old_one() {
     let block = allocate(SIZE, a);
     let used = allocate(SIZE, default_of(0));
     ok!(tcuda_record_stream(used, a));
+    // Poison may have filled what was allocated.
+    synchronize(a);
     ok!(tcuda_stream_destroy(a));
     // An idle handle comes back as another stream, perhaps after some that have waited longer.
     let mut others = vec![Own::on(0)];
@@ -263,6 +265,8 @@ fn a_new_stream_is_not_the_old_one() {
     let gate = Gate::on(b);
     free(block);
     free(used);
+    // What is freed may be filled, on the default stream.
+    synchronize(default_of(0));
     // Neither waits for the new stream: the old one's work is past.
     let third = Own::on(0);
     let found = [allocate(SIZE, third.0), allocate(SIZE, third.0)];
