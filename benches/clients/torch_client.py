@@ -313,17 +313,28 @@ def overlap():
     return turn
 
 
+def compiled():
+    """By torch.compile into graphs that share a pool: cudagraph trees."""
+    work = torch.compile(lambda x: (x @ x).sin() + 1, mode="reduce-overhead")
+    x = torch.eye(64, device=DEVICE)
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        result = work(x).clone()
+    assert torch.allclose(result, (x @ x).sin() + 1), "wrong numbers"
+
+
 def refusals():
     """What PyTorch itself answers where it does not know another allocator."""
     answers = {}
     for name, ask in {"torch.cuda.memory_stats": torch.cuda.memory_stats, "torch.cuda.memory_snapshot": torch.cuda.memory_snapshot,
                       "torch.cuda.memory._record_memory_history": lambda: torch.cuda.memory._record_memory_history("all"),
-                      "torch.cuda.reset_peak_memory_stats": torch.cuda.reset_peak_memory_stats}.items():
+                      "torch.cuda.reset_peak_memory_stats": torch.cuda.reset_peak_memory_stats,
+                      "torch.compile(mode=\"reduce-overhead\")": compiled}.items():
         try:
             ask()
             answers[name] = "works"
         except Exception as error:
-            answers[name] = str(error).splitlines()[0][:160]
+            answers[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
     return answers
 
 
