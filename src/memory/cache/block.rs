@@ -3,6 +3,11 @@
 //!
 //! Fields are written by one side only: by whoever holds the block's home (see `home`), or by anybody under a device's lock while all
 //! fronts are stopped. One field belongs to the left neighbour's side: `prev`. All of them are relaxed atomics, since others may look.
+//!
+//! Between blocks of different streams stands a fence, so that the thread of neither touches a line of memory that the other one writes: a
+//! pair of records with no address, each in a line of its own. The left one is what the block to the left has as its `next`; whoever holds
+//! that one's home writes its `prev`, as he would a neighbour's. The right one is the `prev` of the block to the right, which keeps its
+//! name when it is cut or joined, so nobody writes there while threads go on. To both sides a fence is a neighbour that is never free.
 
 use super::StreamSlot;
 use crate::memory::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
@@ -55,7 +60,7 @@ pub(in crate::memory) const MAPPED: u64 = 1 << 2;
 const ADDRESS: u64 = 0x0000_ffff_ffff_fe00;
 const OWNER_SHIFT: u32 = 48;
 
-/// The head behind `NIL`: no address and mark make it.
+/// The head behind `NIL`, and of fences: no address and mark make it, and it is nobody's free memory.
 const NO_HEAD: u64 = u64::MAX;
 /// No front has a number from here on.
 pub(in crate::memory) const FIRST_NO_FRONT: u16 = u16::MAX - 1;
@@ -223,6 +228,13 @@ impl Record {
         self.link_prev.store(prev, Relaxed);
     }
 
+    /// What it is apart from its neighbours; it is in no list.
+    pub fn become_like(&self, other: &Record) {
+        self.head.store(other.head.load(Relaxed), Relaxed);
+        self.units.store(other.units(), Relaxed);
+        self.set_ticket(other.ticket());
+    }
+
     /// Of a handed-out or pending block: what it has more than was asked for.
     #[inline(always)]
     pub fn rounding(&self) -> usize {
@@ -341,6 +353,11 @@ impl Pool {
         count > 0
     }
 
+    /// One that can be done without: the last are for what cannot.
+    pub fn spare(&mut self) -> Option<BlockId> {
+        if self.first == NIL && !has_room() { None } else { self.take(table()) }
+    }
+
     #[inline(always)]
     pub fn put(&mut self, table: Table, id: BlockId) {
         let record = table.at(id);
@@ -401,10 +418,86 @@ impl Pool {
     }
 }
 
+/// Fences that stand nowhere, by their left records.
+#[derive(Default)]
+pub struct Fences(Pool);
+
+impl Fences {
+    /// Records that a fence has room for: two lines, of each of which it uses one record.
+    const ROOM: u32 = 4;
+
+    /// None: there are few records left.
+    pub fn take(&mut self) -> Option<BlockId> {
+        loop {
+            let id = self.0.spare()?;
+            if id.is_multiple_of(Fences::ROOM) {
+                return Some(id);
+            }
+        }
+    }
+
+    pub fn put(&mut self, fence: BlockId) {
+        self.0.put(table(), fence);
+    }
+}
+
+/// The other record of a fence.
+pub fn twin(face: BlockId) -> BlockId {
+    face ^ (Fences::ROOM / 2)
+}
+
+// ---- neighbours, with all fronts stopped
+
+fn is_no_block(id: BlockId) -> bool {
+    at(id).head.load(Relaxed) == NO_HEAD
+}
+
+pub fn left_of(id: BlockId) -> BlockId {
+    let prev = at(id).prev();
+    if is_no_block(prev) { at(at(prev).prev()).prev() } else { prev }
+}
+
+pub fn right_of(id: BlockId) -> BlockId {
+    let next = at(id).next();
+    if is_no_block(next) { at(next).next() } else { next }
+}
+
+/// The records of fences that a block has beside it: what nobody changes while the block is handed out.
+pub fn faces(id: BlockId) -> impl Iterator<Item = BlockId> {
+    [at(id).prev(), at(id).next()].into_iter().filter(|face| *face != NIL && is_no_block(*face))
+}
+
+/// The fence between a block and the next one.
+pub fn fence_behind(id: BlockId) -> Option<BlockId> {
+    let next = at(id).next();
+    (next != NIL && is_no_block(next)).then_some(next)
+}
+
+/// Makes two blocks neighbours, of which one may be none.
+pub fn link(left: BlockId, right: BlockId) {
+    if left != NIL {
+        at(left).next.store(right, Relaxed);
+    }
+    if right != NIL {
+        at(right).prev.store(left, Relaxed);
+    }
+}
+
+/// The same with a fence between them, whose records have as tickets the streams of the blocks that they stand at.
+pub fn link_by(fence: BlockId, left: BlockId, right: BlockId, slots: [StreamSlot; 2]) {
+    for (face, slot) in [fence, twin(fence)].into_iter().zip(slots) {
+        at(face).head.store(NO_HEAD, Relaxed);
+        at(face).set_ticket(u32::from(slot));
+    }
+    at(fence).prev.store(left, Relaxed);
+    at(fence).next.store(right, Relaxed);
+    at(twin(fence)).prev.store(fence, Relaxed);
+    at(left).next.store(fence, Relaxed);
+    at(right).prev.store(twin(fence), Relaxed);
+}
+
 /// The blocks from `first` on, by address.
 pub fn chain(first: BlockId) -> impl Iterator<Item = BlockId> {
-    std::iter::successors((first != NIL).then_some(first), |id| {
-        let next = at(*id).next();
-        (next != NIL).then_some(next)
-    })
+    let some = |id: BlockId| (id != NIL).then_some(id);
+    std::iter::successors(some(first), move |id| some(right_of(*id)))
 }

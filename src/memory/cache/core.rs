@@ -1,7 +1,7 @@
 //! A device's memory as a whole. Every method runs under the device's lock and leaves a valid state, whatever it answers; those that
 //! look into homes or change what is free need all fronts stopped too.
 
-use super::block::{self, BlockId, CLEAN, Pool, State};
+use super::block::{self, BlockId, CLEAN, Fences, State};
 use super::freelist::FreeList;
 use super::front;
 use super::fronts::Fronts;
@@ -40,8 +40,9 @@ pub struct Core {
     /// Of its cache.
     pub number: u32,
     pub device: i32,
-    /// For blocks that are made and ended here.
-    pub records: Pool,
+    pub(super) fences: Fences,
+    /// How many blocks became another stream's as they were, which may leave records beside others' and borders without a fence.
+    pub(super) strays: usize,
     /// By address.
     pub areas: BTreeMap<Address, Area>,
     pub physical: Physical,
@@ -139,7 +140,8 @@ impl Core {
         Core {
             number,
             device,
-            records: Pool::default(),
+            fences: Fences::default(),
+            strays: 0,
             areas: BTreeMap::new(),
             physical: Physical::default(),
             unmapped: BTreeMap::new(),
@@ -225,11 +227,6 @@ impl Core {
         block::has_room()
     }
 
-    /// Cuts a block that is in no list; the answer is the right part.
-    pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
-        self.records.split(block::table(), id, (size >> block::UNIT_SHIFT) as u32).expect("`has_records` was asked")
-    }
-
     /// A block that is in no list becomes free memory of its stream, joined with what is free beside it.
     pub fn make_free(&mut self, id: BlockId) {
         self.changes += 1;
@@ -285,8 +282,7 @@ impl Core {
             let best = self.list(owner, request.small).iter().filter(fits).min_by_key(|id| block::at(*id).size());
             if let Some(id) = best {
                 self.list_remove(id);
-                block::at(id).set_owner(slot);
-                return Some(id);
+                return Some(self.hand_over(id, slot));
             }
         }
         None
@@ -314,7 +310,7 @@ impl Core {
             let rest = self.split(id, take);
             self.list_insert(rest);
         }
-        block::at(id).set_owner(slot);
+        let id = self.hand_over(id, slot);
         block::at(id).set_ticket(0);
         self.shelf(slot).make_free(id);
         Some(())
@@ -354,6 +350,9 @@ impl Core {
         }
         let (small, size, requested) = (record.small(), record.size(), record.requested());
         let used = head & CLEAN == 0;
+        if owner != stream {
+            self.prepare_border(id, owner);
+        }
         if !record.change(head, State::Pending, owner) {
             return false;
         }
@@ -367,6 +366,9 @@ impl Core {
             if record.state() != State::Pending {
                 return false;
             }
+        }
+        if owner != stream {
+            self.move_border(id, owner);
         }
         self.changes += 1;
         self.tell(Action::FreeRequested, record.address(), requested, stream);
@@ -452,7 +454,7 @@ impl Core {
                 let past: Vec<BlockId> = self.list(slot, small).iter().filter(|id| self.is_past(*id)).collect();
                 for id in past {
                     self.list_remove(id);
-                    block::at(id).set_owner(COMMON);
+                    let id = self.hand_over(id, COMMON);
                     block::at(id).set_ticket(0);
                     self.make_free(id);
                 }
@@ -523,7 +525,8 @@ impl Core {
                 if block::at(id).state() == State::Free {
                     self.list_remove(id);
                 }
-                self.records.put(block::table(), id);
+                block::fence_behind(id).into_iter().for_each(|fence| self.fences.put(fence));
+                self.put_record(id);
             }
         }
         self.physical = Physical::default();

@@ -3,6 +3,7 @@
 //! - `front`     what a thread keeps to itself: allocates and frees with no lock; `tls` finds it, `thread` makes it, `fronts` stops it
 //! - `home`      a stream's free memory: `freelist` by size, `block` by address
 //! - `slot`      a stream as the cache sees it
+//! - `border`    where memory of two streams meets, and how it passes from one to the other
 //! - `core`      the device's memory as a whole, under its lock with all fronts stopped; never waits for the device
 //! - `pool`      the cache of a memory pool: how it begins and ends; `pause` takes its memory away and brings it back
 //! - `ordered`   blocks of cudaMallocAsync, one call each
@@ -18,6 +19,7 @@
 //! - `message`   what that error says
 
 pub mod block;
+mod border;
 pub mod core;
 mod freelist;
 pub mod front;

@@ -39,7 +39,7 @@ struct World {
     totals: &'static Totals,
     threads: [&'static Thread; 4],
     slots: [StreamSlot; STREAMS],
-    /// The first block of each area, with its slot and size.
+    /// The first block of each area, with its slot and size. Those of the streams lie side by side.
     areas: Vec<(BlockId, StreamSlot, usize)>,
     /// What the program holds. It gives a block up before it frees it.
     live: std::sync::Mutex<BTreeMap<usize, usize>>,
@@ -54,16 +54,19 @@ impl World {
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
         let mut core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
         let mut areas = Vec::new();
-        let slots = std::array::from_fn(|raw| {
-            let slot = core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap();
-            for (size, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
-                let address = BASE.fetch_add(16 << 20, Relaxed);
-                let id = core.records.insert(address, size, MAPPED | small, State::Free, slot).unwrap();
+        let slots = std::array::from_fn(|raw| core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap());
+        for (size, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
+            let address = BASE.fetch_add(16 << 20, Relaxed);
+            let whole = size * STREAMS;
+            let mut id = core.shelf(slots[0]).pool.insert(address, whole, MAPPED | small, State::Free, slots[0]).unwrap();
+            for (at, slot) in slots.into_iter().enumerate() {
+                let rest = (at + 1 < STREAMS).then(|| core.split(id, size));
+                id = core.hand_over(id, slot);
                 core.shelf(slot).insert(id);
                 areas.push((id, slot, size));
+                id = rest.unwrap_or(id);
             }
-            slot
-        });
+        }
         let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
         let threads = std::array::from_fn(thread);
         World { core: Lock::new(core), totals, threads, slots, areas, live: Default::default(), mail: Mutex::new(Vec::new()) }
@@ -210,6 +213,7 @@ impl World {
             let record = block::at(*first);
             assert!(record.is_free_of(*slot) && record.size() == *size, "an area is not whole: {:?} {}", record.state(), record.size());
             assert_eq!(core.list(*slot, record.small()).iter().collect::<Vec<_>>(), [*first]);
+            core.check_borders(*first);
         }
         let figures = self.totals.stats();
         for family in [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes, Family::RequestedBytes] {

@@ -61,7 +61,7 @@ impl Core {
         for first in areas {
             let blocks: Vec<BlockId> = block::chain(first).collect();
             blocks.iter().for_each(|id| self.detach(*id));
-            blocks.iter().skip(1).for_each(|_| self.records.join(block::table(), first));
+            blocks.iter().skip(1).for_each(|_| self.join(first));
             block::at(first).set_state(State::Busy);
             self.make_hole(first, State::Unmapped);
         }

@@ -95,7 +95,7 @@ impl Core {
             let id = self.take_moved(start, start + size, false).expect("no byte of the handle is owned anywhere");
             self.recount(handle, block::at(id).small());
             self.tell_memory(id, true);
-            block::at(id).set_owner(owner);
+            let id = self.hand_over(id, owner);
             block::at(id).set_ticket(ticket);
             self.make_free(id);
         }
@@ -182,9 +182,9 @@ impl Core {
         cut[stay..].iter().for_each(|id| self.tell_memory(*id, true));
         let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
         while block::at(first).end() < to {
-            self.records.join(block::table(), first);
+            self.join(first);
         }
-        block::at(first).set_owner(slot);
+        let first = self.hand_over(first, slot);
         block::at(first).set_ticket(ticket);
         self.make_free(first);
         self.allocate(slot, request, true)

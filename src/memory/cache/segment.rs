@@ -99,7 +99,7 @@ pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
 impl Core {
     fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
         let flags = if small { SMALL } else { 0 } | if plain { 0 } else { MAPPED };
-        let first = self.records.insert(base, size, flags, State::Unmapped, slot).expect("`has_records` was asked");
+        let first = self.shelf(slot).pool.insert(base, size, flags, State::Unmapped, slot).expect("`has_records` was asked");
         self.unmapped.insert(base, first);
         self.areas.insert(base, Area { base, size, small, plain, first });
         first
@@ -172,7 +172,7 @@ impl Core {
     /// An area without memory ends; its only block is in the driver's hands.
     pub(super) fn forget_area(&mut self, block: BlockId) {
         let base = block::at(block).address();
-        self.records.put(block::table(), block);
+        self.put_record(block);
         self.areas.remove(&base);
     }
 
@@ -604,7 +604,7 @@ impl Cache {
             }
             Some(owner) => {
                 let mut core = self.core.lock();
-                block::at(owner).set_owner(COMMON);
+                let owner = core.hand_over(owner, COMMON);
                 block::at(owner).set_ticket(0);
                 core.tell_kept(owner);
                 core.make_free(owner);

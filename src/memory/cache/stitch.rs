@@ -184,10 +184,10 @@ impl Core {
         }
         let firsts = self.free_within(reach, request.small).filter(|id| block::at(*id).owner() != COMMON);
         for mut first in firsts {
-            let mut before = block::at(first).prev();
+            let mut before = block::left_of(first);
             if self.is_free(reach, before) && block::at(before).owner() == COMMON {
                 first = before;
-                before = block::at(first).prev();
+                before = block::left_of(first);
             }
             if self.is_free(reach, before) {
                 continue;
@@ -239,7 +239,7 @@ impl Core {
                 self.list_insert(rest);
                 surplus = 0;
             }
-            block::at(id).set_owner(slot);
+            let id = self.hand_over(id, slot);
             block::at(id).set_ticket(ticket);
             self.make_free(id);
         }
@@ -287,7 +287,7 @@ impl Core {
     /// A block in the driver's hands has no memory of its own, or none at all; joined with its like.
     pub fn make_hole(&mut self, mut id: BlockId, state: State) {
         if state == State::Unmapped {
-            block::at(id).set_owner(COMMON);
+            id = self.hand_over(id, COMMON);
             block::at(id).set_ticket(0);
         }
         block::at(id).set_state(state);
@@ -297,12 +297,12 @@ impl Core {
         let next = block::at(id).next();
         if like(id, next) {
             self.detach(next);
-            self.records.join(block::table(), id);
+            self.join(id);
         }
         let prev = block::at(id).prev();
         if like(id, prev) {
             self.detach(prev);
-            self.records.join(block::table(), prev);
+            self.join(prev);
             id = prev;
         }
         self.attach(id);
@@ -328,7 +328,7 @@ impl Core {
             let block = block::at(id);
             let (start, end) = (block.address().max(from), block.end().min(to));
             let id = self.cut_out(id, start, end);
-            if whole == NIL { whole = id } else { self.records.join(block::table(), whole) }
+            if whole == NIL { whole = id } else { self.join(whole) }
         }
         Some(whole)
     }
@@ -459,7 +459,8 @@ impl Core {
             if hole.small() != request.small {
                 continue;
             }
-            let front = if self.is_free(reach, hole.prev()) && self.size_of(hole.prev()) < request.search { hole.prev() } else { NIL };
+            let before = block::left_of(*id);
+            let front = if self.is_free(reach, before) && self.size_of(before) < request.search { before } else { NIL };
             let better = |(other, its_front): (BlockId, BlockId)| {
                 (self.size_of(its_front), std::cmp::Reverse(block::at(other).size()))
                     < (self.size_of(front), std::cmp::Reverse(hole.size()))
@@ -606,8 +607,7 @@ impl Core {
             self.physical.map(id, at);
             at += self.physical[id].size;
         }
-        let mut space = plan.space;
-        block::at(space).set_owner(COMMON);
+        let mut space = self.hand_over(plan.space, COMMON);
         block::at(space).set_ticket(0);
         if owned_to < block::at(space).end() {
             let rest = self.split(space, owned_to - plan.start);
@@ -622,17 +622,16 @@ impl Core {
         let from = if plan.front == NIL { owned_from } else { block::at(plan.front).address() };
         self.runs.note(slot, request, (from, owned_to));
         if plan.front != NIL {
-            self.hand_to(plan.front, slot, ticket);
-            self.make_free(plan.front);
+            self.make_free_of(plan.front, slot, ticket);
         }
-        self.hand_to(space, slot, ticket);
-        self.make_free(space);
+        self.make_free_of(space, slot, ticket);
     }
 
-    fn hand_to(&mut self, id: BlockId, slot: StreamSlot, ticket: u32) {
-        let block = block::at(id);
-        block.set_ticket(if block.owner() == slot { block.ticket().max(ticket) } else { ticket });
-        block.set_owner(slot);
+    fn make_free_of(&mut self, id: BlockId, slot: StreamSlot, ticket: u32) {
+        let ticket = if block::at(id).owner() == slot { block::at(id).ticket().max(ticket) } else { ticket };
+        let id = self.hand_over(id, slot);
+        block::at(id).set_ticket(ticket);
+        self.make_free(id);
     }
 
     // ---- the whole, checked
@@ -645,11 +644,12 @@ impl Core {
         let (mut unmapped, mut moved) = (0, 0);
         let mut owned: Vec<(HandleId, usize, usize)> = Vec::new();
         for area in self.areas.values() {
+            self.check_borders(area.first);
             let mut at = area.base;
             let mut last = NIL;
             for id in block::chain(area.first) {
                 let block = block::at(id);
-                assert_eq!((block.address(), block.prev()), (at, last), "blocks cover their area without gaps");
+                assert_eq!((block.address(), block::left_of(id)), (at, last), "blocks cover their area without gaps");
                 assert!(block.size() > 0 && block.size().is_multiple_of(super::core::ROUND));
                 assert!(block.small() == area.small && block.mapped() != area.plain);
                 if last != NIL && block.state() == State::Free && block::at(last).state() == State::Free {

@@ -1,0 +1,124 @@
+//! Where memory of one stream meets that of another, and how it passes from one to the other: with all fronts stopped. `block` says what
+//! fences are for. Nothing hangs on them but time: where there is none, or no record to be had, neighbours know each other directly.
+
+use super::StreamSlot;
+use super::block::{self, BlockId, NIL};
+use super::core::Core;
+use std::collections::HashMap;
+
+impl Core {
+    // ---- blocks that are in no list
+
+    /// Cuts a block; the answer is the right part.
+    pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
+        let owner = block::at(id).owner();
+        let units = (size >> block::UNIT_SHIFT) as u32;
+        self.shelf(owner).pool.split(block::table(), id, units).expect("`has_records` was asked")
+    }
+
+    /// Joins a block with its right neighbour, whosever that is.
+    pub fn join(&mut self, id: BlockId) {
+        let owner = block::at(id).owner();
+        self.hand_over(block::right_of(id), owner);
+        self.shelf(owner).pool.join(block::table(), id);
+    }
+
+    /// The block is the stream's from now on, and has one of the stream's records: whoever holds a home writes to no line of memory
+    /// that has records of two.
+    pub fn hand_over(&mut self, id: BlockId, slot: StreamSlot) -> BlockId {
+        let from = block::at(id).owner();
+        if from == slot {
+            return id;
+        }
+        let (left, right) = (block::left_of(id), block::right_of(id));
+        self.unlink(id);
+        block::at(id).set_owner(slot);
+        let own = self.shelf(slot).pool.spare().inspect(|own| {
+            block::at(*own).become_like(block::at(id));
+            self.shelf(from).pool.put(block::table(), id);
+        });
+        let id = own.unwrap_or(id);
+        if left == NIL
+            && let Some(area) = self.areas.get_mut(&block::at(id).address())
+        {
+            area.first = id;
+        }
+        self.link(left, id);
+        self.link(id, right);
+        id
+    }
+
+    /// The block ends, with its stream's stretch of addresses or with all of them.
+    pub(super) fn put_record(&mut self, id: BlockId) {
+        let slot = self.slot_of_block(id);
+        self.shelf(slot).pool.put(block::table(), id);
+    }
+
+    // ---- fences
+
+    /// Takes away the fences beside a block, whose neighbours are linked to nothing then.
+    fn unlink(&mut self, id: BlockId) {
+        let fences = [block::left_of(id), id].map(|id| if id == NIL { None } else { block::fence_behind(id) });
+        fences.into_iter().flatten().for_each(|fence| self.fences.put(fence));
+    }
+
+    /// Makes two blocks neighbours, of which one may be none, with a fence where they are of two streams.
+    fn link(&mut self, left: BlockId, right: BlockId) {
+        let slots = [left, right].map(|id| if id == NIL { None } else { Some(self.slot_of_block(id)) });
+        let fence = match slots {
+            [Some(one), Some(other)] if one != other => self.fences.take().map(|fence| (fence, [one, other])),
+            _ => None,
+        };
+        match fence {
+            Some((fence, slots)) => block::link_by(fence, left, right, slots),
+            None => block::link(left, right),
+        }
+    }
+
+    /// A block is about to become another stream's. Threads can go on meanwhile unless a fence beside it would stand between blocks of one
+    /// stream, which could not be joined then.
+    pub(super) fn prepare_border(&mut self, id: BlockId, slot: StreamSlot) {
+        let meets = |face| block::at(block::twin(face)).ticket() == u32::from(slot);
+        if !self.fronts.is_stopped() && block::faces(id).any(meets) {
+            self.fronts.stop();
+        }
+    }
+
+    /// It has become the other stream's.
+    pub(super) fn move_border(&mut self, id: BlockId, slot: StreamSlot) {
+        self.strays += 1;
+        if self.fronts.is_stopped() {
+            let (left, right) = (block::left_of(id), block::right_of(id));
+            self.unlink(id);
+            self.link(left, id);
+            self.link(id, right);
+        } else {
+            block::faces(id).for_each(|face| block::at(face).set_ticket(u32::from(slot)));
+        }
+    }
+
+    /// What tests check of the blocks from one on: fences stand where streams meet and nowhere else, and no line has records of two streams.
+    pub(super) fn check_borders(&self, first: BlockId) {
+        let mut lines: HashMap<u32, StreamSlot> = HashMap::new();
+        let mut unfenced = 0;
+        for left in block::chain(first) {
+            let (right, slot) = (block::right_of(left), self.slot_of_block(left));
+            assert!(*lines.entry(left / 2).or_insert(slot) == slot || self.strays > 0, "a line has records of two streams");
+            if right == NIL {
+                assert_eq!(block::fence_behind(left), None, "a fence at the end");
+                continue;
+            }
+            let slots = [slot, self.slot_of_block(right)];
+            assert_eq!(block::left_of(right), left, "neighbours know each other");
+            match block::fence_behind(left) {
+                Some(fence) => {
+                    assert_ne!(slots[0], slots[1], "a fence inside a stream's memory");
+                    let faces = [fence, block::twin(fence)].map(|face| block::at(face).ticket() as StreamSlot);
+                    assert_eq!((faces, block::at(right).prev()), (slots, block::twin(fence)), "what a fence knows");
+                }
+                None => unfenced += usize::from(slots[0] != slots[1]),
+            }
+        }
+        assert!(unfenced <= 2 * self.strays, "{unfenced} borders without a fence");
+    }
+}
