@@ -316,9 +316,9 @@ pub fn reserve() -> bool {
     false
 }
 
-/// Whether some thousand more blocks have room.
+/// Whether some ten thousand more blocks have room: one request may cut blocks of many streams, each with records of its own.
 pub fn has_room() -> bool {
-    const SOME: u32 = 1 << 14;
+    const SOME: u32 = 1 << 16;
     let given = GIVEN.lock();
     given.1 - given.0 > SOME
 }

@@ -299,7 +299,7 @@ impl Core {
             all,
         )?;
         self.list_remove(id);
-        // Where several threads allocate, each time costs them all, and side by side they write each other's records.
+        // Where several threads allocate, each time costs them all, and side by side they share lines of the table of addresses.
         let take = match (request.small, self.fronts.threads() > 1) {
             (true, true) => request.search.max(SOME_OF_MANY),
             (true, false) => request.search.max(SOME),

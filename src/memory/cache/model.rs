@@ -16,7 +16,7 @@ use crate::memory::totals::Totals;
 use shuttle::rand::{Rng, thread_rng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// Times as many orders as in a short run, by the environment.
 fn effort() -> usize {
@@ -39,8 +39,8 @@ struct World {
     totals: &'static Totals,
     threads: [&'static Thread; 4],
     slots: [StreamSlot; STREAMS],
-    /// The first block of each area, with its slot and size. Those of the streams lie side by side.
-    areas: Vec<(BlockId, StreamSlot, usize)>,
+    /// The first block of each area, and the size of a stream's part.
+    areas: Vec<(AtomicU32, usize)>,
     /// What the program holds. It gives a block up before it frees it.
     live: std::sync::Mutex<BTreeMap<usize, usize>>,
     /// On the way to another thread.
@@ -53,23 +53,15 @@ impl World {
         assert!(block::reserve());
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
         let mut core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
-        let mut areas = Vec::new();
         let slots = std::array::from_fn(|raw| core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap());
-        for (size, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
+        let areas = [(SMALL_AREA, SMALL), (LARGE_AREA, 0)].map(|(size, small)| {
             let address = BASE.fetch_add(16 << 20, Relaxed);
-            let whole = size * STREAMS;
-            let mut id = core.shelf(slots[0]).pool.insert(address, whole, MAPPED | small, State::Free, slots[0]).unwrap();
-            for (at, slot) in slots.into_iter().enumerate() {
-                let rest = (at + 1 < STREAMS).then(|| core.split(id, size));
-                id = core.hand_over(id, slot);
-                core.shelf(slot).insert(id);
-                areas.push((id, slot, size));
-                id = rest.unwrap_or(id);
-            }
-        }
+            let id = core.shelf(slots[0]).pool.insert(address, size * STREAMS, MAPPED | small, State::Free, slots[0]).unwrap();
+            (AtomicU32::new(deal(&mut core, id, slots)), size)
+        });
         let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
         let threads = std::array::from_fn(thread);
-        World { core: Lock::new(core), totals, threads, slots, areas, live: Default::default(), mail: Mutex::new(Vec::new()) }
+        World { core: Lock::new(core), totals, threads, slots, areas: areas.into(), live: Default::default(), mail: Mutex::new(Vec::new()) }
     }
 
     /// As the stream is called by programs; no address.
@@ -121,6 +113,14 @@ impl World {
         let Some(found) = lookup::find(address) else { return false };
         let mut core = self.core.quiet();
         core.allocated_at(found, address).is_some_and(|id| core.free(id, None))
+    }
+
+    /// It is another stream's from now on.
+    fn free_on(&self, address: usize, stream: usize) {
+        self.live.lock().unwrap().remove(&address);
+        let mut core = self.core.quiet();
+        let id = core.allocated_at(lookup::find(address).unwrap(), address).expect("the block is in use");
+        assert!(core.free(id, Some(self.slots[stream])));
     }
 
     fn record(&self, address: usize, stream: usize) {
@@ -190,7 +190,7 @@ impl World {
         core.record_history(Mode::All, usize::MAX, true);
     }
 
-    /// Everything is freed, every thread ends: then each area is one free block again, and nothing is counted.
+    /// Everything is freed, every thread ends: then all of each area is free and joined, and nothing is counted.
     fn end(&self) {
         let left: Vec<usize> = self.live.lock().unwrap().keys().copied().collect();
         self.mail.lock().clear();
@@ -209,11 +209,20 @@ impl World {
         core.finish_pending();
         core.slots.iter_mut().for_each(|slot| slot.past = 0);
         core.collect();
-        for (first, slot, size) in &self.areas {
-            let record = block::at(*first);
-            assert!(record.is_free_of(*slot) && record.size() == *size, "an area is not whole: {:?} {}", record.state(), record.size());
-            assert_eq!(core.list(*slot, record.small()).iter().collect::<Vec<_>>(), [*first]);
-            core.check_borders(*first);
+        for (first, size) in &self.areas {
+            let blocks: Vec<BlockId> = block::chain(first.load(Relaxed)).collect();
+            core.check_borders(blocks[0]);
+            let free = |id: &BlockId| block::at(*id).state() == State::Free;
+            assert!(blocks.iter().all(free), "an area is not free: {:?}", blocks.iter().map(|id| block::at(*id).state()).collect::<Vec<_>>());
+            let joined = |pair: &[BlockId]| block::at(pair[0]).owner() != block::at(pair[1]).owner();
+            assert!(blocks.windows(2).all(joined), "free neighbours of a stream are one block");
+            blocks.iter().for_each(|id| core.list_remove(*id));
+            blocks.iter().skip(1).for_each(|_| core.join(blocks[0]));
+            assert_eq!(block::at(blocks[0]).size(), size * STREAMS, "an area is not whole");
+            first.store(deal(&mut core, blocks[0], self.slots), Relaxed);
+        }
+        for (slot, small) in self.slots.into_iter().flat_map(|slot| [(slot, false), (slot, true)]) {
+            assert_eq!(core.list(slot, small).iter().count(), 1, "free blocks that are in no area");
         }
         let figures = self.totals.stats();
         for family in [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes, Family::RequestedBytes] {
@@ -224,12 +233,25 @@ impl World {
     }
 }
 
-/// Three threads on two streams: each allocates, frees, hands blocks to the others, frees theirs, brings them home, and now and then takes
-/// everything into one hand.
+/// Each stream has an equal part of an area, side by side; what is the first block then.
+fn deal(core: &mut Core, mut id: BlockId, slots: [StreamSlot; STREAMS]) -> BlockId {
+    let size = block::at(id).size() / STREAMS;
+    let parts = slots.map(|slot| {
+        let rest = (block::at(id).size() > size).then(|| core.split(id, size));
+        let part = core.hand_over(id, slot);
+        core.list_insert(part);
+        id = rest.unwrap_or(part);
+        part
+    });
+    parts[0]
+}
+
+/// Three threads on two streams: each allocates, frees, hands blocks to the others or to the other stream, frees theirs, brings them home,
+/// and now and then takes everything into one hand.
 fn churn(world: &World, _number: usize) {
     let mut own = Vec::new();
     for _ in 0..8 {
-        let any = thread_rng().gen_range(0..16);
+        let any = thread_rng().gen_range(0..17);
         let stream = thread_rng().gen_range(0..4) / 3;
         match any {
             0..=5 => own.extend(world.malloc([512, 512, 700, 1024, 512, LARGE_BLOCK][any], stream)),
@@ -241,6 +263,7 @@ fn churn(world: &World, _number: usize) {
             }
             13 => world.bring_home(),
             14 => own.last().iter().for_each(|address| world.record(**address, stream)),
+            15 => own.pop().into_iter().for_each(|address| world.free_on(address, stream)),
             _ => world.core.lock().collect(),
         }
     }
