@@ -27,6 +27,8 @@ fn nobody_waits_or_goes_without() {
     for (name, value) in [("TCUDA_BACKEND", "sim"), ("TCUDA_SIM_MEMORY", "4GiB"), ("TCUDA_ALLOC_CONF", "throw_on_cudamalloc_oom:True")] {
         config::set(name, value.into());
     }
+    what_could_not_rest_does_the_next_time();
+    memory::empty_cache(None).unwrap();
     what_is_past_stays_everybodys();
     memory::set_limit(None, 0).unwrap();
     who_finds_free_memory_waits_for_no_pause();
@@ -80,4 +82,32 @@ fn what_is_past_stays_everybodys() {
     OPEN.store(true, SeqCst);
     memory::check(0);
     assert_eq!(found.map_err(|error| error.status), Ok(past));
+}
+
+/// As something else held up what is mapped.
+fn what_could_not_rest_does_the_next_time() {
+    static OPEN: AtomicBool = AtomicBool::new(false);
+    let [own, other] = [0; 2].map(|_| stream::create(0, 0).unwrap());
+    let pool = pools::create(0, pools::Options { source: provider::Source::Driver, use_on_oom: false, no_split: false }).unwrap();
+    let in_pool = pools::allocate(&pools::numbered(pool).unwrap(), 4 * MIB, 1, own).unwrap();
+    memory::set_limit(Some(68 * MIB), 0).unwrap();
+    let blocks: Vec<usize> = (0..16).map(|_| memory::allocate(4 * MIB, 1, own).unwrap()).collect();
+    let first = *blocks.iter().min().unwrap();
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+    freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+    let again = memory::allocate(32 * MIB, 1, own).unwrap();
+    gate(other, &OPEN);
+    let pausing = std::thread::spawn(move || pools::numbered(pool).unwrap().cache.pause(false).unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+    memory::free(again).unwrap();
+    let meanwhile = memory::allocate(32 * MIB, 1, own).unwrap();
+    assert_ne!(meanwhile, first, "it came to rest while the pause was under way");
+    OPEN.store(true, SeqCst);
+    pausing.join().unwrap();
+    memory::free(meanwhile).unwrap();
+    assert_eq!(memory::allocate(32 * MIB, 1, own).unwrap(), first);
+    [first, in_pool].into_iter().for_each(|block| memory::free(block).unwrap());
+    pools::destroy(pool).unwrap();
+    memory::check(0);
 }

@@ -315,6 +315,28 @@ fn free_memory_comes_to_rest() {
     });
 }
 
+/// However much it is: more than goes home at once.
+#[test]
+fn thousands_of_handles_come_to_rest() {
+    const BLOCKS: usize = 5000;
+    let _turn = machine("tight:True");
+    memory::set_limit(Some(BLOCKS * 2 * MIB), 0).unwrap();
+    with_streams(|streams| {
+        let blocks: Vec<Address> = (0..BLOCKS).map(|_| memory::allocate(2 * MIB, 1, streams[0]).unwrap()).collect();
+        let first = *blocks.iter().min().unwrap();
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+        freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+        let again = memory::allocate(BLOCKS * MIB, 1, streams[0]).unwrap();
+        kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+        memory::free(again).unwrap();
+        let before = memory_calls();
+        assert_eq!(memory::allocate(BLOCKS * 2 * MIB, 1, streams[0]).unwrap(), first);
+        assert_eq!(memory_calls(), before);
+        memory::check(0);
+        memory::free(first).unwrap();
+    });
+}
+
 /// Handles become small and are mapped anew, and that goes on: there are no more of them, no more mappings, and no more to do than when
 /// all was new. Now and then the driver does not take something back.
 #[test]

@@ -26,6 +26,8 @@ pub(super) const LARGE: usize = 1;
 /// A lane with several threads is the device's memory over this.
 const CREDIT: i64 = 512;
 
+const LOOK: i64 = i64::MIN;
+
 #[inline(always)]
 fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
     // One writer: a plain addition, which others see whole.
@@ -44,11 +46,13 @@ pub struct Shard {
     freed: [[AtomicI64; MEASURES]; SIZES],
     /// What may be handed out of small, of large and of all blocks.
     ceilings: [[Cell<i64>; MEASURES]; SIZES + 1],
-    /// The lane of large blocks beyond which little is in use.
-    ebb: Cell<i64>,
+    /// The lane of large blocks beyond which little may be in use; `LOOK`: the next free is to find out. Others write it too, seldom.
+    ebb: AtomicI64,
     totals: &'static Totals,
     /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
     common: bool,
+    /// It counts the blocks of parts, in the device.
+    of_parts: AtomicBool,
     /// Its thread allocates, not only frees.
     allocates: Cell<bool>,
     /// Some thread counts here; else the next may.
@@ -99,33 +103,41 @@ impl Shard {
         self.count(&self.freed[LARGE], bytes, requested);
         self.drive_large([1, bytes, requested]);
         self.check_room();
-        self.large_lanes[BYTES].get() > self.ebb.get() && self.ebbs()
+        self.is_past_ebb() && self.ebbs()
+    }
+
+    #[inline(always)]
+    fn is_past_ebb(&self) -> bool {
+        self.large_lanes[BYTES].get() > self.ebb.load(Relaxed)
     }
 
     #[cold]
     #[inline(never)]
     fn ebbs(&self) -> bool {
+        let told = self.ebb.load(Relaxed) == LOOK;
         self.watch();
-        let ebbs = self.large_lanes[BYTES].get() > self.ebb.get();
+        let ebbs = self.is_past_ebb();
         if ebbs {
-            self.totals.floor.store(0, Relaxed);
-            self.ebb.set(i64::MAX);
-            self.totals.low.store(true, Relaxed);
+            self.ebb.store(i64::MAX, Relaxed);
+            self.totals.low.store(self.totals.floor.swap(0, Relaxed), Relaxed);
+        } else if !told {
+            // There is less to free for the others too.
+            let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self));
+            others.for_each(|other| other.ebb.store(LOOK, Relaxed));
         }
         ebbs
     }
 
-    /// From which free on no more than the floor is in use, as far as this thread frees it.
+    /// Of what has to be freed until no more than the floor is in use, one thread at least frees its part: from there on it looks again.
     fn watch(&self) {
-        let floor = self.totals.floor.load(Relaxed);
-        self.ebb.set(match floor {
+        let ebb = match self.totals.floor.load(Relaxed) {
             0 => i64::MAX,
             floor => {
-                let (allocated, freed) = self.totals.sums();
-                let in_use = allocated[LARGE][BYTES] - freed[LARGE][BYTES];
-                self.large_lanes[BYTES].get() + in_use - floor
+                let (in_use, threads) = self.totals.large_in_use();
+                self.large_lanes[BYTES].get() + (in_use - floor).div_euclid(threads)
             }
-        });
+        };
+        self.ebb.store(ebb, Relaxed);
     }
 
     /// Negative: a lane has ended.
@@ -249,7 +261,7 @@ impl Shard {
     /// It looks anew at its next block.
     fn close(&self) {
         self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
-        self.ebb.set(i64::MAX);
+        self.ebb.store(LOOK, Relaxed);
         self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
     }
 
@@ -344,9 +356,9 @@ pub struct Totals {
     adding: Mutex<()>,
     /// One thread at most allocates.
     alone: AtomicBool,
-    /// Large blocks with no more bytes in use are what is watched for; 0: nothing is. And whether it came to that.
+    /// Large blocks with no more bytes in use are what is watched for; 0: nothing is. And the one that it came to.
     floor: AtomicI64,
-    low: AtomicBool,
+    low: AtomicI64,
     threads: AtomicU32,
     credit: i64,
     /// Of small, large and all blocks: allocated, and active.
@@ -388,7 +400,7 @@ impl Totals {
             adding: Mutex::new(()),
             alone: AtomicBool::new(true),
             floor: AtomicI64::new(0),
-            low: AtomicBool::new(false),
+            low: AtomicI64::new(0),
             threads: AtomicU32::new(0),
             credit: (memory as i64 / CREDIT).max(1 << 20),
             peaks: Default::default(),
@@ -453,9 +465,10 @@ impl Totals {
                 allocated: Default::default(),
                 freed: Default::default(),
                 ceilings: Default::default(),
-                ebb: Cell::new(i64::MAX),
+                ebb: AtomicI64::new(LOOK),
                 totals: self,
                 common: !thread,
+                of_parts: AtomicBool::new(false),
                 allocates: Cell::new(false),
                 taken: AtomicBool::new(false),
                 next: AtomicPtr::new(self.shards.load(Relaxed)),
@@ -465,6 +478,13 @@ impl Totals {
         });
         shard.taken.store(true, Relaxed);
         shard.close();
+        shard
+    }
+
+    /// One for the blocks of its parts, which are no use of its own memory.
+    pub fn take_shard_of_parts(&'static self) -> &'static Shard {
+        let shard = self.take_shard(false);
+        shard.of_parts.store(true, Relaxed);
         shard
     }
 
@@ -497,14 +517,32 @@ impl Totals {
 
     /// It is to be noticed when no more than so many bytes of large blocks are in use. All threads of the device are stopped.
     pub fn watch_for(&self, floor: usize) {
-        self.low.store(false, Relaxed);
+        self.low.store(0, Relaxed);
         self.floor.store(floor as i64, Relaxed);
         self.shards().for_each(Shard::watch);
     }
 
-    /// Whether it came to that since it was asked last.
-    pub fn is_low(&self) -> bool {
-        self.low.load(Relaxed) && self.low.swap(false, Relaxed)
+    /// The floor, if it came to that; to be asked once.
+    pub fn take_low(&self) -> Option<i64> {
+        let some = |floor| (floor != 0).then_some(floor);
+        some(self.low.load(Relaxed)).and_then(|_| some(self.low.swap(0, Relaxed)))
+    }
+
+    /// Nothing came of it: the next free with as little in use is to notice it once more.
+    pub fn watch_again(&self, floor: i64) {
+        if self.floor.compare_exchange(0, floor, Relaxed, Relaxed).is_ok() {
+            self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
+        }
+    }
+
+    /// Bytes of large blocks in use, without those of parts, and how many threads may free them.
+    fn large_in_use(&self) -> (i64, i64) {
+        let own = self.shards().filter(|shard| !shard.of_parts.load(Relaxed));
+        let (in_use, threads) = own.fold((0, 0), |(in_use, threads), shard| {
+            let frees = shard.taken.load(Relaxed) && !shard.common;
+            (in_use + shard.now(LARGE, BYTES), threads + i64::from(frees))
+        });
+        (in_use, threads.max(1))
     }
 
     /// What is handed out now, of small and of large blocks; and all that ever was.
@@ -737,5 +775,73 @@ impl Totals {
         }
         self.reset_accumulated();
         self.reset_peak();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: i64 = 20 << 20;
+    const BLOCKS: i64 = 32;
+
+    fn totals() -> &'static Totals {
+        Box::leak(Box::new(Totals::new(64 << 30)))
+    }
+
+    fn thread(totals: &'static Totals) -> &'static Shard {
+        let shard = totals.take_shard(true);
+        totals.allocates(shard, || ());
+        (0..BLOCKS).for_each(|_| shard.allocated_large(SIZE, SIZE));
+        shard
+    }
+
+    /// Frees of each shard by turns of so many; after how many of all it was noticed, if it was, and how often somebody looked.
+    fn frees(shards: &[&Shard], turn: i64) -> (Option<i64>, i64) {
+        let (mut noticed, mut looks, mut freed) = (None, 0, 0);
+        for shard in (0..BLOCKS / turn).flat_map(|_| shards) {
+            for _ in 0..turn {
+                let ebb = shard.ebb.load(Relaxed);
+                freed += 1;
+                if shard.freed_large(SIZE, SIZE) {
+                    assert!(noticed.replace(freed).is_none());
+                }
+                looks += i64::from(shard.ebb.load(Relaxed) != ebb);
+            }
+        }
+        (noticed, looks)
+    }
+
+    #[test]
+    fn that_little_is_in_use_is_noticed_whoever_frees() {
+        for turn in [BLOCKS, 4, 1] {
+            for threads in 1..=4 {
+                let totals = totals();
+                let shards: Vec<&Shard> = (0..threads).map(|_| thread(totals)).collect();
+                totals.watch_for((2 * SIZE) as usize);
+                let (noticed, looks) = frees(&shards, turn);
+                assert_eq!(noticed, Some(BLOCKS * threads - 1), "{threads} threads");
+                assert!(looks <= 16 * threads, "{threads} threads looked {looks} times");
+                assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
+                totals.watch_again(2 * SIZE);
+                shards[0].allocated_large(SIZE, SIZE);
+                assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
+            }
+        }
+    }
+
+    /// A pool's allocation has every thread look anew at its next block, and what a pool has in use is not the device's.
+    #[test]
+    fn that_little_is_in_use_is_noticed_beside_pools() {
+        let totals = totals();
+        let own = thread(totals);
+        let of_pools = totals.take_shard_of_parts();
+        totals.watch_for((2 * SIZE) as usize);
+        (0..BLOCKS).for_each(|_| of_pools.allocated(false, SIZE as usize, SIZE as usize));
+        assert_eq!(frees(&[own], 1).0, Some(BLOCKS - 1));
+        // There is nothing to watch for, which is asked once.
+        totals.renew();
+        own.allocated_large(SIZE, SIZE);
+        assert!(!own.freed_large(SIZE, SIZE) && own.ebb.load(Relaxed) == i64::MAX);
     }
 }

@@ -89,7 +89,7 @@ pub struct Whole {
 impl Whole {
     pub fn new(device: &'static Cache) -> Whole {
         let _stopped = device.core.lock();
-        Whole { device, shard: device.of_pools.get_or_init(|| device.stats.take_shard(false)) }
+        Whole { device, shard: device.of_pools.get_or_init(|| device.stats.take_shard_of_parts()) }
     }
 
     /// With the device's fronts stopped: their ceilings are lower now.

@@ -55,12 +55,19 @@ impl Cache {
     /// After a request that found no room: once little is in use, what is free comes to rest, before it is handed out again.
     pub fn rest(&self, stream: Stream) {
         // A provider's function may come here, under the locks of those that wait for it.
-        if provider::refuse_inside().is_err() || !self.stats.is_low() {
+        if provider::refuse_inside().is_err() {
             return;
         }
+        let Some(floor) = self.stats.take_low() else { return };
         // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
-        let Some(_growing) = self.growing.try_lock() else { return };
-        let slot = self.core.lock().find_slot(StreamKey::of(stream));
+        let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
+        let slot = {
+            let core = self.core.quiet();
+            if core.moved.is_empty() {
+                return;
+            }
+            core.find_slot(StreamKey::of(stream))
+        };
         self.settle(slot.unwrap_or(StreamSlot::MAX));
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));

@@ -45,6 +45,9 @@ impl Runs {
     }
 }
 
+/// Stretches of free memory that go home at once: each needs two records where it was, and two where it comes to.
+const SPANS: usize = 1 << 11;
+
 /// The free bytes of a handle without a gap, wherever they lie.
 fn free_ranges(of_handle: &[Source]) -> Vec<(usize, usize)> {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
@@ -69,9 +72,10 @@ struct Mapped {
 impl Core {
     // ---- to where it was mapped first
 
-    /// Handles that are free as a whole go back there, as far as they lie in the largest `most` blocks of each stream.
+    /// Handles that are free as a whole go back there, as far as they lie in the largest `most` blocks of each stream; the next time those
+    /// for whose records there may be no room now.
     pub fn go_home(&mut self, most: usize, asks: StreamSlot) {
-        if self.moved.is_empty() || self.paused {
+        if self.moved.is_empty() || self.paused || !self.has_records() {
             return;
         }
         let all = |slot: StreamSlot| Ordered { slot, serial: self.slots[slot as usize].serial(), count: u32::MAX };
@@ -81,6 +85,9 @@ impl Core {
         for (handle, spans) in self.whole_handles(&Reach { slot: COMMON, ordered: &everything }, most) {
             let is_there = spans.len() == 1 && self.physical[handle].places.first() == Some(&spans[0].from);
             if let Some(owner) = self.owner_of_all(&spans, asks).filter(|_| !is_there) {
+                if leaving.len() + spans.len() > SPANS {
+                    break;
+                }
                 going.push((handle, owner));
                 leaving.extend(spans);
             }
@@ -136,11 +143,22 @@ impl Core {
 
     // ---- to where it is still mapped
 
-    /// A run of addresses behind which all memory is free, here or where it went: it comes back, with no call of the driver.
-    pub(super) fn revive(&mut self, reach: &Reach, request: &Request, sources: &[Source]) -> Option<Address> {
+    /// A run of addresses behind which all memory is free, here or where it went.
+    pub(super) fn mapped_run(&self, reach: &Reach, request: &Request, sources: &[Source]) -> Option<(Address, Address)> {
         let shares = self.shares(sources);
         let known = self.runs.find(reach.slot, request, |from, to| self.is_mapped_run(sources, &shares, from, to));
-        let (from, to) = known.or_else(|| self.find_mapped_run(sources, &shares, request))?;
+        known.or_else(|| self.find_mapped_run(sources, &shares, request))
+    }
+
+    /// What is free of such a run comes back there, with no call of the driver. The sources are used up: they name what lies elsewhere then.
+    pub(super) fn revive(
+        &mut self,
+        reach: &Reach,
+        request: &Request,
+        sources: Vec<Source>,
+        (from, to): (Address, Address),
+    ) -> Option<Address> {
+        let shares = self.shares(&sources);
         self.runs.note(reach.slot, request, (from, to));
         let (mut spans, mut away) = (Vec::new(), Vec::new());
         let mappings: Vec<Mapping> = self.physical.overlapping(from, to).collect();

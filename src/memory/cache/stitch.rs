@@ -424,9 +424,14 @@ impl Core {
     pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
         let mut sources = None;
         if !self.moved.is_empty() {
-            let found = sources.insert(self.sources(reach, LOOK_AT, false));
-            if let Some(address) = self.revive(reach, request, found) {
-                return Found::Here(address);
+            let free = self.sources(reach, LOOK_AT, false);
+            match self.mapped_run(reach, request, &free) {
+                Some(run) => {
+                    if let Some(address) = self.revive(reach, request, free, run) {
+                        return Found::Here(address);
+                    }
+                }
+                None => sources = Some(free),
             }
         }
         let making = request.search.next_multiple_of(terms.granularity);
