@@ -397,6 +397,28 @@ fn a_run_repeats_itself() {
     });
 }
 
+/// The handles that a cold pass makes.
+fn made(trace: &Trace, streams: usize) -> u64 {
+    let _turn = machine("");
+    let mut made = 0;
+    with_streams(|all| {
+        let streams: Vec<Stream> = (0..STREAMS).map(|at| all[at % streams]).collect();
+        let before = calls(Some("cuMemCreate"));
+        replay(trace, &streams, false);
+        made = calls(Some("cuMemCreate")) - before;
+    });
+    made
+}
+
+/// One stream can join whatever is free of a handle: it gets coarse ones, also where there were several before.
+#[test]
+fn one_stream_is_cheap_to_start() {
+    let trace = Trace::pipeline();
+    let (one, several, again) = (made(&trace, 1), made(&trace, STREAMS), made(&trace, 1));
+    assert!(2 * one < several, "{one} handles for one stream, {several} for several");
+    assert_eq!(again, one);
+}
+
 /// Three passes within `share` of what the run needs at most.
 fn in_scarcity(trace: &Trace, share: f64, options: &str, restrict: impl FnOnce(usize)) {
     let _turn = machine(options);

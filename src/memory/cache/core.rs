@@ -206,9 +206,10 @@ impl Core {
         self.fronts.threads() > 1 && is_new(self.new_sizes(slot))
     }
 
-    /// Which sizes come back, and which threads are at work, is to be found out anew.
+    /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
     pub fn forget_habits(&mut self) {
         self.fronts.forget_work();
+        self.slots.iter_mut().for_each(|slot| slot.asked = false);
         (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
     }
 

@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 /// Handles are no larger, so that one live block keeps no more than this from the driver.
 pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
-const SHARE: usize = 800;
+const SHARE: usize = 200;
 /// ... or this one of the request, whichever is more...
-const REQUEST_SHARE: usize = 32;
+const REQUEST_SHARE: usize = 16;
+/// ... with several streams these: what one has free of a handle the others cannot join, so that more of them stay half in use...
+const SHARE_OF_STREAMS: usize = 800;
+const REQUEST_SHARE_OF_STREAMS: usize = 32;
 /// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
-const SHARE_OF_LEFT: usize = 2048;
+const SHARE_OF_LEFT: usize = 512;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
 const STEP: usize = 2;
 const RISE: u32 = 3;
@@ -102,6 +105,8 @@ pub struct Holding {
     pub new_sizes: f64,
     /// That allocate.
     pub threads: usize,
+    /// For which memory was asked, since everything was last given back.
+    pub streams: usize,
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
@@ -134,7 +139,9 @@ impl Policy {
         self.adapt(reserved, allowed);
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
-        let largest = (reserved / (SHARE * divisor)).max(need / (REQUEST_SHARE * divisor));
+        let (share, request_share) =
+            if holding.streams > 1 { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
+        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor));
         // Each block that stays among others that went keeps about one handle back.
         let largest = largest.min(holding.mean).min(bound.saturating_sub(reserved) / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
@@ -224,6 +231,7 @@ mod tests {
             mean: GIB,
             new_sizes: 0.0,
             threads: 1,
+            streams: 1,
             limit: None,
             total: 0,
             granularity: 0,
@@ -236,7 +244,18 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
-        assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [32, 16, 8, 6, 2]);
+        assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 64, 32, 20, 2]);
+    }
+
+    #[test]
+    fn handles_are_finer_with_several_streams() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let mut largest = |need: usize, streams: usize| {
+            policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options, true).largest >> 20
+        };
+        assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [82, 22, 22]);
+        assert_eq!([1, 2].map(|streams| largest(8 * GIB, streams)), [512, 256]);
     }
 
     #[test]

@@ -178,11 +178,13 @@ impl Core {
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request, exceed: bool) -> Terms {
         let active = self.stats.active();
+        self.slots[slot as usize].asked = true;
         // What others of the device hold is not there for this one.
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let holding = Holding {
             new_sizes: self.new_sizes(slot),
             threads: self.fronts.threads(),
+            streams: self.slots.iter().filter(|slot| slot.asked && !slot.gone).count(),
             reserved: self.reserved(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,

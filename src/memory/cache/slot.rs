@@ -77,13 +77,15 @@ pub struct Slot {
     /// `past` when free memory was last made common.
     pub(super) shared: u32,
     pub marks: Vec<Mark>,
+    /// It wanted more than there was.
+    pub asked: bool,
     /// The stream was destroyed or unregistered; nothing is recorded on it any more.
     pub gone: bool,
 }
 
 impl Slot {
     pub(super) fn new(key: StreamKey, serial: u64, home: &'static Home, front: &'static Front) -> Slot {
-        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), gone: false }
+        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), asked: false, gone: false }
     }
 
     pub fn serial(&self) -> (u64, u32) {
