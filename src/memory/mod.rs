@@ -656,3 +656,8 @@ pub fn reserves(address: Address) -> Option<i32> {
 pub fn check(device: i32) {
     all(Some(device)).into_iter().for_each(|cache| cache.core.lock().check());
 }
+
+#[doc(hidden)]
+pub fn records_given() -> u32 {
+    cache::block::given()
+}

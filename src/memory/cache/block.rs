@@ -316,6 +316,11 @@ pub fn reserve() -> bool {
     false
 }
 
+/// How many records pools were given.
+pub fn given() -> u32 {
+    GIVEN.lock().0
+}
+
 /// Whether some ten thousand more blocks have room: one request may cut blocks of many streams, each with records of its own.
 pub fn has_room() -> bool {
     const SOME: u32 = 1 << 16;
@@ -356,6 +361,11 @@ impl Pool {
     /// One that can be done without: the last are for what cannot.
     pub fn spare(&mut self) -> Option<BlockId> {
         if self.first == NIL && !has_room() { None } else { self.take(table()) }
+    }
+
+    /// One that is here already.
+    pub fn unused(&mut self) -> Option<BlockId> {
+        if self.first == NIL { None } else { self.take(table()) }
     }
 
     #[inline(always)]

@@ -48,6 +48,21 @@ impl Core {
         id
     }
 
+    /// Blocks that became another stream's as they were took their records with them. As many go back, or a stream whose blocks all end
+    /// so would take new ones for ever.
+    pub(super) fn give_records_back(&mut self) {
+        for ((debtor, creditor), count) in std::mem::take(&mut self.debts) {
+            let given = (0..count).take_while(|_| {
+                let id = self.shelf(debtor).pool.unused();
+                id.inspect(|id| self.shelf(creditor).pool.put(block::table(), *id)).is_some()
+            });
+            let rest = count - given.count() as u32;
+            if rest > 0 {
+                self.debts.insert((debtor, creditor), rest);
+            }
+        }
+    }
+
     /// The block ends, with its stream's stretch of addresses or with all of them.
     pub(super) fn put_record(&mut self, id: BlockId) {
         let slot = self.slot_of_block(id);
@@ -75,18 +90,15 @@ impl Core {
         }
     }
 
-    /// A block is about to become another stream's. Threads can go on meanwhile unless a fence beside it would stand between blocks of one
-    /// stream, which could not be joined then.
-    pub(super) fn prepare_border(&mut self, id: BlockId, slot: StreamSlot) {
+    /// A block that was handed out has become another stream's, and nobody changes what stands beside it. Threads go on unless a fence
+    /// would stand between blocks of one stream then, which could not be joined.
+    pub(super) fn move_border(&mut self, id: BlockId, from: StreamSlot, slot: StreamSlot) {
+        self.strays += 1;
+        *self.debts.entry((slot, from)).or_default() += 1;
         let meets = |face| block::at(block::twin(face)).ticket() == u32::from(slot);
         if !self.fronts.is_stopped() && block::faces(id).any(meets) {
             self.fronts.stop();
         }
-    }
-
-    /// It has become the other stream's.
-    pub(super) fn move_border(&mut self, id: BlockId, slot: StreamSlot) {
-        self.strays += 1;
         if self.fronts.is_stopped() {
             let (left, right) = (block::left_of(id), block::right_of(id));
             self.unlink(id);

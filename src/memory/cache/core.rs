@@ -43,6 +43,8 @@ pub struct Core {
     pub(super) fences: Fences,
     /// How many blocks became another stream's as they were, which may leave records beside others' and borders without a fence.
     pub(super) strays: usize,
+    /// How many records a stream has of another one by such blocks.
+    pub(super) debts: HashMap<(StreamSlot, StreamSlot), u32>,
     /// By address.
     pub areas: BTreeMap<Address, Area>,
     pub physical: Physical,
@@ -142,6 +144,7 @@ impl Core {
             device,
             fences: Fences::default(),
             strays: 0,
+            debts: HashMap::new(),
             areas: BTreeMap::new(),
             physical: Physical::default(),
             unmapped: BTreeMap::new(),
@@ -351,9 +354,8 @@ impl Core {
         }
         let (small, size, requested) = (record.small(), record.size(), record.requested());
         let used = head & CLEAN == 0;
-        if owner != stream {
-            self.prepare_border(id, owner);
-        }
+        #[cfg(test)]
+        super::model::before_the_change();
         if !record.change(head, State::Pending, owner) {
             return false;
         }
@@ -369,7 +371,7 @@ impl Core {
             }
         }
         if owner != stream {
-            self.move_border(id, owner);
+            self.move_border(id, stream, owner);
         }
         self.changes += 1;
         self.tell(Action::FreeRequested, record.address(), requested, stream);
@@ -446,6 +448,7 @@ impl Core {
 
     /// What is past on a stream becomes memory of none, joined with its like.
     pub fn share_past(&mut self) {
+        self.give_records_back();
         for slot in COMMON + 1..self.slots.len() as StreamSlot {
             let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
             if std::mem::replace(shared, past) == past && past != u32::MAX {

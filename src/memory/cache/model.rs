@@ -213,7 +213,11 @@ impl World {
             let blocks: Vec<BlockId> = block::chain(first.load(Relaxed)).collect();
             core.check_borders(blocks[0]);
             let free = |id: &BlockId| block::at(*id).state() == State::Free;
-            assert!(blocks.iter().all(free), "an area is not free: {:?}", blocks.iter().map(|id| block::at(*id).state()).collect::<Vec<_>>());
+            assert!(
+                blocks.iter().all(free),
+                "an area is not free: {:?}",
+                blocks.iter().map(|id| block::at(*id).state()).collect::<Vec<_>>()
+            );
             let joined = |pair: &[BlockId]| block::at(pair[0]).owner() != block::at(pair[1]).owner();
             assert!(blocks.windows(2).all(joined), "free neighbours of a stream are one block");
             blocks.iter().for_each(|id| core.list_remove(*id));
@@ -393,4 +397,44 @@ fn a_machine_with_a_defect_is_found_out() {
         let found = program(20_000, defect).expect_err(name);
         println!("{name}, found: {found}");
     }
+}
+
+thread_local!(static BEFORE_THE_CHANGE: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) });
+
+/// What another thread does while a block is about to be freed on another stream.
+pub fn before_the_change() {
+    if let Some(work) = BEFORE_THE_CHANGE.take() {
+        work();
+    }
+}
+
+/// Its own thread frees it at that instant, and gets the same address again, now the last of its stream's memory.
+#[test]
+fn a_block_that_is_freed_twice_at_a_border() {
+    explore(1, 9, Defect::None, || {
+        let world = Arc::new(World::new());
+        tls::set(world.threads[0]);
+        let block = world.malloc(512, 0).unwrap();
+        let found = lookup::find(block).unwrap();
+        let inner = world.clone();
+        BEFORE_THE_CHANGE.set(Some(Box::new(move || {
+            tls::set(inner.threads[0]);
+            assert!(front::free(block), "by its own thread, without the lock");
+            let mut address = 0;
+            assert!(unsafe { front::malloc(&mut address, SMALL_AREA, inner.handle(0)) });
+            assert_eq!(address, block);
+            tls::set(inner.threads[1]);
+        })));
+        tls::set(world.threads[1]);
+        world.live.lock().unwrap().remove(&block);
+        {
+            let mut core = world.core.quiet();
+            let id = core.allocated_at(found, block).unwrap();
+            assert!(core.free(id, Some(world.slots[1])));
+        }
+        let mut core = world.core.lock();
+        core.collect();
+        core.check_borders(world.areas[0].0.load(Relaxed));
+    })
+    .unwrap();
 }
