@@ -59,7 +59,7 @@ def compare(clients, work):
 def main():
     clients = [Client("native"), Client("tcuda")]
     seen, failed = {}, 0
-    print(f"{ROUNDS} rounds in turn; a rate and the ratio are medians, a peak the largest", flush=True)
+    print(f"{ROUNDS} rounds in turn; a rate is their median, least and most are ratios within a turn, a peak is the largest", flush=True)
     print(f"{'work':<18}{'native/s':>10}{'tcuda/s':>10}{'ratio':>8}{'least':>8}{'most':>8}{'native GiB':>12}{'tcuda GiB':>11}{'allocated':>11}  results")
     for work in ONLY:
         seen[work] = one = compare(clients, work)
@@ -69,11 +69,12 @@ def main():
             continue
         rates = {allocator: [answers[allocator]["rate"] for answers in one["rounds"]] for allocator in ("native", "tcuda")}
         ratios = [tcuda / native for native, tcuda in zip(rates["native"], rates["tcuda"])]
+        medians = [statistics.median(rates[allocator]) for allocator in ("native", "tcuda")]
         same = all(answers["native"]["values"] == answers["tcuda"]["values"] for answers in one["rounds"])
         failed += not same
         ends = one["ends"]
-        print(f"{work:<18}" + "".join(f"{statistics.median(rates[allocator]):>10.3f}" for allocator in rates)
-              + "".join(f"{value:>8.3f}" for value in (statistics.median(ratios), min(ratios), max(ratios)))
+        print(f"{work:<18}" + "".join(f"{rate:>10.3f}" for rate in medians)
+              + "".join(f"{value:>8.3f}" for value in (medians[1] / medians[0], min(ratios), max(ratios)))
               + f"{ends['native']['reserved'] / 2**30:>12.3f}{ends['tcuda']['reserved'] / 2**30:>11.3f}{ends['tcuda']['allocated'] / 2**30:>11.3f}"
               + f"  {'-' if work == 'overlap' else 'same' if same else 'DIFFER'}", flush=True)
     told = {client.allocator: client.ask("tell") for client in clients}
