@@ -73,12 +73,21 @@ class Call:
         must(self.function(self.outs, *self.arguments))
         self.destroy()
 
+    def negate(self):
+        for argument in self.arguments:
+            for tensor in getattr(argument, "kept", [argument] if isinstance(argument, Tensor) else []):
+                tensor.torchs.neg_()
+        synchronize()
+
     def destroy(self):
         for out in self.outs:
             library.tcuda_tensor_destroy(out)
 
     def results(self):
-        """As torch's tensors."""
+        """As torch's tensors. What the same call left in that memory before is made wrong first."""
+        self.negate()
+        self()
+        self.negate()
         must(self.function(self.outs, *self.arguments))
         found = []
         for out in self.outs:

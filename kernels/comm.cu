@@ -5,7 +5,7 @@
 
 #include "common.cuh"
 
-#define WORDS 480
+#define WORDS 240
 // Loads of a thread under way at once.
 #define UNROLL 4
 

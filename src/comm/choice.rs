@@ -54,27 +54,27 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const ANY: usize = usize::MAX;
 
-/// For H200 with NVLink between all devices: measured on two, a guess for more.
+/// For H200 with NVLink between all devices: measured on two and on four.
 const TABLE: &[Row] = &[
-    row(Broadcast, 2, 128 * KIB, Kernel),
     row(Broadcast, 2, ANY, Copies),
     row(Broadcast, ANY, 4 * MIB, Kernel),
     row(Broadcast, ANY, ANY, Ring),
-    row(BroadcastCoalesced, 2, ANY, Kernel),
+    row(BroadcastCoalesced, 2, 4 * MIB, Kernel),
+    row(BroadcastCoalesced, 2, ANY, Copies),
     row(BroadcastCoalesced, ANY, 4 * MIB, Kernel),
     row(BroadcastCoalesced, ANY, ANY, Ring),
     row(Reduce, 2, ANY, Kernel),
-    row(Reduce, ANY, 2 * MIB, Kernel),
+    row(Reduce, ANY, 4 * MIB, Kernel),
     row(Reduce, ANY, ANY, Split),
     row(ReduceCoalesced, 2, ANY, Kernel),
-    row(ReduceCoalesced, ANY, 2 * MIB, Kernel),
+    row(ReduceCoalesced, ANY, 4 * MIB, Kernel),
     row(ReduceCoalesced, ANY, ANY, Split),
-    row(Scatter, 2, 256 * KIB, Kernel),
     row(Scatter, 2, ANY, Copies),
-    row(Scatter, ANY, MIB, Kernel),
+    row(Scatter, ANY, 32 * MIB, Kernel),
     row(Scatter, ANY, ANY, Copies),
-    row(Gather, 2, ANY, Kernel),
-    row(Gather, ANY, MIB, Kernel),
+    row(Gather, 2, 32 * MIB, Kernel),
+    row(Gather, 2, ANY, Copies),
+    row(Gather, ANY, 64 * MIB, Kernel),
     row(Gather, ANY, ANY, Copies),
     row(GatherRows, ANY, ANY, Copies),
 ];
@@ -94,8 +94,8 @@ const FIRST: usize = 16;
 const MOST: usize = 128;
 
 /// In which parts the tensors of a coalesced call are enqueued.
-pub fn parts(way: Way, bytes: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
-    let mut size = if way == Kernel && bytes >= EARLY { FIRST } else { count };
+pub fn parts(bytes: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut size = if bytes >= EARLY { FIRST } else { count };
     let mut start = 0;
     std::iter::from_fn(move || {
         let part = start..count.min(start + size);
@@ -104,9 +104,17 @@ pub fn parts(way: Way, bytes: usize, count: usize) -> impl Iterator<Item = Range
     })
 }
 
-/// What travels at once around a ring: small enough that the last device does not wait long, large enough for the links' full speed.
-pub fn chunk(bytes: usize) -> usize {
-    (bytes / 32).next_multiple_of(MIB).clamp(MIB, 32 * MIB)
+/// What a link carries while one copy is done and the next begins.
+const GAP: usize = 2 * MIB;
+
+/// What travels at once along a ring. Each chunk costs a gap on its link, and the last device is behind by a chunk a hop: with chunks of
+/// this size both come to the same.
+pub fn chunk(bytes: usize, hops: usize) -> usize {
+    match hops {
+        0 | 1 => bytes,
+        _ => (bytes as f64 * GAP as f64 / (hops - 1) as f64).sqrt() as usize,
+    }
+    .next_multiple_of(MIB)
 }
 
 fn allowed(operation: Operation) -> &'static [Way] {
@@ -151,16 +159,17 @@ mod tests {
 
     #[test]
     fn parts_cover_all_once() {
-        let sizes = |way, bytes, count| parts(way, bytes, count).map(|part| part.len()).collect::<Vec<_>>();
-        assert_eq!(sizes(Kernel, EARLY, 300), [16, 32, 64, 128, 60]);
-        assert_eq!(sizes(Kernel, EARLY, 1000)[3..], [128, 128, 128, 128, 128, 128, 120]);
-        assert_eq!([sizes(Kernel, EARLY - 1, 300), sizes(Ring, EARLY, 300), sizes(Kernel, EARLY, 3)], [vec![300], vec![300], vec![3]]);
-        assert!(sizes(Kernel, EARLY, 0).is_empty() && sizes(Copies, 0, 0).is_empty());
-        assert!(parts(Kernel, EARLY, 1000).zip(parts(Kernel, EARLY, 1000).skip(1)).all(|(one, next)| one.end == next.start));
+        let sizes = |bytes, count| parts(bytes, count).map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(EARLY, 300), [16, 32, 64, 128, 60]);
+        assert_eq!(sizes(EARLY, 1000)[3..], [128, 128, 128, 128, 128, 128, 120]);
+        assert_eq!([sizes(EARLY - 1, 300), sizes(EARLY, 3)], [vec![300], vec![3]]);
+        assert!(sizes(EARLY, 0).is_empty() && sizes(0, 0).is_empty());
+        assert!(parts(EARLY, 1000).zip(parts(EARLY, 1000).skip(1)).all(|(one, next)| one.end == next.start));
     }
 
     #[test]
     fn chunks_fit_links() {
-        assert_eq!([chunk(1), chunk(64 * MIB), chunk(1 << 30), chunk(1 << 40)], [MIB, 2 * MIB, 32 * MIB, 32 * MIB]);
+        assert_eq!([chunk(1, 3), chunk(64 * MIB, 3), chunk(1 << 30, 3)], [MIB, 8 * MIB, 32 * MIB]);
+        assert_eq!([chunk(1 << 30, 7), chunk(1 << 30, 1), chunk(5, 1), chunk(1 << 50, 2)], [19 * MIB, 1 << 30, MIB, 46341 * MIB]);
     }
 }

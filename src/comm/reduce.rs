@@ -150,6 +150,8 @@ struct Adding {
     circle: Circle,
     way: Way,
     bytes: usize,
+    /// Copies that stood for inputs when the centre last waited for all.
+    ordered: Option<usize>,
 }
 
 impl Adding {
@@ -171,11 +173,11 @@ impl Adding {
             Way::Staged if !is_alone => Way::Staged,
             _ => Way::Kernel,
         };
-        Ok(Adding { circle, way, bytes })
+        Ok(Adding { circle, way, bytes, ordered: None })
     }
 
     fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        choice::parts(self.way, self.bytes, count)
+        choice::parts(self.bytes, count)
     }
 
     /// Also after all that the others have got since the part before: copies that stand for inputs.
@@ -185,7 +187,14 @@ impl Adding {
         }
         let (centre, circle) = (self.circle.centre, &mut self.circle);
         match self.way {
-            Way::Split => split(circle, batches),
+            Way::Split => {
+                // Without new copies the centre need not wait for sums that go on, and they not for it.
+                if self.ordered.replace(held.len()) != Some(held.len()) {
+                    circle.collect()?;
+                }
+                circle.release()?;
+                split(circle, batches)
+            }
             Way::Staged => staged(circle, batches, held),
             _ => {
                 circle.lead()?;
@@ -194,7 +203,11 @@ impl Adding {
         }
     }
 
-    fn close(self) -> Result<()> {
+    fn close(mut self) -> Result<()> {
+        if self.ordered.is_some() {
+            self.circle.collect()?;
+            self.circle.release()?;
+        }
         self.circle.close()
     }
 }
@@ -217,8 +230,6 @@ fn all_reach_all(circle: &Circle) -> Result<bool> {
 /// tensor in either direction.
 fn split(circle: &mut Circle, batches: &[Batch]) -> Result<()> {
     let workers = circle.others().to_vec();
-    circle.collect()?;
-    circle.release()?;
     for batch in batches {
         let tiles: usize = batch.segments.iter().map(Segment::tiles).sum();
         for (at, worker) in workers.iter().enumerate() {
@@ -226,8 +237,7 @@ fn split(circle: &mut Circle, batches: &[Batch]) -> Result<()> {
             add_on(circle, *worker, batch.element, &part)?;
         }
     }
-    circle.collect()?;
-    circle.release()
+    Ok(())
 }
 
 /// The copy engines of the devices on which the inputs lie bring them in chunks, into one half of a stage while what is in the other half is

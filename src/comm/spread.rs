@@ -4,6 +4,7 @@ use super::choice::{self, LARGE, Operation, Way};
 use super::circle::Circle;
 use crate::base::Result;
 use crate::device::peer;
+use crate::event::pool::Pooled;
 use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
 use crate::stream::Stream;
 use std::ops::Range;
@@ -22,6 +23,8 @@ pub struct Spread<'a> {
     targets: &'a [Stream],
     way: Way,
     bytes: usize,
+    /// Of a ring: what the first target has got of the last part, each with the mark behind it, and hands on when the next part has begun.
+    arrived: Vec<(Vec<Segment>, Pooled)>,
 }
 
 impl Spread<'_> {
@@ -33,11 +36,11 @@ impl Spread<'_> {
             Way::Kernel if reach_all(source, targets)? => Way::Kernel,
             _ => Way::Copies,
         };
-        Ok(Spread { circle, targets, way, bytes })
+        Ok(Spread { circle, targets, way, bytes, arrived: Vec::new() })
     }
 
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        choice::parts(self.way, self.bytes, count)
+        choice::parts(self.bytes, count)
     }
 
     /// Also after all that the targets have got since the part before: they are where its memory was made.
@@ -46,7 +49,7 @@ impl Spread<'_> {
             return Ok(());
         }
         match self.way {
-            Way::Ring => ring(&mut self.circle, self.targets, segments, self.bytes),
+            Way::Ring => self.ring(segments),
             Way::Kernel => star(&mut self.circle, self.targets, segments, &[]),
             _ if reach_all(self.circle.centre, self.targets)? => {
                 let (small, large) = by_size(segments);
@@ -56,8 +59,54 @@ impl Spread<'_> {
         }
     }
 
-    pub fn close(self) -> Result<()> {
+    pub fn close(mut self) -> Result<()> {
+        self.hand_on()?;
         self.circle.close()
+    }
+
+    /// Chunk after chunk goes from each device to the next, on the stream of the one that it leaves.
+    fn ring(&mut self, segments: &[Segment]) -> Result<()> {
+        // Memory is ready to be written when its own stream has come to this point: not behind what it still has to hand on.
+        let source = self.circle.centre;
+        let mut from = source;
+        for target in self.targets {
+            self.circle.hand_on(*target, from)?;
+            from = *target;
+        }
+        self.hand_on()?;
+        let tiles: usize = segments.iter().map(Segment::tiles).sum();
+        let step = choice::chunk(self.bytes, self.targets.len()) / TILE;
+        for start in (0..tiles).step_by(step) {
+            let chunk = cut(segments, start, (start + step).min(tiles));
+            hop(&mut self.circle, source, self.targets[0], &chunk, 0)?;
+            let mark = self.circle.mark(source)?;
+            self.arrived.push((chunk, mark));
+        }
+        Ok(())
+    }
+
+    /// Each stream waits for the one before only.
+    fn hand_on(&mut self) -> Result<()> {
+        for (chunk, mark) in std::mem::take(&mut self.arrived) {
+            self.circle.wait(self.targets[0], &mark)?;
+            for (at, pair) in self.targets.windows(2).enumerate() {
+                hop(&mut self.circle, pair[0], pair[1], &chunk, at + 1)?;
+                self.circle.hand_on(pair[0], pair[1])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// To target `at`, from the one before it.
+fn hop(circle: &mut Circle, from: Stream, to: Stream, chunk: &[Segment], at: usize) -> Result<()> {
+    let mut hops = chunk.iter().map(|segment| {
+        let one = if at == 0 { segment.one } else { segment.many[at - 1] };
+        Segment { one, many: vec![segment.many[at]], size: segment.size }
+    });
+    match chunk {
+        [only] => copy(circle, from, (only.many[at], to.device), hops.next().map_or(only.one, |hop| hop.one), only.size),
+        _ => kernels(circle, from, &hops.collect::<Vec<_>>()),
     }
 }
 
@@ -81,9 +130,10 @@ pub fn by_size(segments: &[Segment]) -> (Vec<Segment>, Vec<Segment>) {
 
 /// One copy by the copy engines, from the device of the stream it runs on.
 pub fn copy(circle: &mut Circle, stream: Stream, (to, to_device): (usize, i32), from: usize, size: usize) -> Result<()> {
-    peer::ensure(stream.device, to_device)?;
+    let reached = peer::ensure(stream.device, to_device)?;
     let runtime = circle.go(stream)?;
-    match to_device == stream.device {
+    // cudaMemcpyPeerAsync on a default stream holds up that of the other device as well.
+    match reached {
         true => runtime.memcpy_async(to, from, size, stream.raw),
         false => runtime.memcpy_peer_async(to, to_device, from, stream.device, size, stream.raw),
     }
@@ -122,38 +172,6 @@ pub fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Res
         comm::spread(runtime, stream.device, stream.raw, &segments.iter().map(part).collect::<Vec<_>>())?;
     }
     Ok(())
-}
-
-/// Chunk after chunk goes from each device to the next, on the stream of the one that it leaves. Each stream waits for the one before only.
-fn ring(circle: &mut Circle, targets: &[Stream], segments: &[Segment], bytes: usize) -> Result<()> {
-    let mut path = vec![circle.centre];
-    path.extend(targets);
-    // Memory is ready to be written when its own stream has come to this point.
-    for hop in path.windows(2) {
-        circle.hand_on(hop[1], hop[0])?;
-    }
-    let tiles: usize = segments.iter().map(Segment::tiles).sum();
-    let step = choice::chunk(bytes) / TILE;
-    for start in (0..tiles).step_by(step) {
-        let chunk = cut(segments, start, (start + step).min(tiles));
-        for (at, hop) in path.windows(2).enumerate() {
-            let hops: Vec<Segment> = chunk.iter().map(|segment| one_hop(segment, at)).collect();
-            match &hops[..] {
-                [only] => copy(circle, hop[0], (only.many[0], hop[1].device), only.one, only.size)?,
-                several => {
-                    let runtime = circle.go(hop[0])?;
-                    comm::spread(runtime, hop[0].device, hop[0].raw, several)?;
-                }
-            }
-            circle.hand_on(hop[0], hop[1])?;
-        }
-    }
-    Ok(())
-}
-
-fn one_hop(segment: &Segment, at: usize) -> Segment {
-    let one = if at == 0 { segment.one } else { segment.many[at - 1] };
-    Segment { one, many: vec![segment.many[at]], size: segment.size }
 }
 
 /// Tiles `start` to `end` of all segments.

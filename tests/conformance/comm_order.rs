@@ -279,8 +279,8 @@ const MANY: usize = 40;
 const LARGE: usize = 512 << 10;
 
 impl Many {
-    fn new() -> Many {
-        let way = tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("kernel".into()));
+    fn new(way: &str) -> Many {
+        let way = tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
         let tensor = |device| Managed::empty(device, I64, &[LARGE as i64 / 8]);
         let many = Many { tensors: devices().into_iter().flat_map(|device| (0..MANY).map(move |_| tensor(device))).collect(), way };
         many.fill(|_| 0, &devices().into_iter().map(default_of).collect::<Vec<_>>());
@@ -318,45 +318,52 @@ impl Drop for Many {
     }
 }
 
+/// Where a call has none of these it takes the table's.
+const WAYS: [&str; 5] = ["kernel", "copies", "ring", "split", "staged"];
+
 fn large_calls_that_begin_early_are_in_order() {
-    let many = Many::new();
-    let stage = Stage::new();
-    let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
-    drop(many.calls());
-    synchronize();
-    let gates: Vec<Gate> = streams.iter().map(|stream| Gate::on(*stream)).collect();
-    many.fill(|device| device + 1, &streams);
-    let results = many.calls();
-    many.fill(|_| 99, &streams);
-    assert!(gates.iter().all(|gate| !gate.was_passed()), "a call waited on the host");
-    gates.iter().rev().for_each(Gate::open);
-    for (name, outs, value) in &results {
-        outs.iter().for_each(|out| {
-            let stream = streams[out.tensor().device.device_id as usize];
-            assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| byte == value), "{name}");
-        });
+    for way in WAYS {
+        let many = Many::new(way);
+        let stage = Stage::new();
+        let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
+        drop(many.calls());
+        synchronize();
+        let gates: Vec<Gate> = streams.iter().map(|stream| Gate::on(*stream)).collect();
+        many.fill(|device| device + 1, &streams);
+        let results = many.calls();
+        many.fill(|_| 99, &streams);
+        assert!(gates.iter().all(|gate| !gate.was_passed()), "{way}: a call waited on the host");
+        gates.iter().rev().for_each(Gate::open);
+        for (name, outs, value) in &results {
+            outs.iter().for_each(|out| {
+                let stream = streams[out.tensor().device.device_id as usize];
+                assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| byte == value), "{name} by {way}");
+            });
+        }
+        synchronize();
     }
-    synchronize();
 }
 
 /// Memory that is filled when it is taken (TCUDA_MEMORY_POISON) is so before a part is written there.
 fn parts_come_behind_what_makes_their_memory() {
-    let many = Many::new();
-    let streams: Vec<_> = devices().into_iter().map(default_of).collect();
-    many.fill(|device| device + 1, &streams);
-    for _ in 0..3 {
-        for (name, outs, value) in many.calls() {
-            synchronize();
-            outs.iter().for_each(|out| {
-                let stream = streams[out.tensor().device.device_id as usize];
-                assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| *byte == value), "{name}");
-            });
+    for way in WAYS {
+        let many = Many::new(way);
+        let streams: Vec<_> = devices().into_iter().map(default_of).collect();
+        many.fill(|device| device + 1, &streams);
+        for _ in 0..3 {
+            for (name, outs, value) in many.calls() {
+                synchronize();
+                outs.iter().for_each(|out| {
+                    let stream = streams[out.tensor().device.device_id as usize];
+                    assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| *byte == value), "{name} by {way}");
+                });
+            }
         }
     }
 }
 
 fn large_calls_begin_early() {
-    let many = Many::new();
+    let many = Many::new("kernel");
     let stage = Stage::new();
     let watched = [c"cuLaunchKernel", c"cudaEventRecord", c"cudaStreamWaitEvent", c"cudaStreamQuery"];
     let calls = || watched.map(|name| get!(0, out => tcuda_sim_call_count(out, name.as_ptr())));

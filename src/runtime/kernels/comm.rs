@@ -6,7 +6,8 @@ use crate::base::{Result, watch};
 use crate::runtime::api::Runtime;
 use crate::runtime::table::RawStream;
 
-const WORDS: usize = 480;
+/// Arguments of more than 2 KiB make a launch slower by a microsecond.
+const WORDS: usize = 240;
 const THREADS: u32 = 256;
 /// As many as an H100 has room for at once; each goes on with the next tile.
 const BLOCKS: u32 = 1056;
@@ -18,8 +19,7 @@ const SHORT_TILE: usize = THREADS as usize * 16;
 const FEW: usize = 256;
 /// Addresses on the side of many in one launch.
 pub const MOST: usize = 64;
-/// Kernel parameters hold this many segments with one address on either side.
-const _: () = assert!(WORDS / (MOST + 3) >= 7 && size_of::<Table>() <= 4096);
+const _: () = assert!(WORDS / (MOST + 3) >= 3 && size_of::<Table>() <= 2048);
 
 /// A stretch of bytes, at least one, at one address and at several others.
 #[derive(Clone, PartialEq, Eq, Debug)]
