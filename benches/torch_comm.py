@@ -29,7 +29,7 @@ DEVICES = list(range(torch.cuda.device_count()))
 COUNT = len(DEVICES)
 SECONDS = 0.12
 TURN = 5
-SPREADS, SUMS, PIECES = ["kernel", "copies", "ring"], ["kernel", "split", "staged"], ["kernel", "copies"]
+SPREADS, SUMS, PIECES = ["kernel", "copies", "ring"], ["kernel", "split"], ["kernel", "copies"]
 WAYS = {"broadcast": SPREADS, "broadcast_coalesced": SPREADS, "reduce_add": SUMS, "reduce_add_coalesced": SUMS, "scatter": PIECES, "gather": PIECES}
 SHOWN = ["tcuda", "torch", "nccl", "copy"]
 

@@ -13,8 +13,6 @@ pub enum Way {
     Ring,
     /// A kernel on every device but the destination sums its part and writes it there.
     Split,
-    /// The copy engines bring chunks to the destination, where a kernel adds one while the next comes.
-    Staged,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +32,7 @@ use Operation::*;
 use Way::*;
 
 /// What TCUDA_COMM_WAY takes.
-pub const WAYS: [(&str, Way); 5] = [("kernel", Kernel), ("copies", Copies), ("ring", Ring), ("split", Split), ("staged", Staged)];
+pub const WAYS: [(&str, Way); 4] = [("kernel", Kernel), ("copies", Copies), ("ring", Ring), ("split", Split)];
 
 /// Of the rows that an operation fits, the first counts.
 struct Row {
@@ -59,8 +57,7 @@ const TABLE: &[Row] = &[
     row(Broadcast, 2, ANY, Copies),
     row(Broadcast, ANY, 4 * MIB, Kernel),
     row(Broadcast, ANY, ANY, Ring),
-    row(BroadcastCoalesced, 2, 4 * MIB, Kernel),
-    row(BroadcastCoalesced, 2, ANY, Copies),
+    row(BroadcastCoalesced, 2, ANY, Kernel),
     row(BroadcastCoalesced, ANY, 4 * MIB, Kernel),
     row(BroadcastCoalesced, ANY, ANY, Ring),
     row(Reduce, 2, ANY, Kernel),
@@ -72,7 +69,9 @@ const TABLE: &[Row] = &[
     row(Scatter, 2, ANY, Copies),
     row(Scatter, ANY, 32 * MIB, Kernel),
     row(Scatter, ANY, ANY, Copies),
-    row(Gather, 2, 32 * MIB, Kernel),
+    row(Gather, 2, 64 * KIB, Kernel),
+    row(Gather, 2, 512 * KIB, Copies),
+    row(Gather, 2, 16 * MIB, Kernel),
     row(Gather, 2, ANY, Copies),
     row(Gather, ANY, 64 * MIB, Kernel),
     row(Gather, ANY, ANY, Copies),
@@ -84,8 +83,6 @@ pub const WIDE_ROW: usize = 256 * KIB;
 
 /// Tensors of a coalesced call from which on a copy of its own is no dearer than a kernel's share.
 pub const LARGE: usize = MIB;
-/// What is added at once while the next comes.
-pub const STAGE: usize = 16 * MIB;
 
 /// Bytes of a coalesced call from which on the device begins with the first tensors while the host still looks at the others.
 const EARLY: usize = 16 * MIB;
@@ -104,15 +101,18 @@ pub fn parts(bytes: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// What a link carries while one copy is done and the next begins.
-const GAP: usize = 2 * MIB;
+/// What a link could carry between the copy of one chunk and that of the next, and what it could between two kernels of which one begins
+/// while the other ends.
+const COPY_GAP: usize = 2 * MIB;
+const KERNEL_GAP: usize = MIB;
 
 /// What travels at once along a ring. Each chunk costs a gap on its link, and the last device is behind by a chunk a hop: with chunks of
 /// this size both come to the same.
-pub fn chunk(bytes: usize, hops: usize) -> usize {
+pub fn chunk(bytes: usize, hops: usize, is_copied: bool) -> usize {
+    let gap = if is_copied { COPY_GAP } else { KERNEL_GAP };
     match hops {
         0 | 1 => bytes,
-        _ => (bytes as f64 * GAP as f64 / (hops - 1) as f64).sqrt() as usize,
+        _ => (bytes as f64 * gap as f64 / (hops - 1) as f64).sqrt() as usize,
     }
     .next_multiple_of(MIB)
 }
@@ -120,7 +120,7 @@ pub fn chunk(bytes: usize, hops: usize) -> usize {
 fn allowed(operation: Operation) -> &'static [Way] {
     match operation {
         Broadcast | BroadcastCoalesced => &[Kernel, Copies, Ring],
-        Reduce | ReduceCoalesced => &[Kernel, Split, Staged],
+        Reduce | ReduceCoalesced => &[Kernel, Split],
         Scatter | Gather | GatherRows => &[Kernel, Copies],
     }
 }
@@ -130,7 +130,7 @@ fn allowed(operation: Operation) -> &'static [Way] {
 pub fn choose(operation: Operation, devices: usize, bytes: usize) -> Result<Way> {
     if let Some(name) = config::get("TCUDA_COMM_WAY") {
         let Some((_, way)) = WAYS.iter().find(|(known, _)| *known == name) else {
-            return Err(Error::invalid_argument(format!("TCUDA_COMM_WAY is '{name}'. It may be kernel, copies, ring, split or staged.")));
+            return Err(Error::invalid_argument(format!("TCUDA_COMM_WAY is '{name}'. It may be kernel, copies, ring or split.")));
         };
         if allowed(operation).contains(way) {
             return Ok(*way);
@@ -169,7 +169,10 @@ mod tests {
 
     #[test]
     fn chunks_fit_links() {
-        assert_eq!([chunk(1, 3), chunk(64 * MIB, 3), chunk(1 << 30, 3)], [MIB, 8 * MIB, 32 * MIB]);
-        assert_eq!([chunk(1 << 30, 7), chunk(1 << 30, 1), chunk(5, 1), chunk(1 << 50, 2)], [19 * MIB, 1 << 30, MIB, 46341 * MIB]);
+        assert_eq!([chunk(1, 3, true), chunk(64 * MIB, 3, true), chunk(1 << 30, 3, true)], [MIB, 8 * MIB, 32 * MIB]);
+        assert_eq!(
+            [chunk(1 << 30, 7, true), chunk(1 << 30, 1, true), chunk(5, 1, false), chunk(1 << 50, 2, false)],
+            [19 * MIB, 1 << 30, MIB, 1 << 35]
+        );
     }
 }

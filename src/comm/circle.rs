@@ -82,7 +82,7 @@ impl Circle {
         self.collect()
     }
 
-    fn is_captured(&mut self) -> Result<bool> {
+    pub fn is_captured(&mut self) -> Result<bool> {
         for at in 0..=self.others.len() {
             let stream = *self.others.get(at).unwrap_or(&self.centre);
             // CUDA captures no legacy default stream.

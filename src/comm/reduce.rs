@@ -1,20 +1,16 @@
 //! Sums over tensors of many devices, on one of them.
 
-use super::choice::{self, Operation, STAGE, Way};
+use super::choice::{self, Operation, Way};
 use super::circle::Circle;
 use super::rules::{by_x, take_current};
-use super::spread::{by_size, copy, cut, reach_all};
-use crate::base::dtype::DType;
+use super::spread::{cut, reach_all};
 use crate::base::{Error, Result};
 use crate::device::{self, peer};
-use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
+use crate::runtime::kernels::comm::{self, MOST, Segment};
 use crate::runtime::kernels::element::Element;
 use crate::stream::{self, HANDLE_CURRENT, Stream};
 use crate::tensor::{self, Owned, View};
 use std::ops::Range;
-
-/// Of a stage.
-const BYTE: DType = DType { code: 1, bits: 8, lanes: 1 };
 
 /// The sum of all inputs on `destination` (-1: the current device), where one of them has to be: the only one itself.
 pub fn reduce_add(inputs: &[View], destination: i32) -> Result<Owned> {
@@ -123,7 +119,7 @@ fn reduce_all(
                 None => batches.push(Batch { element, streams, segments: vec![segment] }),
             }
         }
-        adding.add(&batches, &mut held)?;
+        adding.add(&batches, held.len())?;
     }
     adding.close()?;
     Ok(sums)
@@ -170,7 +166,6 @@ impl Adding {
         let is_alone = circle.others().is_empty();
         let way = match choice::choose(operation, 1 + circle.others().len(), bytes)? {
             Way::Split if !is_alone && all_reach_all(&circle)? => Way::Split,
-            Way::Staged if !is_alone => Way::Staged,
             _ => Way::Kernel,
         };
         Ok(Adding { circle, way, bytes, ordered: None })
@@ -180,8 +175,8 @@ impl Adding {
         choice::parts(self.bytes, count)
     }
 
-    /// Also after all that the others have got since the part before: copies that stand for inputs.
-    fn add(&mut self, batches: &[Batch], held: &mut Vec<Owned>) -> Result<()> {
+    /// Also after all that the others have got since the part before: copies that stand for inputs, of which there are `held` now.
+    fn add(&mut self, batches: &[Batch], held: usize) -> Result<()> {
         if batches.is_empty() {
             return Ok(());
         }
@@ -189,13 +184,12 @@ impl Adding {
         match self.way {
             Way::Split => {
                 // Without new copies the centre need not wait for sums that go on, and they not for it.
-                if self.ordered.replace(held.len()) != Some(held.len()) {
+                if self.ordered.replace(held) != Some(held) {
                     circle.collect()?;
                 }
                 circle.release()?;
-                split(circle, batches)
+                batches.iter().try_for_each(|batch| split(circle, batch))
             }
-            Way::Staged => staged(circle, batches, held),
             _ => {
                 circle.lead()?;
                 batches.iter().try_for_each(|batch| add_on(circle, centre, batch.element, &batch.segments))
@@ -228,62 +222,14 @@ fn all_reach_all(circle: &Circle) -> Result<bool> {
 
 /// Every device but the destination sums its part, in the same order, and writes it there: no link carries more than the bytes of one
 /// tensor in either direction.
-fn split(circle: &mut Circle, batches: &[Batch]) -> Result<()> {
+fn split(circle: &mut Circle, batch: &Batch) -> Result<()> {
     let workers = circle.others().to_vec();
-    for batch in batches {
-        let tiles: usize = batch.segments.iter().map(Segment::tiles).sum();
-        for (at, worker) in workers.iter().enumerate() {
-            let part = cut(&batch.segments, tiles * at / workers.len(), tiles * (at + 1) / workers.len());
-            add_on(circle, *worker, batch.element, &part)?;
-        }
+    let tiles: usize = batch.segments.iter().map(Segment::tiles).sum();
+    for (at, worker) in workers.iter().enumerate() {
+        let part = cut(&batch.segments, tiles * at / workers.len(), tiles * (at + 1) / workers.len());
+        add_on(circle, *worker, batch.element, &part)?;
     }
     Ok(())
-}
-
-/// The copy engines of the devices on which the inputs lie bring them in chunks, into one half of a stage while what is in the other half is
-/// added. Small ones are read by a kernel, all at once.
-fn staged(circle: &mut Circle, batches: &[Batch], held: &mut Vec<Owned>) -> Result<()> {
-    let centre = circle.centre;
-    let parts: Vec<_> = batches.iter().map(|batch| by_size(&batch.segments)).collect();
-    let largest = parts.iter().flat_map(|(_, large)| large).map(|segment| segment.size).max().unwrap_or(0);
-    let step = largest.next_multiple_of(TILE).min(STAGE);
-    let half = step * batches.iter().map(|batch| batch.streams.len()).max().unwrap_or(0);
-    let stage = tensor::empty_strided(centre.device, BYTE, &[2 * half as i64], tensor::contiguous(&[1]), HANDLE_CURRENT)?;
-    let halves = [0, half].map(|offset| stage.view.address + offset);
-    held.push(stage);
-    circle.collect()?;
-    for (batch, (small, _)) in batches.iter().zip(&parts) {
-        add_on(circle, centre, batch.element, small)?;
-    }
-    // From here on the stage is everybody's, and what was small may be written again.
-    circle.release()?;
-    let mut added = [None, None];
-    let mut turn = 0;
-    for (batch, (_, large)) in batches.iter().zip(&parts) {
-        for chunk in large.iter().flat_map(|segment| chunks(segment, step)) {
-            let mut near = chunk.clone();
-            for (at, stream) in batch.streams.iter().enumerate().filter(|(_, stream)| **stream != centre) {
-                if let Some(mark) = &added[turn] {
-                    circle.wait(*stream, mark)?;
-                }
-                near.many[at] = halves[turn] + at * step;
-                copy(circle, *stream, (near.many[at], centre.device), chunk.many[at], chunk.size)?;
-                circle.hand_on(*stream, centre)?;
-            }
-            add_on(circle, centre, batch.element, &[near])?;
-            added[turn] = Some(circle.mark(centre)?);
-            turn = 1 - turn;
-        }
-    }
-    Ok(())
-}
-
-fn chunks(segment: &Segment, step: usize) -> impl Iterator<Item = Segment> {
-    (0..segment.size).step_by(step).map(move |offset| Segment {
-        one: segment.one + offset,
-        many: segment.many.iter().map(|address| address + offset).collect(),
-        size: step.min(segment.size - offset),
-    })
 }
 
 /// More inputs than a launch takes are added to the sum of those before.

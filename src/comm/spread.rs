@@ -2,9 +2,9 @@
 
 use super::choice::{self, LARGE, Operation, Way};
 use super::circle::Circle;
+use super::lanes::Lanes;
 use crate::base::Result;
 use crate::device::peer;
-use crate::event::pool::Pooled;
 use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
 use crate::stream::Stream;
 use std::ops::Range;
@@ -23,8 +23,9 @@ pub struct Spread<'a> {
     targets: &'a [Stream],
     way: Way,
     bytes: usize,
-    /// Of a ring: what the first target has got of the last part, each with the mark behind it, and hands on when the next part has begun.
-    arrived: Vec<(Vec<Segment>, Pooled)>,
+    /// Of a ring, and the chunks that they got.
+    lanes: Option<Lanes>,
+    chunks: usize,
 }
 
 impl Spread<'_> {
@@ -36,7 +37,7 @@ impl Spread<'_> {
             Way::Kernel if reach_all(source, targets)? => Way::Kernel,
             _ => Way::Copies,
         };
-        Ok(Spread { circle, targets, way, bytes, arrived: Vec::new() })
+        Ok(Spread { circle, targets, way, bytes, lanes: None, chunks: 0 })
     }
 
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -50,82 +51,78 @@ impl Spread<'_> {
         }
         match self.way {
             Way::Ring => self.ring(segments),
-            Way::Kernel => star(&mut self.circle, self.targets, segments, &[]),
+            Way::Kernel => self.star(segments, &[]),
             _ if reach_all(self.circle.centre, self.targets)? => {
-                let (small, large) = by_size(segments);
-                star(&mut self.circle, self.targets, &small, &large)
+                // Small ones together go by a kernel sooner than a copy of each begins.
+                let is_small = |segment: &Segment| segments.len() > 1 && segment.size < LARGE;
+                let (small, large): (Vec<_>, Vec<_>) = segments.iter().cloned().partition(is_small);
+                self.star(&small, &large)
             }
-            _ => star(&mut self.circle, self.targets, &[], segments),
+            _ => self.star(&[], segments),
         }
     }
 
     pub fn close(mut self) -> Result<()> {
-        self.hand_on()?;
+        if let Some(lanes) = self.lanes.take() {
+            let source = self.circle.centre;
+            lanes.lead(&mut self.circle, 0, source)?;
+            for (at, target) in self.targets.iter().enumerate() {
+                // What a target hands on came to it before.
+                lanes.lead(&mut self.circle, (at + 1).min(self.targets.len() - 1), *target)?;
+            }
+            lanes.joined();
+        }
         self.circle.close()
     }
 
-    /// Chunk after chunk goes from each device to the next, on the stream of the one that it leaves.
-    fn ring(&mut self, segments: &[Segment]) -> Result<()> {
-        // Memory is ready to be written when its own stream has come to this point: not behind what it still has to hand on.
-        let source = self.circle.centre;
-        let mut from = source;
-        for target in self.targets {
-            self.circle.hand_on(*target, from)?;
-            from = *target;
-        }
-        self.hand_on()?;
-        let tiles: usize = segments.iter().map(Segment::tiles).sum();
-        let step = choice::chunk(self.bytes, self.targets.len()) / TILE;
-        for start in (0..tiles).step_by(step) {
-            let chunk = cut(segments, start, (start + step).min(tiles));
-            hop(&mut self.circle, source, self.targets[0], &chunk, 0)?;
-            let mark = self.circle.mark(source)?;
-            self.arrived.push((chunk, mark));
-        }
-        Ok(())
-    }
-
-    /// Each stream waits for the one before only.
-    fn hand_on(&mut self) -> Result<()> {
-        for (chunk, mark) in std::mem::take(&mut self.arrived) {
-            self.circle.wait(self.targets[0], &mark)?;
-            for (at, pair) in self.targets.windows(2).enumerate() {
-                hop(&mut self.circle, pair[0], pair[1], &chunk, at + 1)?;
-                self.circle.hand_on(pair[0], pair[1])?;
+    /// The source does all of it: small ones by a kernel, large ones by copies.
+    fn star(&mut self, small: &[Segment], large: &[Segment]) -> Result<()> {
+        let circle = &mut self.circle;
+        let source = circle.centre;
+        circle.lead()?;
+        kernels(circle, source, small)?;
+        for segment in large {
+            for (target, to) in self.targets.iter().zip(&segment.many) {
+                copy(circle, source, (*to, target.device), segment.one, segment.size)?;
             }
         }
         Ok(())
     }
-}
 
-/// To target `at`, from the one before it.
-fn hop(circle: &mut Circle, from: Stream, to: Stream, chunk: &[Segment], at: usize) -> Result<()> {
-    let mut hops = chunk.iter().map(|segment| {
-        let one = if at == 0 { segment.one } else { segment.many[at - 1] };
-        Segment { one, many: vec![segment.many[at]], size: segment.size }
-    });
-    match chunk {
-        [only] => copy(circle, from, (only.many[at], to.device), hops.next().map_or(only.one, |hop| hop.one), only.size),
-        _ => kernels(circle, from, &hops.collect::<Vec<_>>()),
-    }
-}
-
-/// The source does all of it: small ones by a kernel, large ones by copies.
-fn star(circle: &mut Circle, targets: &[Stream], small: &[Segment], large: &[Segment]) -> Result<()> {
-    let source = circle.centre;
-    circle.lead()?;
-    kernels(circle, source, small)?;
-    for segment in large {
-        for (target, to) in targets.iter().zip(&segment.many) {
-            copy(circle, source, (*to, target.device), segment.one, segment.size)?;
+    /// Chunk after chunk goes from each device to the next. Each hop waits for the one before only.
+    fn ring(&mut self, segments: &[Segment]) -> Result<()> {
+        let (circle, targets) = (&mut self.circle, self.targets);
+        let source = circle.centre;
+        let mut path = vec![source];
+        path.extend(&targets[..targets.len() - 1]);
+        let lanes = match &mut self.lanes {
+            Some(lanes) => lanes,
+            none => none.insert(Lanes::new(circle, &path)?),
+        };
+        // Memory can be read or written when its own stream has come to this point.
+        lanes.follow(circle, 0, source)?;
+        for (at, target) in targets.iter().enumerate() {
+            lanes.follow(circle, at, *target)?;
         }
+        let tiles: usize = segments.iter().map(Segment::tiles).sum();
+        let step = choice::chunk(self.bytes, targets.len(), segments.len() == 1) / TILE;
+        for start in (0..tiles).step_by(step) {
+            let chunk = cut(segments, start, (start + step).min(tiles));
+            for (at, target) in targets.iter().enumerate() {
+                let lane = lanes.at(at, self.chunks);
+                if at > 0 {
+                    circle.hand_on(lanes.at(at - 1, self.chunks), lane)?;
+                }
+                let hops: Vec<Segment> = chunk.iter().map(|segment| hop(segment, at)).collect();
+                match &hops[..] {
+                    [only] => copy(circle, lane, (only.many[0], target.device), only.one, only.size)?,
+                    several => kernels(circle, lane, several)?,
+                }
+            }
+            self.chunks += 1;
+        }
+        Ok(())
     }
-    Ok(())
-}
-
-/// Small ones, which together go by a kernel sooner than a copy of each begins, and large ones.
-pub fn by_size(segments: &[Segment]) -> (Vec<Segment>, Vec<Segment>) {
-    segments.iter().cloned().partition(|segment| segments.len() > 1 && segment.size < LARGE)
 }
 
 /// One copy by the copy engines, from the device of the stream it runs on.
@@ -172,6 +169,12 @@ pub fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Res
         comm::spread(runtime, stream.device, stream.raw, &segments.iter().map(part).collect::<Vec<_>>())?;
     }
     Ok(())
+}
+
+/// To target `at`, from the one before it.
+fn hop(segment: &Segment, at: usize) -> Segment {
+    let one = if at == 0 { segment.one } else { segment.many[at - 1] };
+    Segment { one, many: vec![segment.many[at]], size: segment.size }
 }
 
 /// Tiles `start` to `end` of all segments.
