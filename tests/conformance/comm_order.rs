@@ -23,6 +23,7 @@ tests![
     streams_with_nothing_to_do_beside_one_that_works: [Unfilled],
     streams_that_block_bring_what_they_come_behind: [TwoDevices, Unfilled],
     captured_streams_are_not_asked: [TwoDevices],
+    every_way_can_be_captured: [TwoDevices],
     large_calls_that_begin_early_are_in_order: [TwoDevices, Unfilled],
     parts_come_behind_what_makes_their_memory: [TwoDevices],
     small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices, Unwatched, Unfilled],
@@ -264,6 +265,45 @@ fn captured_streams_are_not_asked() {
     let apart = Own::on(1);
     graph.capture(apart.0, || assert_eq!(gather(), TCUDA_SUCCESS, "{}", message()));
     synchronize();
+}
+
+/// What a way keeps for itself beside the streams of the call is free for others afterwards, while the graph is there.
+fn every_way_can_be_captured() {
+    let stage = Stage::new();
+    let centre = stage.streams[0].0;
+    let others = || stage.streams.iter().skip(1).map(|stream| stream.0);
+    let outs: Vec<Managed> = devices().into_iter().skip(1).map(|device| Managed::empty(device, U8, &[SIZE as i64])).collect();
+    let list: Vec<_> = outs.iter().map(|out| std::ptr::from_ref(out.tensor())).collect();
+    let broadcast =
+        || assert_eq!(unsafe { tcuda_comm_broadcast_out(stage.list()[0], list.as_ptr(), list.len()) }, TCUDA_SUCCESS, "{}", message());
+    let check = |value: u8, scene: &str| {
+        for (out, stream) in outs.iter().zip(others()) {
+            assert!(bytes_of(out.tensor().data, SIZE, stream).iter().all(|byte| *byte == value), "{scene}");
+        }
+    };
+    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
+    for way in ["kernel", "copies", "ring"] {
+        tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
+        let graph = G::new();
+        broadcast();
+        synchronize();
+        graph.capture(centre, || {
+            others().for_each(|other| ok!(tcuda_stream_wait_stream(other, centre)));
+            broadcast();
+            others().for_each(|other| ok!(tcuda_stream_wait_stream(centre, other)));
+        });
+        for value in [3, 8] {
+            stage.fill(|device| device + value);
+            graph.replay(centre);
+            others().for_each(|other| ok!(tcuda_stream_wait_stream(other, centre)));
+            check(value as u8, way);
+            stage.fill(|device| device + value + 1);
+            broadcast();
+            check(value as u8 + 1, way);
+        }
+        synchronize();
+    }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 
 /// 40 tensors of half a MiB on each device, by a kernel: two parts, of 16 and of 24.
