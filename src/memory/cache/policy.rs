@@ -78,6 +78,8 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
+    /// There was not so much to spare.
+    is_short: bool,
     /// How many blocks had been freed when it began to be mapped anew, when that was counted anew, and how often it was since.
     restless: Option<(u64, u64, u32)>,
     /// When the window began, and what mapping anew took since.
@@ -150,7 +152,9 @@ impl Policy {
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
-        let allowed = allowed + ((self.high as f64 * self.unrest) as usize).min(spare);
+        let unrest = (self.high as f64 * self.unrest) as usize;
+        self.is_short = unrest > spare;
+        let allowed = allowed + unrest.min(spare);
         self.adapt(reserved, allowed);
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
@@ -211,6 +215,11 @@ impl Policy {
     /// Whether there is slack for a load that does not come to rest.
     pub fn is_restless(&self) -> bool {
         self.unrest > 0.0
+    }
+
+    /// Whether memory leaves less slack for that than there should be.
+    pub fn is_short(&self) -> bool {
+        self.is_short
     }
 
     /// Little is in use: a round is over.
@@ -345,8 +354,10 @@ mod tests {
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 12, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
+        assert!(policy.is_short());
         policy.rests();
         assert_eq!(budget(&mut policy, 1024), at_first);
+        assert!(!policy.is_short());
         // Where sizes come back it has to be often, and for longer.
         let Unrest { window, times, long } = OF_OLD;
         let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
