@@ -5,7 +5,7 @@
 mod trace;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Barrier, Mutex, MutexGuard};
 use tcuda::base::config;
 use tcuda::memory::{self, stats::Family};
 use tcuda::runtime::sim::{self, Sim};
@@ -289,6 +289,89 @@ fn other_sizes_are_no_worse() {
         hardly_calls(&Trace::serving().varied(seed), 3);
         in_plenty(&Trace::pipeline().varied(seed));
     }
+}
+
+/// Random blocks on a stream of its own, one of which gives way to another one at each step.
+struct Mixed {
+    blocks: Vec<Address>,
+    stream: Stream,
+    /// Large sizes are multiples of it.
+    round: usize,
+    below: Box<dyn FnMut(usize) -> usize + Send>,
+}
+
+impl Mixed {
+    fn new(stream: Stream, round: usize, seed: usize) -> Mixed {
+        const BLOCKS: usize = 64;
+        let mut mixed = Mixed { blocks: Vec::new(), stream, round, below: Box::new(random(seed as u64)) };
+        mixed.blocks = (0..BLOCKS).map(|_| mixed.allocate()).collect();
+        mixed
+    }
+
+    /// Logarithms evenly spread up to 32 MiB.
+    fn allocate(&mut self) -> Address {
+        let least = 512 << (self.below)(16);
+        let size = least + (self.below)(least);
+        let size = if size > MIB { size.next_multiple_of(self.round) } else { size };
+        memory::allocate(size, 1, self.stream).unwrap()
+    }
+
+    fn steps(&mut self, count: usize) {
+        for _ in 0..count {
+            let at = (self.below)(self.blocks.len());
+            memory::free(self.blocks[at]).unwrap();
+            self.blocks[at] = self.allocate();
+        }
+    }
+}
+
+/// Once it is known that the load does not come to rest, and each stream had some of its largest sets, the driver is called less than once
+/// in 500 pairs.
+fn mixed_leave_the_driver_alone(count: usize, round: usize, run: impl Fn(&mut [Mixed], usize)) {
+    const WARM: usize = 120_000;
+    const PAIRS: usize = 160_000;
+    let _turn = machine("");
+    let streams: Vec<Stream> = (0..count).map(|_| stream::create(0, 0).unwrap()).collect();
+    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(|(seed, stream)| Mixed::new(*stream, round, seed)).collect();
+    run(&mut sets, WARM / count);
+    let before = calls(None);
+    run(&mut sets, PAIRS / count);
+    let made = calls(None) - before;
+    assert!(made < PAIRS as u64 / 500, "{made} calls of the driver in {PAIRS} pairs on {count} streams");
+    memory::check(0);
+    let waste = memory::peak(Family::ReservedBytes, 0) as f64 / memory::peak(Family::RequestedBytes, 0) as f64;
+    assert!(waste < 3.0, "{waste} on {count} streams");
+    sets.into_iter().flat_map(|set| set.blocks).for_each(|block| memory::free(block).unwrap());
+    memory::empty_cache(None).unwrap();
+    streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+}
+
+fn in_turns(sets: &mut [Mixed], steps: usize) {
+    (0..steps).for_each(|_| sets.iter_mut().for_each(|set| set.steps(1)));
+}
+
+/// Side by side, also where there are fewer processors.
+fn a_thread_each(sets: &mut [Mixed], steps: usize) {
+    const LOT: usize = 20;
+    let all = Barrier::new(sets.len());
+    let run = |set: &mut Mixed| {
+        for _ in 0..steps / LOT {
+            all.wait();
+            set.steps(LOT);
+        }
+    };
+    std::thread::scope(|scope| sets.iter_mut().for_each(|set| _ = scope.spawn(|| run(set))));
+}
+
+#[test]
+fn sizes_that_never_come_back_settle() {
+    [2, 4, 16].into_iter().for_each(|count| mixed_leave_the_driver_alone(count, 1, in_turns));
+    [2, 16].into_iter().for_each(|count| mixed_leave_the_driver_alone(count, 1, a_thread_each));
+}
+
+#[test]
+fn sizes_that_come_back_at_random_settle() {
+    mixed_leave_the_driver_alone(4, MIB, in_turns);
 }
 
 /// What was mapped a second time goes back to where it was first when little is in use, and lies in a row again: the next that needs room

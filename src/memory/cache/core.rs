@@ -204,9 +204,16 @@ impl Core {
         f64::from(new) / f64::from((new + seen).max(1))
     }
 
-    /// Whether a stream had better have memory of its own than what other streams are done with.
+    /// Streams for which memory was asked.
+    pub fn streams(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.asked && !slot.gone).count()
+    }
+
+    /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
+    /// the time. With one thread that stops nobody, and is better than to go short.
     pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
-        self.fronts.threads() > 1 && is_new(self.new_sizes(slot))
+        let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
+        several && (self.policy.is_restless() || is_new(self.new_sizes(slot)))
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.

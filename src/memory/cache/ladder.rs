@@ -67,6 +67,7 @@ impl Cache {
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order();
+        core.policy.rests();
     }
 
     #[cold]

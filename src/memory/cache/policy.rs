@@ -32,11 +32,23 @@ const COARSE: usize = 4;
 const SCARCE_SLACK: f64 = 0.005;
 /// Handles' worth of slack that every program has.
 const LEAST_SLACK: usize = 2;
-/// The slack beside that of the options where sizes do not come back: more than `NEW` of the large blocks have one of their own. With
-/// several threads each needs its own, since taking another's stops them all.
+/// The slack beside that of the options where sizes do not come back: more than `NEW` of the large blocks have one of their own.
 const SLACK_OF_NEW: f64 = 0.2;
-const SLACK_OF_NEW_AND_THREADS: f64 = 1.0;
 const NEW: f64 = 0.4;
+/// A load that has to be mapped anew again and again gets more slack for each time, until every stream has what it needs at its own worst
+/// times: if there were `times` of it in each `window` of blocks that were freed, for `long`...
+struct Unrest {
+    window: u64,
+    times: u32,
+    long: u64,
+}
+const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14 };
+/// ... where sizes come back, it may take longer to find its way.
+const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16 };
+const STEP_OF_UNREST: f64 = 0.05;
+const MOST_OF_UNREST: f64 = 2.0;
+/// That is memory that nobody is short of: this share of the bound is left.
+const PLENTY: usize = 4;
 /// Mapping anew may take this share of a program's time, looked at over `WINDOW`; if it takes more, the slack rises by `STEP_OF_TIME`.
 const SHARE_OF_TIME: f64 = 0.03;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -64,6 +76,12 @@ pub struct Policy {
     ask_at: usize,
     /// Slack for the sake of time.
     hurry: f64,
+    /// Slack for a load that does not come to rest.
+    unrest: f64,
+    /// There was not so much to spare.
+    is_short: bool,
+    /// How many blocks had been freed when it began to be mapped anew, when that was counted anew, and how often it was since.
+    restless: Option<(u64, u64, u32)>,
     /// When the window began, and what mapping anew took since.
     window: Option<Instant>,
     spent: Duration,
@@ -91,6 +109,8 @@ pub struct Terms {
     pub coarsen: bool,
     /// Bytes that are held too far beyond the slack, as far as a request of this size goes into giving them back.
     pub excess: usize,
+    /// Whether sizes do not come back.
+    pub new: bool,
 }
 
 /// The state that terms are made for.
@@ -103,8 +123,6 @@ pub struct Holding {
     pub mean: usize,
     /// The share of large blocks whose size was not seen lately.
     pub new_sizes: f64,
-    /// That allocate.
-    pub threads: usize,
     /// For which memory was asked, since everything was last given back.
     pub streams: usize,
     pub limit: Option<usize>,
@@ -128,22 +146,24 @@ impl Policy {
         if near(offered) {
             self.ask_at = 0;
         }
-        let more = match (is_new(holding.new_sizes), holding.threads > 1) {
-            (false, _) => 0.0,
-            (true, false) => SLACK_OF_NEW,
-            (true, true) => SLACK_OF_NEW_AND_THREADS,
-        };
+        let new = is_new(holding.new_sizes);
+        let more = if new { SLACK_OF_NEW } else { 0.0 };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
+        let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
+        let unrest = (self.high as f64 * self.unrest) as usize;
+        self.is_short = unrest > spare;
+        let allowed = allowed + unrest.min(spare);
         self.adapt(reserved, allowed);
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
         let (share, request_share) =
             if holding.streams > 1 { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor));
-        // Each block that stays among others that went keeps about one handle back.
-        let largest = largest.min(holding.mean).min(bound.saturating_sub(reserved) / SHARE_OF_LEFT);
+        // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
+        let largest = if self.is_restless() && !scarce { need } else { largest.min(holding.mean) };
+        let largest = largest.min(bound.saturating_sub(reserved) / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
             granularity,
@@ -155,6 +175,7 @@ impl Policy {
             refine: scarce,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
+            new,
         }
     }
 
@@ -173,6 +194,37 @@ impl Policy {
     pub fn coarser(&mut self, reserved: usize) {
         self.fineness = self.fineness.saturating_sub(1);
         self.risen_at = self.risen_at.min(reserved);
+    }
+
+    /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far.
+    pub fn does_not_rest(&mut self, new: bool, frees: u64) {
+        let unrest = if new || self.is_restless() { OF_NEW } else { OF_OLD };
+        let (mut began, mut from, mut times) = self.restless.unwrap_or((frees, frees, 0));
+        // What was freed twice is not counted in the end.
+        let frees = frees.max(from);
+        if frees - from >= unrest.window {
+            began = if times < unrest.times || frees - from >= 2 * unrest.window { frees } else { began };
+            (from, times) = (frees, 0);
+        }
+        self.restless = Some((began, from, times + 1));
+        if frees - began >= unrest.long {
+            self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
+        }
+    }
+
+    /// Whether there is slack for a load that does not come to rest.
+    pub fn is_restless(&self) -> bool {
+        self.unrest > 0.0
+    }
+
+    /// Whether memory leaves less slack for that than there should be.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Little is in use: a round is over.
+    pub fn rests(&mut self) {
+        (self.unrest, self.restless) = (0.0, None);
     }
 
     /// Free memory was mapped anew, which took from `began` to `now`. `busy`: its stream had work.
@@ -230,7 +282,6 @@ mod tests {
             peak: reserved,
             mean: GIB,
             new_sizes: 0.0,
-            threads: 1,
             streams: 1,
             limit: None,
             total: 0,
@@ -282,6 +333,41 @@ mod tests {
         assert!(!terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
         // As much as made them small is enough once more.
         assert_eq!(terms(&mut policy, 9 * GIB, 8 * GIB).largest, fine.largest);
+    }
+
+    #[test]
+    fn who_does_not_come_to_rest_gets_more_slack() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let budget = |policy: &mut Policy, total: usize| {
+            policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
+        };
+        let at_first = budget(&mut policy, 1024);
+        // At first it says nothing yet, and seldom is no matter.
+        let Unrest { window, long, .. } = OF_NEW;
+        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        assert!(!policy.is_restless());
+        policy.does_not_rest(true, 5 + 4 * window + long);
+        assert!(policy.is_restless());
+        assert_eq!(budget(&mut policy, 1024), at_first + 410);
+        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
+        assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
+        // A quarter of the device is left, and where it is scarce there is nothing to be had.
+        assert_eq!([24, 16, 12, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
+        assert!(policy.is_short());
+        policy.rests();
+        assert_eq!(budget(&mut policy, 1024), at_first);
+        assert!(!policy.is_short());
+        // Where sizes come back it has to be often, and for longer.
+        let Unrest { window, times, long } = OF_OLD;
+        let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
+        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
+        assert!(!policy.is_restless());
+        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
+        assert!(policy.is_restless());
+        policy.restart(8 * GIB);
+        assert!(!policy.is_restless());
     }
 
     #[test]

@@ -183,8 +183,7 @@ impl Core {
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let holding = Holding {
             new_sizes: self.new_sizes(slot),
-            threads: self.fronts.threads(),
-            streams: self.slots.iter().filter(|slot| slot.asked && !slot.gone).count(),
+            streams: self.streams(),
             reserved: self.reserved(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
@@ -336,7 +335,10 @@ impl Cache {
                         if terms.excess > 0 && answer.is_ok() {
                             let _ = self.release(runtime, Idle::Within(terms.excess), usize::MAX);
                         }
-                        self.core.quiet().policy.mapped_anew(began, Instant::now(), busy);
+                        let mut core = self.core.quiet();
+                        let frees = core.stats.frees();
+                        core.policy.does_not_rest(terms.new, frees);
+                        core.policy.mapped_anew(began, Instant::now(), busy);
                     }
                     return answer;
                 }
