@@ -673,3 +673,26 @@ fn what_others_take_and_give_back_is_noticed() {
         [first, second, third].into_iter().for_each(|block| memory::free(block).unwrap());
     });
 }
+
+/// At its limit every run is mapped anew all the time. That says nothing about the time when there is no limit; a block that stays keeps the cache
+/// from seeing an end of a round.
+#[test]
+fn a_run_at_its_limit_is_not_taken_for_one_that_does_not_rest() {
+    let _turn = machine("");
+    let trace = Trace::recorded("prefetch_streams");
+    with_streams(|streams| {
+        let resident = memory::allocate(trace.peak / 8, 1, streams[0]).unwrap();
+        memory::set_limit(Some(trace.peak * 103 / 100 + trace.peak / 8), 0).unwrap();
+        for _ in 0..20 {
+            replay(&trace, streams, false);
+        }
+        memory::set_limit(None, 0).unwrap();
+        memory::reset_peak_stats(0);
+        for _ in 0..3 {
+            replay(&trace, streams, false);
+        }
+        let waste = memory::peak(Family::ReservedBytes, 0) as f64 / memory::peak(Family::RequestedBytes, 0) as f64;
+        assert!(waste <= 1.05, "{waste}");
+        memory::free(resident).unwrap();
+    });
+}

@@ -1,35 +1,47 @@
-//! Streams of a pipeline's own: on each device that hands on, one chunk begins while the one before ends.
+//! Streams of a pipeline's own beside each stream that hands on: one chunk begins while the one before ends.
 
 use super::circle::Circle;
 use crate::base::{Result, sync_debug};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 
-/// On each device.
+/// Beside each stream.
 const LANES: usize = 2;
 
-/// Those that no call uses, each with its serial number: after a shutdown it is another stream's, or none's.
-static IDLE: Mutex<Vec<(Stream, Option<u64>)>> = Mutex::new(Vec::new());
+/// A stream's lanes are its own: what waits for them waits for it in any case, and for no other call's streams.
+struct Beside {
+    owner: Stream,
+    owner_serial: Option<u64>,
+    lanes: [Stream; LANES],
+    serials: [Option<u64>; LANES],
+}
+
+/// Those that no call uses.
+static IDLE: Mutex<Vec<Beside>> = Mutex::new(Vec::new());
 
 /// For each hop its lanes. Dropped before all were joined, they are waited for.
 pub struct Lanes {
     hops: Vec<Vec<Stream>>,
-    is_borrowed: bool,
+    borrowed: Vec<Beside>,
     is_joined: bool,
 }
 
 impl Lanes {
-    /// From each of the streams' devices. While one of the circle is captured the streams themselves: lanes would stay in the capture until it ends.
+    /// Beside each of the streams. While one of the circle is captured the streams themselves: lanes would stay in the capture until it ends. So is
+    /// a thread's default stream, which has no name for other threads.
     pub fn new(circle: &mut Circle, from: &[Stream]) -> Result<Lanes> {
-        if circle.is_captured()? {
-            return Ok(Lanes { hops: from.iter().map(|stream| vec![*stream]).collect(), is_borrowed: false, is_joined: true });
-        }
-        let mut lanes = Lanes { hops: Vec::with_capacity(from.len()), is_borrowed: true, is_joined: true };
-        for (at, stream) in from.iter().enumerate() {
-            lanes.hops.push(Vec::new());
-            for _ in 0..LANES {
-                lanes.hops[at].push(take(stream.device)?);
+        let is_captured = circle.is_captured()?;
+        let mut lanes = Lanes { hops: Vec::with_capacity(from.len()), borrowed: Vec::new(), is_joined: true };
+        for stream in from {
+            if is_captured || stream.raw == stream::PER_THREAD {
+                lanes.hops.push(vec![*stream]);
+                continue;
             }
+            if !lanes.borrowed.iter().any(|beside| beside.owner == *stream) {
+                lanes.borrowed.push(take(*stream)?);
+            }
+            let beside = lanes.borrowed.iter().filter(|beside| beside.owner == *stream);
+            lanes.hops.push(beside.flat_map(|beside| beside.lanes).collect());
         }
         Ok(lanes)
     }
@@ -43,7 +55,11 @@ impl Lanes {
     /// The hop goes on after all that the stream has got until now.
     pub fn follow(&mut self, circle: &mut Circle, hop: usize, stream: Stream) -> Result<()> {
         self.is_joined = false;
-        self.hops[hop].iter().try_for_each(|lane| circle.hand_on(stream, *lane))
+        if self.hops[hop] == [stream] {
+            return Ok(());
+        }
+        let mark = circle.mark(stream)?;
+        self.hops[hop].iter().try_for_each(|lane| circle.wait(*lane, &mark))
     }
 
     /// The stream goes on after all that the hop has got.
@@ -59,26 +75,48 @@ impl Lanes {
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        if !self.is_borrowed {
-            return;
-        }
-        let lanes = self.hops.iter().flatten();
         if !self.is_joined {
             // As of the circle's streams: one that cannot be waited for is lost.
-            lanes.clone().for_each(|lane| drop(sync_debug::unrefused(|| lane.synchronize())));
+            let lanes = self.borrowed.iter().flat_map(|beside| beside.lanes);
+            lanes.for_each(|lane| drop(sync_debug::unrefused(|| lane.synchronize())));
         }
-        IDLE.lock().extend(lanes.map(|lane| (*lane, stream::serial(*lane))));
+        IDLE.lock().append(&mut self.borrowed);
     }
 }
 
-fn take(device: i32) -> Result<Stream> {
+impl Beside {
+    fn new(owner: Stream) -> Result<Beside> {
+        let priority = if owner.is_default() { 0 } else { owner.priority()? };
+        let first = stream::create(owner.device, priority)?;
+        let second = stream::create(owner.device, priority).inspect_err(|_| drop(stream::destroy_unheard(first)))?;
+        let lanes = [first, second];
+        Ok(Beside { owner, owner_serial: stream::serial(owner), lanes, serials: lanes.map(stream::serial) })
+    }
+
+    fn has_owner(&self) -> bool {
+        self.owner_serial.is_some() && stream::serial(self.owner) == self.owner_serial
+    }
+
+    /// False after a shutdown.
+    fn is_there(&self) -> bool {
+        self.lanes.map(stream::serial) == self.serials
+    }
+}
+
+fn take(owner: Stream) -> Result<Beside> {
     let mut idle = IDLE.lock();
-    idle.retain(|(lane, serial)| serial.is_some() && stream::serial(*lane) == *serial);
-    match idle.iter().position(|(lane, _)| lane.device == device) {
-        Some(at) => Ok(idle.swap_remove(at).0),
+    idle.retain(|beside| {
+        let keeps = beside.is_there() && beside.has_owner();
+        if beside.is_there() && !keeps {
+            beside.lanes.iter().for_each(|lane| drop(stream::destroy_unheard(*lane)));
+        }
+        keeps
+    });
+    match idle.iter().position(|beside| beside.owner == owner) {
+        Some(at) => Ok(idle.swap_remove(at)),
         None => {
             drop(idle);
-            stream::create(device, 0)
+            Beside::new(owner)
         }
     }
 }

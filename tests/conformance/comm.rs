@@ -11,7 +11,7 @@ use tcuda::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use tcuda::base::dtype::DType;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::comm::*;
-use tcuda::capi::copy::tcuda_copy;
+use tcuda::capi::copy::{tcuda_copy, tcuda_memset_async};
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::memory::tcuda_memory_allocated;
 use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
@@ -474,7 +474,7 @@ fn large_tensors_by_every_way() {
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 
-/// More chunks than are under way at once, the last of them short.
+/// Several chunks where there are three devices and more, the last of them short. What outputs are given is wiped first.
 fn chunks_arrive_where_they_belong() {
     const COUNT: usize = (13 << 18) + 5;
     let value = |device: usize, at: usize| (at as i32).wrapping_mul(0x9e37_79b1_u32 as i32).rotate_left(device as u32);
@@ -493,11 +493,20 @@ fn chunks_arrive_where_they_belong() {
         bytes
     };
     let sum = bytes(&mut (0..COUNT).map(|at| (0..all.len()).fold(0, |sum: i32, device| sum.wrapping_add(value(device, at)))));
+    let wipe = || {
+        let blocks: Vec<Managed> = all.iter().map(|device| Managed::empty(*device, I32, &[COUNT as i64])).collect();
+        blocks
+            .iter()
+            .for_each(|block| ok!(tcuda_memset_async(block.tensor().data, 0xee, COUNT * 4, default_of(block.tensor().device.device_id))));
+    };
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
     for way in ["kernel", "copies", "ring", "split"] {
         tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
+        wipe();
         let outs = made(all.len(), |outs| unsafe { tcuda_comm_broadcast(outs, list[0], all.as_ptr(), all.len()) });
         assert!(outs.iter().all(|out| held(out) == held(&outs[0])), "broadcast by {way}");
+        drop(outs);
+        wipe();
         let sums = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
         assert!(held(&sums[0]) == sum, "sum by {way}");
     }

@@ -23,7 +23,10 @@ tests![
     streams_with_nothing_to_do_beside_one_that_works: [Unfilled],
     streams_that_block_bring_what_they_come_behind: [TwoDevices, Unfilled],
     captured_streams_are_not_asked: [TwoDevices],
-    every_way_can_be_captured: [TwoDevices],
+    broadcasts_by_every_way_can_be_captured: [TwoDevices],
+    a_call_waits_for_no_other_calls_streams: [TwoDevices],
+    what_a_call_read_and_wrote_may_be_overwritten_at_once: [TwoDevices],
+    copies_that_stand_for_inputs_of_later_parts_are_waited_for: [TwoDevices],
     large_calls_that_begin_early_are_in_order: [TwoDevices, Unfilled],
     parts_come_behind_what_makes_their_memory: [TwoDevices],
     small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices, Unwatched, Unfilled],
@@ -267,8 +270,8 @@ fn captured_streams_are_not_asked() {
     synchronize();
 }
 
-/// What a way keeps for itself beside the streams of the call is free for others afterwards, while the graph is there.
-fn every_way_can_be_captured() {
+/// Replayed, and called beside the graph while it is there.
+fn broadcasts_by_every_way_can_be_captured() {
     let stage = Stage::new();
     let centre = stage.streams[0].0;
     let others = || stage.streams.iter().skip(1).map(|stream| stream.0);
@@ -395,6 +398,105 @@ fn parts_come_behind_what_makes_their_memory() {
                     assert!(bytes_of(out.tensor().data, LARGE, stream).iter().all(|byte| *byte == value), "{name} by {way}");
                 });
             }
+        }
+    }
+}
+
+/// Neither by the streams that a ring has of its own.
+fn a_call_waits_for_no_other_calls_streams() {
+    let before = tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("ring".into()));
+    let call = |stage: &Stage| {
+        made(devices().len(), |outs| unsafe { tcuda_comm_broadcast(outs, stage.list()[0], devices().as_ptr(), devices().len()) })
+    };
+    let [second, first] = [Stage::new(), Stage::new()];
+    for stage in [&second, &first] {
+        stage.streams.iter().for_each(|stream| ok!(tcuda_set_stream(stream.0)));
+        drop(call(stage));
+    }
+    synchronize();
+    let gates: Vec<Gate> = first.streams.iter().map(|stream| Gate::on(stream.0)).collect();
+    let held = call(&first);
+    second.streams.iter().for_each(|stream| ok!(tcuda_set_stream(stream.0)));
+    let outs = call(&second);
+    // Comes to an end before any gate is opened.
+    second.streams.iter().for_each(|stream| ok!(tcuda_stream_synchronize(stream.0)));
+    gates.iter().for_each(Gate::open);
+    synchronize();
+    drop((held, outs));
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// While a later device has nothing of it yet.
+fn what_a_call_read_and_wrote_may_be_overwritten_at_once() {
+    const LONG: usize = 9 << 20;
+    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
+    for way in ["kernel", "copies", "ring"] {
+        tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
+        let stage = Stage::new();
+        let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, U8, &[LONG as i64])).collect();
+        let outs: Vec<_> = tensors.iter().skip(1).map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+        let fill = |at: usize, value| ok!(tcuda_memset_async(tensors[at].tensor().data, value, LONG, stage.streams[at].0));
+        let last = outs.len();
+        for late in 0..=last {
+            (0..=last).for_each(|at| fill(at, 0));
+            synchronize();
+            let gate = Gate::on(stage.streams[late].0);
+            fill(0, 5);
+            assert_eq!(unsafe { tcuda_comm_broadcast_out(tensors[0].tensor(), outs.as_ptr(), outs.len()) }, TCUDA_SUCCESS, "{}", message());
+            (0..last).for_each(|at| fill(at, 9));
+            let opener = gate.open_later();
+            let found = bytes_of(tensors[last].tensor().data, LONG, stage.streams[last].0);
+            assert!(found.iter().all(|byte| *byte == 5), "by {way}, device {late} late");
+            opener.join().unwrap();
+            synchronize();
+        }
+    }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// From the second part on the last device's inputs lie where no kernel reads them.
+fn copies_that_stand_for_inputs_of_later_parts_are_waited_for() {
+    for way in ["kernel", "split"] {
+        let many = Many::new(way);
+        let stage = Stage::new();
+        let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
+        let last = devices().len() - 1;
+        let room: Vec<Managed> = (0..MANY).map(|_| Managed::empty(last as i32, U8, &[LARGE as i64 + 8])).collect();
+        let odd: Vec<tcuda_tensor_t> = room
+            .iter()
+            .zip(&many.tensors[last * MANY..])
+            .enumerate()
+            .map(|(at, (room, plain))| {
+                let mut tensor = plain.tensor().clone();
+                if at >= 16 {
+                    tensor.data = room.tensor().data.wrapping_byte_add(4);
+                }
+                tensor
+            })
+            .collect();
+        let plain = many.tensors[..last * MANY].iter().map(|tensor| std::ptr::from_ref(tensor.tensor()));
+        let list: Vec<*const tcuda_tensor_t> = plain.chain(odd.iter().map(std::ptr::from_ref)).collect();
+        let fill = |value: i32| {
+            many.fill(|device| device + value, &streams);
+            odd.iter().for_each(|tensor| ok!(tcuda_memset_async(tensor.data, last as i32 + value, LARGE, streams[last])));
+        };
+        for late in 0..=last {
+            fill(50);
+            drop(many.sum(&list));
+            synchronize();
+            let gates: Vec<Gate> = streams.iter().map(|stream| Gate::on(*stream)).collect();
+            fill(1);
+            let outs = many.sum(&list);
+            fill(99);
+            gates.iter().enumerate().filter(|(at, _)| *at != late).for_each(|(_, gate)| gate.open());
+            let opener = gates[late].open_later();
+            let value = (1..=devices().len() as u8).sum::<u8>();
+            for (at, out) in outs.iter().enumerate() {
+                let found = bytes_of(out.tensor().data, LARGE, streams[0]);
+                assert!(found.iter().all(|byte| *byte == value), "tensor {at} by {way}, device {late} late");
+            }
+            opener.join().unwrap();
+            synchronize();
         }
     }
 }

@@ -22,7 +22,7 @@ fn passes(filter: &str, variables: &[(&str, &str)]) {
 }
 
 /// Two at a time: they compute long, and wait for nobody.
-fn all_pass(machines: &[(&str, [(&str, &str); 2])]) {
+fn all_pass<const VARIABLES: usize>(machines: &[(&str, [(&str, &str); VARIABLES])]) {
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some((filter, variables)) = machines.get(next.fetch_add(1, Relaxed)) {
@@ -56,8 +56,8 @@ fn all_shuffled(seeds: &[(&'static str, &'static str)], filters: &[&'static str]
 }
 
 fn memory_that_is_filled_when_it_is_taken() {
-    let machine = |filter, seed| (filter, [("TCUDA_MEMORY_POISON", "1"), ("TCUDA_SIM_SEED", seed)]);
-    all_pass(&[machine("comm_order.", "1"), machine("comm_order.", "2"), machine("comm_order.", "3"), machine("graph_ends.", "4")]);
+    let of = |filter, devices, seed| (filter, [("TCUDA_MEMORY_POISON", "1"), ("TCUDA_SIM_DEVICES", devices), ("TCUDA_SIM_SEED", seed)]);
+    all_pass(&[of("comm_order.", "2", "1"), of("comm_order.", "3", "2"), of("comm_order.", "4", "3"), of("graph_ends.", "2", "4")]);
 }
 
 fn numbers_of_ranks() {

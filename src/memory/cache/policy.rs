@@ -78,10 +78,9 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
-    /// There was not so much to spare.
+    /// There was no more to spare.
     is_short: bool,
-    /// How many blocks had been freed when it began to be mapped anew, when that was counted anew, and how often it was since.
-    restless: Option<(u64, u64, u32)>,
+    restless: Option<Restless>,
     /// When the window began, and what mapping anew took since.
     window: Option<Instant>,
     spent: Duration,
@@ -111,6 +110,15 @@ pub struct Terms {
     pub excess: usize,
     /// Whether sizes do not come back.
     pub new: bool,
+}
+
+/// Mapping anew, by how many blocks had been freed.
+#[derive(Clone, Copy)]
+struct Restless {
+    began: u64,
+    /// When `times` were counted anew.
+    from: u64,
+    times: u32,
 }
 
 /// The state that terms are made for.
@@ -153,7 +161,7 @@ impl Policy {
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
         let unrest = (self.high as f64 * self.unrest) as usize;
-        self.is_short = unrest > spare;
+        self.is_short = unrest >= spare;
         let allowed = allowed + unrest.min(spare);
         self.adapt(reserved, allowed);
         let fineness = if scarce { FINEST } else { self.fineness };
@@ -196,17 +204,22 @@ impl Policy {
         self.risen_at = self.risen_at.min(reserved);
     }
 
-    /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far.
+    /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
+    /// spare every load is, and it says nothing.
     pub fn does_not_rest(&mut self, new: bool, frees: u64) {
+        if self.is_short {
+            self.restless = None;
+            return;
+        }
         let unrest = if new || self.is_restless() { OF_NEW } else { OF_OLD };
-        let (mut began, mut from, mut times) = self.restless.unwrap_or((frees, frees, 0));
+        let Restless { mut began, mut from, mut times } = self.restless.unwrap_or(Restless { began: frees, from: frees, times: 0 });
         // What was freed twice is not counted in the end.
         let frees = frees.max(from);
         if frees - from >= unrest.window {
             began = if times < unrest.times || frees - from >= 2 * unrest.window { frees } else { began };
             (from, times) = (frees, 0);
         }
-        self.restless = Some((began, from, times + 1));
+        self.restless = Some(Restless { began, from, times: times + 1 });
         if frees - began >= unrest.long {
             self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
         }
@@ -217,7 +230,7 @@ impl Policy {
         self.unrest > 0.0
     }
 
-    /// Whether memory leaves less slack for that than there should be.
+    /// Whether memory leaves no more slack for that.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
