@@ -86,7 +86,7 @@ pub const LARGE: usize = MIB;
 
 /// Bytes of a coalesced call from which on the device begins with the first tensors while the host still looks at the others.
 const EARLY: usize = 16 * MIB;
-/// Tensors that it begins with; of each part after that there are twice as many, up to about what a launch takes.
+/// Tensors that it begins with; of each part after that there are twice as many, up to a few launches.
 const FIRST: usize = 16;
 const MOST: usize = 128;
 
