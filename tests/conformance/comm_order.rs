@@ -465,7 +465,7 @@ fn copies_that_stand_for_inputs_of_later_parts_are_waited_for() {
             .zip(&many.tensors[last * MANY..])
             .enumerate()
             .map(|(at, (room, plain))| {
-                let mut tensor = plain.tensor().clone();
+                let mut tensor = *plain.tensor();
                 if at >= 16 {
                     tensor.data = room.tensor().data.wrapping_byte_add(4);
                 }
