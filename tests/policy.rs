@@ -694,6 +694,6 @@ fn a_run_at_its_limit_is_not_taken_for_one_that_does_not_rest() {
         let waste = memory::peak(Family::ReservedBytes, 0) as f64 / memory::peak(Family::RequestedBytes, 0) as f64;
         memory::free(resident).unwrap();
         // On a busy machine there is slack for the sake of time; for unrest it would be 60 per cent.
-        assert!(waste <= 1.25, "{waste}");
+        assert!(waste <= 1.35, "{waste}");
     });
 }
