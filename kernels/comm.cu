@@ -65,16 +65,64 @@ template <typename Word> __device__ __forceinline__ void spread(const Table &tab
     }
 }
 
+__device__ __forceinline__ void spread(const Table &table, const Piece &piece) {
+    if (piece.misaligned == 0) {
+        spread<Word16>(table, piece, 0);
+        spread<uint8_t>(table, piece, piece.size & ~15u);
+    } else if (((piece.misaligned | piece.size) & 3) == 0) {
+        spread<uint32_t>(table, piece, 0);
+    } else {
+        spread<uint8_t>(table, piece, 0);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_spread(const Table table) {
+    for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) spread(table, find(table, tile));
+}
+
+// ---- from device to device: a tile goes on as soon as it is here
+
+// Counters of a relay lie on cache lines of their own.
+#define COUNTER_STEP 32
+
+struct Relay {
+    Table table;
+    // On this device: of each block, how many tiles came, in all launches of the call. On the next one: where the same is told. 0: nobody.
+    uint64_t came, tell;
+    // Tiles of each block in the launches before, at the most.
+    uint32_t before;
+};
+
+__device__ __forceinline__ uint32_t acquire(const uint32_t *counter) {
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void release(uint32_t *counter, uint32_t value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
+// A block takes the same tiles on every device. It waits for a launch that was made before this one, and for none that comes after.
+extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_relay(const Relay relay) {
+    const Table &table = relay.table;
+    const uint32_t *came = (const uint32_t *)relay.came + blockIdx.x * COUNTER_STEP;
+    uint32_t *tell = (uint32_t *)relay.tell + blockIdx.x * COUNTER_STEP;
+    uint32_t done = relay.before;
     for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
-        const Piece piece = find(table, tile);
-        if (piece.misaligned == 0) {
-            spread<Word16>(table, piece, 0);
-            spread<uint8_t>(table, piece, piece.size & ~15u);
-        } else if (((piece.misaligned | piece.size) & 3) == 0) {
-            spread<uint32_t>(table, piece, 0);
-        } else {
-            spread<uint8_t>(table, piece, 0);
+        ++done;
+        if (relay.came) {
+            if (threadIdx.x == 0)
+                while ((int32_t)(acquire(came) - done) < 0) {}
+            __syncthreads();
+        }
+        spread(table, find(table, tile));
+        if (relay.tell) {
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                __threadfence_system();
+                release(tell, done);
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ pub enum Way {
     Kernel,
     /// Copies by the copy engines, on the source's stream.
     Copies,
-    /// From each device to the next, in chunks, so that all links are used at once.
+    /// From each device to the next, so that all links are used at once.
     Ring,
     /// A kernel on every device but the destination sums its part and writes it there.
     Split,
@@ -101,18 +101,15 @@ pub fn parts(bytes: usize, count: usize) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// What a link could carry between the copy of one chunk and that of the next, and what it could between two kernels of which one begins
-/// while the other ends.
-const COPY_GAP: usize = 2 * MIB;
-const KERNEL_GAP: usize = MIB;
+/// What a link could carry between two kernels of which one waits for an event of the other's device.
+const GAP: usize = MIB;
 
-/// What travels at once along a ring. Each chunk costs a gap on its link, and the last device is behind by a chunk a hop: with chunks of
-/// this size both come to the same.
-pub fn chunk(bytes: usize, hops: usize, is_copied: bool) -> usize {
-    let gap = if is_copied { COPY_GAP } else { KERNEL_GAP };
+/// What travels at once along a ring that is tied by events. Each chunk costs a gap on its link, and the last device is behind by a chunk a hop:
+/// with chunks of this size both come to the same.
+pub fn chunk(bytes: usize, hops: usize) -> usize {
     match hops {
         0 | 1 => bytes,
-        _ => (bytes as f64 * gap as f64 / (hops - 1) as f64).sqrt() as usize,
+        _ => (bytes as f64 * GAP as f64 / (hops - 1) as f64).sqrt() as usize,
     }
     .next_multiple_of(MIB)
 }
@@ -169,10 +166,7 @@ mod tests {
 
     #[test]
     fn chunks_fit_links() {
-        assert_eq!([chunk(1, 3, true), chunk(64 * MIB, 3, true), chunk(1 << 30, 3, true)], [MIB, 8 * MIB, 32 * MIB]);
-        assert_eq!(
-            [chunk(1 << 30, 7, true), chunk(1 << 30, 1, true), chunk(5, 1, false), chunk(1 << 50, 2, false)],
-            [19 * MIB, 1 << 30, MIB, 1 << 35]
-        );
+        assert_eq!([chunk(1, 3), chunk(128 * MIB, 3), chunk(1 << 30, 3)], [MIB, 8 * MIB, 23 * MIB]);
+        assert_eq!([chunk(1 << 30, 7), chunk(1 << 30, 1), chunk(5, 1), chunk(1 << 50, 2)], [14 * MIB, 1 << 30, MIB, 1 << 35]);
     }
 }

@@ -1,27 +1,24 @@
-//! Streams of a pipeline's own beside each stream that hands on: one chunk begins while the one before ends.
+//! A stream of a ring's own beside each stream that hands on: what waits for the stream later does not wait for the ring's earlier parts.
 
 use super::circle::Circle;
 use crate::base::{Result, sync_debug};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 
-/// Beside each stream.
-const LANES: usize = 2;
-
-/// A stream's lanes are its own: what waits for them waits for it in any case, and for no other call's streams.
+/// A stream's lane is its own: what waits for it waits for the stream in any case, and for no other call's streams.
 struct Beside {
     owner: Stream,
     owner_serial: Option<u64>,
-    lanes: [Stream; LANES],
-    serials: [Option<u64>; LANES],
+    lane: Stream,
+    serial: Option<u64>,
 }
 
 /// Those that no call uses.
 static IDLE: Mutex<Vec<Beside>> = Mutex::new(Vec::new());
 
-/// For each hop its lanes. Dropped before all were joined, they are waited for.
+/// Of each hop. Dropped before all were joined, they are waited for.
 pub struct Lanes {
-    hops: Vec<Vec<Stream>>,
+    hops: Vec<Stream>,
     borrowed: Vec<Beside>,
     is_joined: bool,
 }
@@ -34,37 +31,35 @@ impl Lanes {
         let mut lanes = Lanes { hops: Vec::with_capacity(from.len()), borrowed: Vec::new(), is_joined: true };
         for stream in from {
             if is_captured || stream.raw == stream::PER_THREAD {
-                lanes.hops.push(vec![*stream]);
+                lanes.hops.push(*stream);
                 continue;
             }
-            if !lanes.borrowed.iter().any(|beside| beside.owner == *stream) {
-                lanes.borrowed.push(take(*stream)?);
-            }
-            let beside = lanes.borrowed.iter().filter(|beside| beside.owner == *stream);
-            lanes.hops.push(beside.flat_map(|beside| beside.lanes).collect());
+            let known = lanes.borrowed.iter().find(|beside| beside.owner == *stream).map(|beside| beside.lane);
+            let lane = match known {
+                Some(lane) => lane,
+                None => {
+                    lanes.borrowed.push(take(*stream)?);
+                    lanes.borrowed[lanes.borrowed.len() - 1].lane
+                }
+            };
+            lanes.hops.push(lane);
         }
         Ok(lanes)
     }
 
-    /// Chunks take them in turn.
-    pub fn at(&self, hop: usize, chunk: usize) -> Stream {
-        let lanes = &self.hops[hop];
-        lanes[chunk % lanes.len()]
+    pub fn hops(&self) -> &[Stream] {
+        &self.hops
     }
 
     /// The hop goes on after all that the stream has got until now.
     pub fn follow(&mut self, circle: &mut Circle, hop: usize, stream: Stream) -> Result<()> {
         self.is_joined = false;
-        if self.hops[hop] == [stream] {
-            return Ok(());
-        }
-        let mark = circle.mark(stream)?;
-        self.hops[hop].iter().try_for_each(|lane| circle.wait(*lane, &mark))
+        circle.hand_on(stream, self.hops[hop])
     }
 
     /// The stream goes on after all that the hop has got.
     pub fn lead(&self, circle: &mut Circle, hop: usize, stream: Stream) -> Result<()> {
-        self.hops[hop].iter().try_for_each(|lane| circle.hand_on(*lane, stream))
+        circle.hand_on(self.hops[hop], stream)
     }
 
     /// Streams wait for all of them.
@@ -77,8 +72,7 @@ impl Drop for Lanes {
     fn drop(&mut self) {
         if !self.is_joined {
             // As of the circle's streams: one that cannot be waited for is lost.
-            let lanes = self.borrowed.iter().flat_map(|beside| beside.lanes);
-            lanes.for_each(|lane| drop(sync_debug::unrefused(|| lane.synchronize())));
+            self.borrowed.iter().for_each(|beside| drop(sync_debug::unrefused(|| beside.lane.synchronize())));
         }
         IDLE.lock().append(&mut self.borrowed);
     }
@@ -87,10 +81,8 @@ impl Drop for Lanes {
 impl Beside {
     fn new(owner: Stream) -> Result<Beside> {
         let priority = if owner.is_default() { 0 } else { owner.priority()? };
-        let first = stream::create(owner.device, priority)?;
-        let second = stream::create(owner.device, priority).inspect_err(|_| drop(stream::destroy_unheard(first)))?;
-        let lanes = [first, second];
-        Ok(Beside { owner, owner_serial: stream::serial(owner), lanes, serials: lanes.map(stream::serial) })
+        let lane = stream::create(owner.device, priority)?;
+        Ok(Beside { owner, owner_serial: stream::serial(owner), lane, serial: stream::serial(lane) })
     }
 
     fn has_owner(&self) -> bool {
@@ -99,7 +91,7 @@ impl Beside {
 
     /// False after a shutdown.
     fn is_there(&self) -> bool {
-        self.lanes.map(stream::serial) == self.serials
+        stream::serial(self.lane) == self.serial
     }
 }
 
@@ -108,7 +100,7 @@ fn take(owner: Stream) -> Result<Beside> {
     idle.retain(|beside| {
         let keeps = beside.is_there() && beside.has_owner();
         if beside.is_there() && !keeps {
-            beside.lanes.iter().for_each(|lane| drop(stream::destroy_unheard(*lane)));
+            let _ = stream::destroy_unheard(beside.lane);
         }
         keeps
     });

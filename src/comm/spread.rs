@@ -2,7 +2,7 @@
 
 use super::choice::{self, LARGE, Operation, Way};
 use super::circle::Circle;
-use super::lanes::Lanes;
+use super::ring::Ring;
 use crate::base::Result;
 use crate::device::peer;
 use crate::runtime::kernels::comm::{self, MOST, Segment, TILE};
@@ -23,9 +23,7 @@ pub struct Spread<'a> {
     targets: &'a [Stream],
     way: Way,
     bytes: usize,
-    /// Of a ring, and the chunks that they got.
-    lanes: Option<Lanes>,
-    chunks: usize,
+    ring: Option<Ring>,
 }
 
 impl Spread<'_> {
@@ -37,7 +35,7 @@ impl Spread<'_> {
             Way::Kernel if reach_all(source, targets)? => Way::Kernel,
             _ => Way::Copies,
         };
-        Ok(Spread { circle, targets, way, bytes, lanes: None, chunks: 0 })
+        Ok(Spread { circle, targets, way, bytes, ring: None })
     }
 
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -50,7 +48,13 @@ impl Spread<'_> {
             return Ok(());
         }
         match self.way {
-            Way::Ring => self.ring(segments),
+            Way::Ring => {
+                let ring = match &mut self.ring {
+                    Some(ring) => ring,
+                    none => none.insert(Ring::new(&mut self.circle, self.targets)?),
+                };
+                ring.add(&mut self.circle, segments, self.bytes)
+            }
             Way::Kernel => self.star(segments, &[]),
             _ if reach_all(self.circle.centre, self.targets)? => {
                 // Small ones together go by a kernel sooner than a copy of each begins.
@@ -63,14 +67,8 @@ impl Spread<'_> {
     }
 
     pub fn close(mut self) -> Result<()> {
-        if let Some(lanes) = self.lanes.take() {
-            let source = self.circle.centre;
-            lanes.lead(&mut self.circle, 0, source)?;
-            for (at, target) in self.targets.iter().enumerate() {
-                // What a target hands on came to it before.
-                lanes.lead(&mut self.circle, (at + 1).min(self.targets.len() - 1), *target)?;
-            }
-            lanes.joined();
+        if let Some(ring) = self.ring.take() {
+            ring.close(&mut self.circle)?;
         }
         self.circle.close()
     }
@@ -85,41 +83,6 @@ impl Spread<'_> {
             for (target, to) in self.targets.iter().zip(&segment.many) {
                 copy(circle, source, (*to, target.device), segment.one, segment.size)?;
             }
-        }
-        Ok(())
-    }
-
-    /// Chunk after chunk goes from each device to the next. Each hop waits for the one before only.
-    fn ring(&mut self, segments: &[Segment]) -> Result<()> {
-        let (circle, targets) = (&mut self.circle, self.targets);
-        let source = circle.centre;
-        let mut path = vec![source];
-        path.extend(&targets[..targets.len() - 1]);
-        let lanes = match &mut self.lanes {
-            Some(lanes) => lanes,
-            none => none.insert(Lanes::new(circle, &path)?),
-        };
-        // Memory can be read or written when its own stream has come to this point.
-        lanes.follow(circle, 0, source)?;
-        for (at, target) in targets.iter().enumerate() {
-            lanes.follow(circle, at, *target)?;
-        }
-        let tiles: usize = segments.iter().map(Segment::tiles).sum();
-        let step = choice::chunk(self.bytes, targets.len(), segments.len() == 1) / TILE;
-        for start in (0..tiles).step_by(step) {
-            let chunk = cut(segments, start, (start + step).min(tiles));
-            for (at, target) in targets.iter().enumerate() {
-                let lane = lanes.at(at, self.chunks);
-                if at > 0 {
-                    circle.hand_on(lanes.at(at - 1, self.chunks), lane)?;
-                }
-                let hops: Vec<Segment> = chunk.iter().map(|segment| hop(segment, at)).collect();
-                match &hops[..] {
-                    [only] => copy(circle, lane, (only.many[0], target.device), only.one, only.size)?,
-                    several => kernels(circle, lane, several)?,
-                }
-            }
-            self.chunks += 1;
         }
         Ok(())
     }
@@ -169,12 +132,6 @@ pub fn kernels(circle: &mut Circle, stream: Stream, segments: &[Segment]) -> Res
         comm::spread(runtime, stream.device, stream.raw, &segments.iter().map(part).collect::<Vec<_>>())?;
     }
     Ok(())
-}
-
-/// To target `at`, from the one before it.
-fn hop(segment: &Segment, at: usize) -> Segment {
-    let one = if at == 0 { segment.one } else { segment.many[at - 1] };
-    Segment { one, many: vec![segment.many[at]], size: segment.size }
 }
 
 /// Tiles `start` to `end` of all segments.

@@ -17,6 +17,16 @@ pub const TILE: usize = 16 << 10;
 const SHORT_TILE: usize = THREADS as usize * 16;
 /// Tiles up to which they are short.
 const FEW: usize = 256;
+/// Blocks of a relay, each with a counter: enough to fill a link.
+const RELAY_BLOCKS: u32 = 256;
+const COUNTER: usize = 128;
+/// Bytes of the counters on one device. They begin as zeros.
+pub const COUNTERS: usize = RELAY_BLOCKS as usize * COUNTER;
+/// Bytes that a block hands on at once, in long and in short relays: few make the next device wait less, many tell it less often.
+const RELAY_TILE: usize = 64 << 10;
+const SHORT_RELAY_TILE: usize = 32 << 10;
+/// Bytes from which on a relay is long.
+const LONG: usize = 64 << 20;
 /// Addresses on the side of many in one launch.
 pub const MOST: usize = 64;
 const _: () = assert!(WORDS / (MOST + 3) >= 3 && size_of::<Table>() <= 2048);
@@ -47,9 +57,20 @@ struct Table {
     words: [u64; WORDS],
 }
 
+/// Of the relay, likewise.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Relay {
+    table: Table,
+    came: u64,
+    tell: u64,
+    before: u32,
+}
+
 static FAMILY: Family = Family { name: "comm", images: &[(75, include_bytes!("../../../kernels/ptx/comm.75.ptx.zst"))] };
 
 static SPREAD: Kernel<Table> = Kernel::new(&FAMILY, "tcuda_comm_spread", spread_twin);
+static RELAY: Kernel<Relay> = Kernel::new(&FAMILY, "tcuda_comm_relay", relay_twin);
 static ADD: [Kernel<Table>; 9] = [
     Kernel::new(&FAMILY, "tcuda_comm_add_bool", |table| unsafe { add_twin::<u8, u8>(table, |v| u8::from(v != 0), |a, b| a | b, |v| v) }),
     Kernel::new(&FAMILY, "tcuda_comm_add_i8", |table| unsafe { add_twin::<u8, u8>(table, |v| v, u8::wrapping_add, |v| v) }),
@@ -89,6 +110,43 @@ pub fn add(runtime: &'static Runtime, device: i32, stream: RawStream, element: E
     run(runtime, device, stream, adder(element), segments, true)
 }
 
+/// Counters on this device and on the next, or 0: of what came from the device before, and of what the next one may take.
+#[derive(Clone, Copy)]
+pub struct Counters {
+    pub came: usize,
+    pub tell: usize,
+}
+
+/// Whether a kernel may wait for one of another device: not where each runs to its end before the next begins.
+pub fn kernels_overlap(runtime: &Runtime) -> bool {
+    runtime.name != "sim"
+}
+
+/// Enqueues copies of each segment's one to its only other, tile by tile: each when it came, then it is told. `before` is what the call before
+/// with these counters answered, at first 0. The launches of the device before were made with the same sizes, and before these.
+pub fn relay(
+    runtime: &'static Runtime,
+    device: i32,
+    stream: RawStream,
+    segments: &[Segment],
+    Counters { came, tell }: Counters,
+    mut before: u32,
+) -> Result<u32> {
+    let size = segments.iter().map(|segment| segment.size).sum::<usize>();
+    let tile = if size >= LONG { RELAY_TILE } else { SHORT_RELAY_TILE };
+    for group in segments.chunks(group(1)) {
+        let table = table(group, tile);
+        let blocks = table.tiles.min(RELAY_BLOCKS);
+        let mut accesses = accesses(runtime, group, false);
+        let counters = |at: usize, write| Access { address: at, size: blocks as usize * COUNTER, write };
+        accesses.extend((came != 0).then(|| counters(came, false)).into_iter().chain((tell != 0).then(|| counters(tell, true))));
+        let relay = Relay { table, came: came as u64, tell: tell as u64, before };
+        unsafe { launch(runtime, device, stream, &RELAY, (blocks, THREADS), relay, &accesses)? };
+        before = before.wrapping_add(table.tiles.div_ceil(blocks));
+    }
+    Ok(before)
+}
+
 fn run(
     runtime: &'static Runtime,
     device: i32,
@@ -98,26 +156,38 @@ fn run(
     writes_one: bool,
 ) -> Result<()> {
     let Some(first) = segments.first() else { return Ok(()) };
-    let words = first.many.len() + 3;
-    let mut accesses = Vec::new();
-    for group in segments.chunks(WORDS / words) {
-        let table = table(group);
-        accesses.clear();
-        if runtime.name == "sim" || watch::any(watch::SANITIZER) {
-            for segment in group {
-                accesses.push(Access { address: segment.one, size: segment.size, write: writes_one });
-                accesses.extend(segment.many.iter().map(|address| Access { address: *address, size: segment.size, write: !writes_one }));
-            }
-        }
+    for group in segments.chunks(group(first.many.len())) {
+        let table = table(group, tile(group));
+        let accesses = accesses(runtime, group, writes_one);
         unsafe { launch(runtime, device, stream, kernel, (table.tiles.min(BLOCKS), THREADS), table, &accesses)? };
     }
     Ok(())
 }
 
-fn table(segments: &[Segment]) -> Table {
+fn tile(segments: &[Segment]) -> usize {
+    let short = segments.iter().map(|segment| segment.size.div_ceil(SHORT_TILE)).sum::<usize>();
+    if short <= FEW { SHORT_TILE } else { TILE }
+}
+
+/// Segments of one launch.
+fn group(many: usize) -> usize {
+    WORDS / (many + 3)
+}
+
+/// Where somebody wants to know.
+fn accesses(runtime: &Runtime, segments: &[Segment], writes_one: bool) -> Vec<Access> {
+    let mut accesses = Vec::new();
+    if runtime.name == "sim" || watch::any(watch::SANITIZER) {
+        for segment in segments {
+            accesses.push(Access { address: segment.one, size: segment.size, write: writes_one });
+            accesses.extend(segment.many.iter().map(|address| Access { address: *address, size: segment.size, write: !writes_one }));
+        }
+    }
+    accesses
+}
+
+fn table(segments: &[Segment], tile: usize) -> Table {
     let many = segments[0].many.len();
-    let tiles = |tile: usize| segments.iter().map(|segment| segment.size.div_ceil(tile)).sum::<usize>();
-    let tile = if tiles(SHORT_TILE) <= FEW { SHORT_TILE } else { TILE };
     let mut table = Table { tiles: 0, segments: segments.len() as u32, many: many as u32, tile: tile as u32, words: [0; WORDS] };
     for (segment, words) in segments.iter().zip(table.words.chunks_exact_mut(many + 3)) {
         words[0] = u64::from(table.tiles);
@@ -148,6 +218,19 @@ unsafe fn spread_twin(table: &Table) {
     }
 }
 
+/// All that is to come has come: who runs twins enqueues them so.
+unsafe fn relay_twin(relay: &Relay) {
+    let blocks = relay.table.tiles.min(RELAY_BLOCKS);
+    let counter = |counters: u64, block: u32| unsafe { &mut *((counters as usize + block as usize * COUNTER) as *mut u32) };
+    let done = |block: u32| relay.before.wrapping_add((relay.table.tiles - block).div_ceil(blocks));
+    for block in (0..blocks).filter(|_| relay.came != 0) {
+        let came = *counter(relay.came, block);
+        assert!(came.wrapping_sub(done(block)) as i32 >= 0, "{came} tiles of {} came to block {block}", done(block));
+    }
+    unsafe { spread_twin(&relay.table) };
+    (0..blocks).filter(|_| relay.tell != 0).for_each(|block| *counter(relay.tell, block) = done(block));
+}
+
 unsafe fn add_twin<T: Copy, W: Copy>(table: &Table, widen: fn(T) -> W, add: fn(W, W) -> W, narrow: fn(W) -> T) {
     for (size, one, many) in table.segments() {
         for at in (0..size).step_by(size_of::<T>()) {
@@ -168,12 +251,14 @@ mod tests {
         for kernel in ADD.iter().chain([&SPREAD]) {
             check_kernel(&FAMILY, kernel.name, size_of::<Table>());
         }
+        check_kernel(&FAMILY, RELAY.name, size_of::<Relay>());
     }
 
     #[test]
     fn tables_count_tiles() {
         let segment = |one, size| Segment { one, many: vec![one + 1, one + 2], size };
         let large = FEW * SHORT_TILE;
+        let table = |segments: &[Segment]| super::table(segments, tile(segments));
         let long = table(&[segment(100, 1), segment(200, TILE), segment(300, large + 1), segment(400, 7)]);
         let tiles = (large / TILE) as u64 + 1;
         assert_eq!((u64::from(long.tiles), long.segments, long.many, long.tile as usize), (3 + tiles, 4, 2, TILE));
@@ -192,7 +277,7 @@ mod tests {
         let mut sum = [0u16];
         let address = |at: &[u16]| at.as_ptr() as usize;
         let segment = Segment { one: sum.as_mut_ptr() as usize, many: vec![address(&one), address(&small), address(&small)], size: 2 };
-        unsafe { (adder(Element::F16).twin)(&table(&[segment])) };
+        unsafe { (adder(Element::F16).twin)(&table(&[segment], TILE)) };
         // Each sum of two would be rounded back to 2048.
         assert_eq!(f16_to_f32(sum[0]), 2050.0);
     }
