@@ -4,7 +4,8 @@
     torch_comm.py LIBTCUDA [--quick]
 
 Wall time of a call with all devices synchronised, the median of short turns: every way of src/comm/choice.rs is forced, beside the table's own
-choice, torch, NCCL and a plain copy between two devices. Results are compared with torch's, bit for bit, where torch's own order is defined (without
+choice, torch, NCCL and a plain copy between two devices. tcuda is called as from C (comm_call.c), the others from Python, and the
+synchronisation is the same for all. Results are compared with torch's, bit for bit, where torch's own order is defined (without
 NCCL). Bandwidth against size goes to $OUT/comm.svg, or comm.svg.
 """
 
@@ -12,6 +13,7 @@ import ctypes
 import itertools
 import operator
 import os
+import pathlib
 import random
 import statistics
 import sys
@@ -35,7 +37,21 @@ SHOWN = ["tcuda", "torch", "nccl", "copy"]
 
 library = ctypes.CDLL([argument for argument in sys.argv[1:] if not argument.startswith("--")][0])
 library.tcuda_last_error_message.restype = ctypes.c_char_p
+c = ctypes.CDLL(str(pathlib.Path(__file__).resolve().parent.parent / "speed/comm_call.so"))
 size_t = ctypes.c_size_t
+
+
+class CCall(ctypes.Structure):
+    """struct call of comm_call.c"""
+
+    _fields_ = [("function", ctypes.c_void_p), ("destroy", ctypes.c_void_p), ("outs", ctypes.c_void_p), ("count", size_t), ("words", size_t * 6)]
+
+
+def word(argument):
+    """As comm_call.c passes it on."""
+    if argument is None or isinstance(argument, int):
+        return argument or 0
+    return argument.value if isinstance(argument, size_t) else ctypes.cast(argument, ctypes.c_void_p).value
 
 
 class Tensor(ctypes.Structure):
@@ -68,10 +84,12 @@ class Call:
     def __init__(self, name, count, *arguments):
         self.function, self.arguments = getattr(library, f"tcuda_comm_{name}"), arguments
         self.outs = (ctypes.POINTER(Managed) * count)()
+        words = (size_t * 6)(*map(word, arguments))
+        self.c = CCall(word(self.function), word(library.tcuda_tensor_destroy), word(self.outs), count, words)
+        self.reference = ctypes.byref(self.c)
 
     def __call__(self):
-        must(self.function(self.outs, *self.arguments))
-        self.destroy()
+        must(c.comm_call(self.reference))
 
     def negate(self):
         for argument in self.arguments:
@@ -112,8 +130,7 @@ def tensors(list_of):
 
 
 def synchronize():
-    for device in DEVICES:
-        torch.cuda.synchronize(device)
+    must(c.comm_synchronize(library.tcuda_synchronize, COUNT))
 
 
 def times_of(contenders):

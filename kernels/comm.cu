@@ -48,42 +48,45 @@ __device__ __forceinline__ Piece find(const Table &table, uint32_t tile) {
     return piece;
 }
 
-template <typename Word> __device__ __forceinline__ void spread(const Table &table, const Piece &piece, uint32_t start) {
+// By a block of T threads.
+template <int T, typename Word> __device__ __forceinline__ void spread(const Table &table, const Piece &piece, uint32_t start) {
     const Word *from = (const Word *)(table.words[piece.at + 2] + piece.offset);
     const uint32_t count = piece.size / sizeof(Word);
-    for (uint32_t index = start + threadIdx.x; index < count; index += THREADS * UNROLL) {
+    for (uint32_t index = start + threadIdx.x; index < count; index += T * UNROLL) {
         Word words[UNROLL];
         #pragma unroll
         for (int i = 0; i < UNROLL; ++i)
-            if (index + i * THREADS < count) words[i] = from[index + i * THREADS];
+            if (index + i * T < count) words[i] = from[index + i * T];
         for (uint32_t m = 0; m < table.many; ++m) {
             Word *to = (Word *)(table.words[piece.at + 3 + m] + piece.offset);
             #pragma unroll
             for (int i = 0; i < UNROLL; ++i)
-                if (index + i * THREADS < count) to[index + i * THREADS] = words[i];
+                if (index + i * T < count) to[index + i * T] = words[i];
         }
     }
 }
 
-__device__ __forceinline__ void spread(const Table &table, const Piece &piece) {
+template <int T> __device__ __forceinline__ void spread(const Table &table, const Piece &piece) {
     if (piece.misaligned == 0) {
-        spread<Word16>(table, piece, 0);
-        spread<uint8_t>(table, piece, piece.size & ~15u);
+        spread<T, Word16>(table, piece, 0);
+        spread<T, uint8_t>(table, piece, piece.size & ~15u);
     } else if (((piece.misaligned | piece.size) & 3) == 0) {
-        spread<uint32_t>(table, piece, 0);
+        spread<T, uint32_t>(table, piece, 0);
     } else {
-        spread<uint8_t>(table, piece, 0);
+        spread<T, uint8_t>(table, piece, 0);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_spread(const Table table) {
-    for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) spread(table, find(table, tile));
+    for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) spread<THREADS>(table, find(table, tile));
 }
 
 // ---- from device to device: a tile goes on as soon as it is here
 
 // Counters of a relay lie on cache lines of their own.
 #define COUNTER_STEP 32
+// Twice as many in half as many blocks: less is under way, and the next device waits less.
+#define RELAY_THREADS 512
 
 struct Relay {
     Table table;
@@ -103,8 +106,21 @@ __device__ __forceinline__ void release(uint32_t *counter, uint32_t value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ uint64_t nanoseconds() {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+// Until the counter has come so far. What comes from a device that is lost never does: after ten minutes this one gives up too.
+__device__ __forceinline__ void await(const uint32_t *counter, uint32_t value) {
+    const uint64_t begin = nanoseconds();
+    for (uint32_t asked = 1; (int32_t)(acquire(counter) - value) < 0; ++asked)
+        if (asked % 65536 == 0 && nanoseconds() - begin > 600000000000) __trap();
+}
+
 // A block takes the same tiles on every device. It waits for a launch that was made before this one, and for none that comes after.
-extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_relay(const Relay relay) {
+extern "C" __global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay(const Relay relay) {
     const Table &table = relay.table;
     const uint32_t *came = (const uint32_t *)relay.came + blockIdx.x * COUNTER_STEP;
     uint32_t *tell = (uint32_t *)relay.tell + blockIdx.x * COUNTER_STEP;
@@ -112,11 +128,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_relay(const Rel
     for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
         ++done;
         if (relay.came) {
-            if (threadIdx.x == 0)
-                while ((int32_t)(acquire(came) - done) < 0) {}
+            if (threadIdx.x == 0) await(came, done);
             __syncthreads();
         }
-        spread(table, find(table, tile));
+        spread<RELAY_THREADS>(table, find(table, tile));
         if (relay.tell) {
             __syncthreads();
             if (threadIdx.x == 0) {
@@ -168,7 +183,8 @@ template <typename Op, int N> __device__ __forceinline__ void sum(const Table &t
             #pragma unroll
             for (int i = 0; i < N; ++i) total[i] = Op::widen(first.at[i]);
         }
-        #pragma unroll 2
+        // Over a link each turn takes a microsecond or two.
+        #pragma unroll 4
         for (uint32_t m = 1; m < table.many; ++m) {
             const Group next = ((const Group *)(table.words[piece.at + 3 + m] + piece.offset))[index];
             #pragma unroll

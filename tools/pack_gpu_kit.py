@@ -5,7 +5,8 @@ The shared library as it ships, the conformance suite, the C and C++ tests (thos
 here), the examples (the demo is one) with their traces, and run.sh, which runs them all and prints a table. The sources of `make bench`
 too, which are compiled there, against what that machine has. With --rmm (`make gpu-kit RMM=1`) RMM's headers and library from PyPI, for a
 machine without network. `speed/jit` is what times compiled functions beside a copy,
-`speed/communicators` ranks of several processes over NCCL.
+`speed/communicators` ranks of several processes over NCCL,
+`speed/comm_call.so` calls of collectives for benches/torch_comm.py.
 """
 
 import json
@@ -73,6 +74,7 @@ def main():
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "tests_c/plugin_arena.c", "-s", "-o", KIT / "lib/libarena.so"])
     for source in ("jit", "communicators", "watch"):
         compile_into("speed", kit.ROOT / f"benches/{source}.c", "gnu11")
+    must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "benches/comm_call.c", "-s", "-o", KIT / "speed/comm_call.so"])
     rust_test("conformance")
     code, output = kit.planted_order(KIT / "planted")
     if code != 0:

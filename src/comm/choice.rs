@@ -55,7 +55,7 @@ const ANY: usize = usize::MAX;
 /// For H200 with NVLink between all devices: measured on two and on four.
 const TABLE: &[Row] = &[
     row(Broadcast, 2, ANY, Copies),
-    row(Broadcast, ANY, 4 * MIB, Kernel),
+    row(Broadcast, ANY, 8 * MIB, Kernel),
     row(Broadcast, ANY, ANY, Ring),
     row(BroadcastCoalesced, 2, ANY, Kernel),
     row(BroadcastCoalesced, ANY, 4 * MIB, Kernel),

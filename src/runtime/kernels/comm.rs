@@ -17,8 +17,9 @@ pub const TILE: usize = 16 << 10;
 const SHORT_TILE: usize = THREADS as usize * 16;
 /// Tiles up to which they are short.
 const FEW: usize = 256;
-/// Blocks of a relay, each with a counter: enough to fill a link.
-const RELAY_BLOCKS: u32 = 256;
+/// Blocks of a relay, each with a counter, and their threads: enough to fill a link.
+const RELAY_BLOCKS: u32 = 128;
+const RELAY_THREADS: u32 = 512;
 const COUNTER: usize = 128;
 /// Bytes of the counters on one device. They begin as zeros.
 pub const COUNTERS: usize = RELAY_BLOCKS as usize * COUNTER;
@@ -141,7 +142,7 @@ pub fn relay(
         let counters = |at: usize, write| Access { address: at, size: blocks as usize * COUNTER, write };
         accesses.extend((came != 0).then(|| counters(came, false)).into_iter().chain((tell != 0).then(|| counters(tell, true))));
         let relay = Relay { table, came: came as u64, tell: tell as u64, before };
-        unsafe { launch(runtime, device, stream, &RELAY, (blocks, THREADS), relay, &accesses)? };
+        unsafe { launch(runtime, device, stream, &RELAY, (blocks, RELAY_THREADS), relay, &accesses)? };
         before = before.wrapping_add(table.tiles.div_ceil(blocks));
     }
     Ok(before)
