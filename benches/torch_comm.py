@@ -92,9 +92,10 @@ class Call:
         must(c.comm_call(self.reference))
 
     def negate(self):
-        for argument in self.arguments:
-            for tensor in getattr(argument, "kept", [argument] if isinstance(argument, Tensor) else []):
-                tensor.torchs.neg_()
+        ours = [tensor for argument in self.arguments for tensor in getattr(argument, "kept", [])]
+        assert ours, self.function
+        for tensor in ours:
+            tensor.torchs.neg_()
         synchronize()
 
     def destroy(self):
@@ -106,7 +107,9 @@ class Call:
         self.negate()
         self()
         self.negate()
-        must(self.function(self.outs, *self.arguments))
+        self.c.count = 0
+        must(c.comm_call(self.reference))
+        self.c.count = len(self.outs)
         found = []
         for out in self.outs:
             ours = out.contents.tensor
@@ -127,6 +130,13 @@ def tensors(list_of):
     array = (ctypes.POINTER(Tensor) * len(ours))(*(ctypes.pointer(tensor) for tensor in ours))
     array.kept = ours
     return array
+
+
+def one(list_of):
+    """The only one of `tensors`."""
+    first = list_of[0]
+    first.kept = list_of.kept
+    return first
 
 
 def synchronize():
@@ -174,17 +184,17 @@ def cases(size):
     inputs = [torch.randn(count, device=device) for device in DEVICES]
     pieces = [tensor[: count // COUNT] for tensor in inputs]
     devices = (ctypes.c_int32 * COUNT)(*DEVICES)
-    ours, parts = tensors(inputs), tensors(pieces)
-    yield "broadcast", Call("broadcast", COUNT, ours[0], devices, size_t(COUNT)), lambda: torch.cuda.comm.broadcast(inputs[0], DEVICES), inputs[:1] * COUNT
+    ours, parts, root = tensors(inputs), tensors(pieces), one(tensors(inputs[:1]))
+    yield "broadcast", Call("broadcast", COUNT, root, devices, size_t(COUNT)), lambda: torch.cuda.comm.broadcast(inputs[0], DEVICES), inputs[:1] * COUNT
     yield "reduce_add", Call("reduce_add", 1, ours, size_t(COUNT), 0), lambda: torch.cuda.comm.reduce_add(inputs, 0), [in_order(inputs)]
-    yield ("scatter", Call("scatter", COUNT, ours[0], devices, size_t(COUNT), None, 0, None), lambda: torch.cuda.comm.scatter(inputs[0], DEVICES),
+    yield ("scatter", Call("scatter", COUNT, root, devices, size_t(COUNT), None, 0, None), lambda: torch.cuda.comm.scatter(inputs[0], DEVICES),
            list(inputs[0].chunk(COUNT)))  # fmt: skip
     yield ("gather", Call("gather", 1, parts, size_t(COUNT), 0, 0), lambda: torch.cuda.comm.gather(pieces, 0, 0),
            [torch.cat([piece.to(0) for piece in pieces])])  # fmt: skip
     rows = 64 if size >= 1 << 20 else 0
     if rows:
         wide, narrow = inputs[0].view(rows, -1), [piece.view(rows, -1) for piece in pieces if len(piece) % rows == 0]
-        yield ("scatter dim 1", Call("scatter", COUNT, tensors([wide])[0], devices, size_t(COUNT), None, 1, None),
+        yield ("scatter dim 1", Call("scatter", COUNT, one(tensors([wide])), devices, size_t(COUNT), None, 1, None),
                lambda: torch.cuda.comm.scatter(wide, DEVICES, dim=1), list(wide.chunk(COUNT, 1)))  # fmt: skip
         if len(narrow) == COUNT:
             yield ("gather dim 1", Call("gather", 1, tensors(narrow), size_t(COUNT), 1, 0), lambda: torch.cuda.comm.gather(narrow, 1, 0),

@@ -1,4 +1,5 @@
-// Comm family: stretches of memory from one place to many, and sums of many in one place. Any of them may be on another device.
+// Comm family: stretches of memory from one place to many, or from device to device, and sums of many in one place. Any of them may be on
+// another device.
 //
 // A kernel takes a table of segments by value, the same as `Table` in src/runtime/kernels/comm.rs, and goes through it tile by tile, so
 // that hundreds of small tensors are one launch.
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) tcuda_comm_spread(const Ta
 
 // Counters of a relay lie on cache lines of their own.
 #define COUNTER_STEP 32
-// Twice as many in half as many blocks: less is under way, and the next device waits less.
+// Many in few blocks: less is under way, and the next device waits less.
 #define RELAY_THREADS 512
 
 struct Relay {
@@ -95,6 +96,12 @@ struct Relay {
     // Tiles of each block in the launches before, at the most.
     uint32_t before;
 };
+
+__device__ __forceinline__ uint32_t look(const uint32_t *counter) {
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    return value;
+}
 
 __device__ __forceinline__ uint32_t acquire(const uint32_t *counter) {
     uint32_t value;
@@ -115,8 +122,10 @@ __device__ __forceinline__ uint64_t nanoseconds() {
 // Until the counter has come so far. What comes from a device that is lost never does: after ten minutes this one gives up too.
 __device__ __forceinline__ void await(const uint32_t *counter, uint32_t value) {
     const uint64_t begin = nanoseconds();
-    for (uint32_t asked = 1; (int32_t)(acquire(counter) - value) < 0; ++asked)
+    for (uint32_t asked = 1; (int32_t)(look(counter) - value) < 0; ++asked)
         if (asked % 65536 == 0 && nanoseconds() - begin > 600000000000) __trap();
+    // Each look of this kind costs the processor what it has in its first cache.
+    (void)acquire(counter);
 }
 
 // A block takes the same tiles on every device. It waits for a launch that was made before this one, and for none that comes after.
@@ -134,10 +143,7 @@ extern "C" __global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay(con
         spread<RELAY_THREADS>(table, find(table, tile));
         if (relay.tell) {
             __syncthreads();
-            if (threadIdx.x == 0) {
-                __threadfence_system();
-                release(tell, done);
-            }
+            if (threadIdx.x == 0) release(tell, done);
         }
     }
 }

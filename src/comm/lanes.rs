@@ -1,7 +1,8 @@
-//! A stream of a ring's own beside each stream that hands on: what waits for the stream later does not wait for the ring's earlier parts.
+//! A stream of a ring's own beside each stream that hands on: parts of one call would otherwise come behind each other.
 
 use super::circle::Circle;
 use crate::base::{Result, sync_debug};
+use crate::runtime;
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 
@@ -96,16 +97,19 @@ impl Beside {
 }
 
 fn take(owner: Stream) -> Result<Beside> {
+    let runtime = runtime::runtime()?;
     let mut idle = IDLE.lock();
     idle.retain(|beside| {
-        let keeps = beside.is_there() && beside.has_owner();
+        // Of one whose owner is gone a kernel may still wait.
+        let keeps = beside.is_there() && (beside.has_owner() || !beside.lane.is_idle(runtime));
         if beside.is_there() && !keeps {
             let _ = stream::destroy_unheard(beside.lane);
         }
         keeps
     });
-    match idle.iter().position(|beside| beside.owner == owner) {
-        Some(at) => Ok(idle.swap_remove(at)),
+    // The newest: calls in a row take the same.
+    match idle.iter().rposition(|beside| beside.owner == owner && beside.has_owner()) {
+        Some(at) => Ok(idle.remove(at)),
         None => {
             drop(idle);
             Beside::new(owner)

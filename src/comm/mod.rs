@@ -2,7 +2,7 @@
 //! Owns:   torch.cuda.comm in one process: what goes from one device to many and back, its rules, its order, and the way it takes.
 //! Uses:   tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  waits on the host, except for memory of the CPU and after a failure; flattens tensors into a buffer.
-//! Locks:  ring::WAITING, then lanes::IDLE, then stream's.
+//! Locks:  lanes::IDLE, then stream's. ring::WAITING is only tried, and held while others are taken.
 //! Tests:  in the files, tests/conformance/comm.rs, comm_order.rs and machines.rs, tests_c/test_comm.c, examples_c/average_gradients.c.
 
 mod broadcast;

@@ -15,12 +15,18 @@ use parking_lot::{Mutex, MutexGuard};
 /// Of counters.
 const BYTE: DType = DType { code: 1, bits: 8, lanes: 1 };
 
-/// A lane, with what tells it from a later stream of its name.
-type Known = (Stream, Option<u64>);
+/// The last call whose kernels wait: its last lane, which is idle when none of them does, and its last target, which comes behind that lane. Each
+/// with what tells it from a later stream of its name.
+#[derive(Clone, Copy)]
+struct Last {
+    lane: (Stream, Option<u64>),
+    target: (Stream, Option<u64>),
+}
 
-/// The lanes whose kernels wait for each other. One that waits keeps its place on its device, and two calls that waited for places of each
-/// other would never end: so only one call's do at a time, and those of calls behind it on the same lanes.
-static WAITING: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// A kernel that waits keeps its place on its device, and two calls that waited for places of each other would never end: so one call's do at a
+/// time. None: nobody's do.
+static WAITING: Mutex<Option<Last>> = Mutex::new(None);
+type Waiting = MutexGuard<'static, Option<Last>>;
 
 pub struct Ring {
     path: Vec<Stream>,
@@ -30,7 +36,7 @@ pub struct Ring {
     /// For the next call of the kernels.
     before: u32,
     /// Kernels wait for those of the device before. None: events do, which takes chunks.
-    waiting: Option<MutexGuard<'static, Vec<Known>>>,
+    waiting: Option<Waiting>,
 }
 
 impl Ring {
@@ -39,8 +45,17 @@ impl Ring {
         path.extend(targets);
         let lanes = Lanes::new(circle, &path[..path.len() - 1])?;
         let mut ring = Ring { path, lanes, counters: Vec::new(), before: 0, waiting: None };
+        let runtime = runtime::runtime()?;
+        let overlap = comm::kernels_overlap(runtime);
         // A graph's kernels do not wait for each other: nothing says in which order it starts them. Who watches streams knows of order by events only.
-        if circle.is_captured()? || watch::any(watch::SANITIZER) {
+        if ring.path.len() == 2 || circle.is_captured()? || watch::any(watch::SANITIZER) {
+            return Ok(ring);
+        }
+        if overlap {
+            ring.waiting = may_wait(runtime, &ring.path, &ring.lanes)?;
+        }
+        // Where kernels run one by one, they check what they would have waited for.
+        if ring.waiting.is_none() && overlap {
             return Ok(ring);
         }
         for target in &ring.path[1..ring.path.len() - 1] {
@@ -48,7 +63,6 @@ impl Ring {
             circle.go(*target)?.memset_async(zeros.view.address, 0, COUNTERS, target.raw)?;
             ring.counters.push(zeros);
         }
-        ring.waiting = may_wait(runtime::runtime()?, &ring.lanes)?;
         Ok(ring)
     }
 
@@ -56,8 +70,9 @@ impl Ring {
     pub fn add(&mut self, circle: &mut Circle, segments: &[Segment], bytes: usize) -> Result<()> {
         // Memory can be read or written, and nobody is waited for who cannot begin, when all streams have come to this point.
         self.path.iter().try_for_each(|stream| self.lanes.follow(circle, 0, *stream))?;
-        let first = self.lanes.hops()[0];
-        (1..self.path.len() - 1).try_for_each(|hop| self.lanes.follow(circle, hop, first))?;
+        let [first, others @ ..] = self.lanes.hops() else { return Ok(()) };
+        let mark = circle.mark(*first)?;
+        others.iter().filter(|lane| *lane != first).try_for_each(|lane| circle.wait(*lane, &mark))?;
         let tiles: usize = segments.iter().map(Segment::tiles).sum();
         let step = if self.waiting.is_some() { tiles } else { choice::chunk(bytes, self.path.len() - 1) / TILE };
         for start in (0..tiles).step_by(step) {
@@ -80,8 +95,8 @@ impl Ring {
 
     /// Every stream goes on after what concerns its device.
     pub fn close(mut self, circle: &mut Circle) -> Result<()> {
-        if let Some(waiting) = &mut self.waiting {
-            **waiting = named(&self.lanes);
+        if let (Some(waiting), Some(target)) = (&mut self.waiting, self.path.last()) {
+            **waiting = self.lanes.hops().last().map(|lane| Last { lane: known(*lane), target: known(*target) });
         }
         for (at, stream) in self.path.iter().enumerate() {
             // What a target hands on came to it before.
@@ -92,21 +107,23 @@ impl Ring {
     }
 }
 
-fn named(lanes: &Lanes) -> Vec<Known> {
-    lanes.hops().iter().map(|lane| (*lane, stream::serial(*lane))).collect()
+fn known(stream: Stream) -> (Stream, Option<u64>) {
+    (stream, stream::serial(stream))
 }
 
-/// Where the last of those that wait is idle, all are.
-fn may_wait(runtime: &Runtime, lanes: &Lanes) -> Result<Option<MutexGuard<'static, Vec<Known>>>> {
-    if !comm::kernels_overlap(runtime) {
+/// Not before the last call's kernels are done, or this call comes behind them. A thread's default stream cannot be known.
+fn may_wait(runtime: &Runtime, path: &[Stream], lanes: &Lanes) -> Result<Option<Waiting>> {
+    if path.iter().chain(lanes.hops()).any(|stream| stream.raw == stream::PER_THREAD) {
         return Ok(None);
     }
     let Some(waiting) = WAITING.try_lock() else { return Ok(None) };
-    let is_over = match waiting.last() {
-        Some((last, serial)) if stream::serial(*last) == *serial => runtime.outside_capture(|| Ok(last.is_idle(runtime)))?,
+    let may = match *waiting {
+        Some(Last { lane, target }) if known(lane.0) == lane => {
+            (known(target.0) == target && path.contains(&target.0)) || runtime.outside_capture(|| Ok(lane.0.is_idle(runtime)))?
+        }
         _ => true,
     };
-    Ok((is_over || *waiting == named(lanes)).then_some(waiting))
+    Ok(may.then_some(waiting))
 }
 
 /// From the device before to target `at`.

@@ -30,6 +30,7 @@ tests![
     gathered_formats_are_torchs,
     large_tensors_by_every_way,
     chunks_arrive_where_they_belong,
+    many_tensors_go_round_a_ring,
     the_rules_are_torchs,
     tensors_say_where_they_come_from,
     pieces_on_streams_of_the_caller,
@@ -433,7 +434,7 @@ fn large_and_small(random: &mut Random, way: &str) {
     }
 }
 
-/// Sizes beyond a tile, a chunk of a ring and a share of a device, with odd ends; unaligned too.
+/// Sizes beyond a tile and a share of a device, with odd ends; unaligned too.
 fn large_tensors_by_every_way() {
     let random = &mut Random(10);
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
@@ -474,7 +475,8 @@ fn large_tensors_by_every_way() {
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 
-/// Several chunks where there are three devices and more, the last of them short. What outputs are given is wiped first.
+/// Several tiles for each block, and several chunks where there are three devices and more and events tie a ring, the last of them short. What outputs
+/// are given is wiped first.
 fn chunks_arrive_where_they_belong() {
     const COUNT: usize = (13 << 18) + 5;
     let value = |device: usize, at: usize| (at as i32).wrapping_mul(0x9e37_79b1_u32 as i32).rotate_left(device as u32);
@@ -509,6 +511,27 @@ fn chunks_arrive_where_they_belong() {
         wipe();
         let sums = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
         assert!(held(&sums[0]) == sum, "sum by {way}");
+    }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// More than a launch takes, several times.
+fn many_tensors_go_round_a_ring() {
+    const COUNT: usize = 130;
+    let random = &mut Random(12);
+    let before = tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("ring".into()));
+    let inputs: Vec<Tensor> = (0..COUNT).map(|at| Tensor::random(random, Where::Device(0), I32, &[1 + 97 * at as i64])).collect();
+    let (list, all) = (pointers(&inputs), devices());
+    for _ in 0..3 {
+        let copies =
+            made(COUNT * all.len(), |out| unsafe { tcuda_comm_broadcast_coalesced(out, list.as_ptr(), COUNT, all.as_ptr(), all.len(), 0) });
+        for (at, copy) in copies.iter().enumerate() {
+            assert!(elements(copy.tensor()) == inputs[at % COUNT].elements, "copy {at}");
+            // What the next round is given held something else.
+            if at >= COUNT {
+                ok!(tcuda_memset_async(copy.tensor().data, 0xee, 4 * (1 + 97 * (at % COUNT)), default_of(copy.tensor().device.device_id)));
+            }
+        }
     }
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }

@@ -25,6 +25,7 @@ tests![
     captured_streams_are_not_asked: [TwoDevices],
     broadcasts_by_every_way_can_be_captured: [TwoDevices],
     a_call_waits_for_no_other_calls_streams: [TwoDevices, Unfilled],
+    rings_of_two_threads_cross: [TwoDevices],
     what_a_call_read_and_wrote_may_be_overwritten_at_once: [TwoDevices, Unfilled],
     copies_that_stand_for_inputs_of_later_parts_are_waited_for: [TwoDevices, Unfilled],
     large_calls_that_begin_early_are_in_order: [TwoDevices, Unfilled],
@@ -421,6 +422,35 @@ fn a_call_waits_for_no_other_calls_streams() {
     gates.iter().for_each(Gate::open);
     synchronize();
     drop((held, outs));
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// In opposite directions, from each device in turn.
+fn rings_of_two_threads_cross() {
+    const LONG: usize = 3 << 20;
+    let before = tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("ring".into()));
+    let act = |reversed: bool| {
+        let streams: Vec<Own> = devices().into_iter().map(Own::on).collect();
+        streams.iter().for_each(|stream| ok!(tcuda_set_stream(stream.0)));
+        let mut all = devices();
+        for round in 1..=12 {
+            let source = Managed::empty(all[0], U8, &[LONG as i64]);
+            ok!(tcuda_memset_async(source.tensor().data, round, LONG, streams[all[0] as usize].0));
+            let outs = made(all.len(), |outs| unsafe { tcuda_comm_broadcast(outs, source.tensor(), all.as_ptr(), all.len()) });
+            for (device, out) in all.iter().zip(&outs) {
+                let stream = streams[*device as usize].0;
+                assert!(bytes_of(out.tensor().data, LONG, stream) == vec![round as u8; LONG], "round {round} on device {device}");
+                ok!(tcuda_memset_async(out.tensor().data, 0xee, LONG, stream));
+            }
+            all.rotate_left(1);
+            if reversed {
+                all.reverse();
+            }
+        }
+        all.iter().for_each(|device| ok!(tcuda_set_stream(default_of(*device))));
+    };
+    std::thread::scope(|scope| [false, true].map(|reversed| scope.spawn(move || act(reversed))).map(|thread| thread.join().unwrap()));
+    synchronize();
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 

@@ -1,4 +1,4 @@
-//! From one place to many, and sums of many in one place, over a table of segments: the kernels of kernels/comm.cu and their twins.
+//! From one place to many, from device to device, and sums of many in one place, over a table of segments: the kernels of kernels/comm.cu and their twins.
 
 use super::element::{Element, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::{Access, Family, Kernel, launch};
@@ -30,7 +30,7 @@ const SHORT_RELAY_TILE: usize = 32 << 10;
 const LONG: usize = 64 << 20;
 /// Addresses on the side of many in one launch.
 pub const MOST: usize = 64;
-const _: () = assert!(WORDS / (MOST + 3) >= 3 && size_of::<Table>() <= 2048);
+const _: () = assert!(WORDS / (MOST + 3) >= 3 && size_of::<Relay>() <= 2048);
 
 /// A stretch of bytes, at least one, at one address and at several others.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -139,8 +139,10 @@ pub fn relay(
         let table = table(group, tile);
         let blocks = table.tiles.min(RELAY_BLOCKS);
         let mut accesses = accesses(runtime, group, false);
-        let counters = |at: usize, write| Access { address: at, size: blocks as usize * COUNTER, write };
-        accesses.extend((came != 0).then(|| counters(came, false)).into_iter().chain((tell != 0).then(|| counters(tell, true))));
+        if !accesses.is_empty() {
+            let counters = [(came, false), (tell, true)].into_iter().filter(|(address, _)| *address != 0);
+            accesses.extend(counters.map(|(address, write)| Access { address, size: blocks as usize * COUNTER, write }));
+        }
         let relay = Relay { table, came: came as u64, tell: tell as u64, before };
         unsafe { launch(runtime, device, stream, &RELAY, (blocks, RELAY_THREADS), relay, &accesses)? };
         before = before.wrapping_add(table.tiles.div_ceil(blocks));
