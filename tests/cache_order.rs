@@ -1,6 +1,9 @@
 //! The order of streams and the ladder of the device cache, where it is hard: streams and threads that end, streams that others
 //! destroyed, failures between two steps, several threads at the limit. One simulated machine, so the tests take turns.
 
+mod gate;
+
+use gate::Gate;
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::{Status, config};
 use tcuda::memory::{self, stats::Family};
@@ -28,10 +31,6 @@ fn own() -> Stream {
     stream::create(0, 0).unwrap()
 }
 
-fn busy(stream: Stream, milliseconds: u64) {
-    sim::machine().unwrap().delay(stream.raw, std::time::Duration::from_millis(milliseconds));
-}
-
 fn held(family: Family) -> usize {
     memory::current(family, 0) as usize
 }
@@ -43,10 +42,11 @@ fn a_destroy_that_fails_leaves_the_order_as_it_was() {
     let block = memory::allocate(8 * M, 1, a).unwrap();
     sim::machine().unwrap().faults().fail_at(Some("cudaStreamGetPriority"), 1, code::INVALID_VALUE).unwrap();
     assert!(stream::destroy(a.raw).is_err());
-    busy(a, 300);
+    let gate = Gate::on(a);
     memory::free(block).unwrap();
     let other = memory::allocate(8 * M, 1, b).unwrap();
-    assert!(other != block || a.query().unwrap(), "memory of a busy stream went to another");
+    assert!(other != block, "memory of a busy stream went to another");
+    drop(gate);
     memory::free(other).unwrap();
     stream::destroy(a.raw).unwrap();
     stream::destroy(b.raw).unwrap();
@@ -99,7 +99,7 @@ fn a_stream_that_its_owner_destroyed_blocks_nobody() {
 fn a_busy_stream_is_marked_a_few_times_only() {
     let _turn = machine();
     let (a, b) = (own(), own());
-    busy(a, 400);
+    let gate = Gate::on(a);
     let mut blocks = Vec::new();
     for _ in 0..100 {
         let block = memory::allocate(4096, 1, a).unwrap();
@@ -109,6 +109,7 @@ fn a_busy_stream_is_marked_a_few_times_only() {
         let asked = sim::machine().unwrap().faults().count(Some("cudaEventQuery")).unwrap() - asked;
         assert!(asked <= 8, "{asked} questions for one allocation");
     }
+    drop(gate);
     blocks.into_iter().for_each(|block| memory::free(block).unwrap());
     stream::destroy(a.raw).unwrap();
     stream::destroy(b.raw).unwrap();
@@ -122,10 +123,11 @@ fn a_stream_takes_over_no_more_than_it_needs() {
     memory::free(block).unwrap();
     let taken = memory::allocate(2 * M, 1, b).unwrap();
     assert!((block..block + 1024 * M).contains(&taken));
-    busy(b, 200);
+    let gate = Gate::on(b);
     memory::free(taken).unwrap();
     let again = memory::allocate(512 * M, 1, a).unwrap();
     assert_eq!(held(Family::ReservedBytes), 1024 * M);
+    drop(gate);
     memory::free(again).unwrap();
     stream::destroy(a.raw).unwrap();
     stream::destroy(b.raw).unwrap();
@@ -175,12 +177,13 @@ fn queries_leave_the_captures_of_other_threads_alone() {
     let _turn = machine();
     let (a, b) = (own(), own());
     let block = memory::allocate(8 * M, 1, a).unwrap();
-    busy(a, 1000);
+    let gate = Gate::on(a);
     memory::free(block).unwrap();
     let count = |call| sim::machine().unwrap().faults().count(Some(call)).unwrap();
     let before = count("cudaThreadExchangeStreamCaptureMode");
     let other = memory::allocate(8 * M, 1, b).unwrap();
     assert!(count("cudaThreadExchangeStreamCaptureMode") >= before + 4, "settling and growing, in and out");
+    drop(gate);
     memory::free(other).unwrap();
     stream::destroy(a.raw).unwrap();
     stream::destroy(b.raw).unwrap();

@@ -1,25 +1,27 @@
 //! Free memory that goes back to where it was mapped first is in nobody's way. On the simulated device.
 
-use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+mod gate;
+
+use gate::Gate;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tcuda::base::config;
 use tcuda::memory::{self, pools, provider};
-use tcuda::stream::{self, Stream};
+use tcuda::runtime::sim;
+use tcuda::stream;
 
 const MIB: usize = 1 << 20;
 
-unsafe extern "C" fn wait(open: *mut c_void) {
-    while !unsafe { &*open.cast::<AtomicBool>() }.load(SeqCst) {
-        std::thread::sleep(Duration::from_millis(1));
+/// A pool that is being paused, as far as that it waits for the device.
+fn pausing(pool: u64) -> JoinHandle<()> {
+    let waits = || sim::machine().unwrap().faults().count(Some("cudaDeviceSynchronize")).unwrap();
+    let before = waits();
+    let pausing = std::thread::spawn(move || _ = pools::numbered(pool).unwrap().cache.pause(false).unwrap());
+    while waits() == before && !pausing.is_finished() {
+        std::thread::yield_now();
     }
-}
-
-/// The stream's later work waits until it is open.
-fn gate(stream: Stream, open: &'static AtomicBool) {
-    let entered = stream.enter().unwrap();
-    unsafe { entered.runtime.launch_host_function(entered.raw, wait, std::ptr::from_ref(open).cast_mut().cast()) }.unwrap();
+    pausing
 }
 
 #[test]
@@ -36,20 +38,18 @@ fn nobody_waits_or_goes_without() {
 
 /// A pause waits for the device, and the device for the thread that allocates.
 fn who_finds_free_memory_waits_for_no_pause() {
-    static OPEN: AtomicBool = AtomicBool::new(false);
     let own = stream::create(0, 0).unwrap();
     let first = [0; 2].map(|_| memory::allocate(64 * MIB, 1, own).unwrap());
     let pool = pools::create(0, pools::Options { source: provider::Source::Driver, use_on_oom: false, no_split: false }).unwrap();
     let in_pool = pools::allocate(&pools::numbered(pool).unwrap(), 4 * MIB, 1, own).unwrap();
     let last = memory::allocate(128 * MIB, 1, own).unwrap();
-    gate(own, &OPEN);
-    let pausing = std::thread::spawn(move || pools::numbered(pool).unwrap().cache.pause(false).unwrap());
-    std::thread::sleep(Duration::from_millis(300));
+    let gate = Gate::on(own);
+    let pausing = pausing(pool);
     let (came, coming) = mpsc::channel();
     // No hang, if it does not come.
     let opens = std::thread::spawn(move || {
         let came = coming.recv_timeout(Duration::from_secs(20)).is_ok();
-        OPEN.store(true, SeqCst);
+        drop(gate);
         came
     });
     first.into_iter().chain([last]).for_each(|block| memory::free(block).unwrap());
@@ -62,7 +62,6 @@ fn who_finds_free_memory_waits_for_no_pause() {
 
 /// Also where another part of the same handle may still be used by a stream that is busy.
 fn what_is_past_stays_everybodys() {
-    static OPEN: AtomicBool = AtomicBool::new(false);
     let [busy, idle, asks] = [0; 3].map(|_| stream::create(0, 0).unwrap());
     memory::set_limit(Some(64 * MIB), 0).unwrap();
     // Something is mapped a second time.
@@ -76,17 +75,16 @@ fn what_is_past_stays_everybodys() {
     let past = memory::allocate(3 * MIB / 2, 1, idle).unwrap();
     let used = memory::allocate(5 * MIB / 2, 1, busy).unwrap();
     assert_eq!((past, used), (whole, whole + 3 * MIB / 2));
-    gate(busy, &OPEN);
+    let gate = Gate::on(busy);
     [used, past].into_iter().for_each(|block| memory::free(block).unwrap());
     let found = memory::allocate(3 * MIB / 2, 1, asks);
-    OPEN.store(true, SeqCst);
+    drop(gate);
     memory::check(0);
     assert_eq!(found.map_err(|error| error.status), Ok(past));
 }
 
 /// As something else held up what is mapped.
 fn what_could_not_rest_does_the_next_time() {
-    static OPEN: AtomicBool = AtomicBool::new(false);
     let [own, other] = [0; 2].map(|_| stream::create(0, 0).unwrap());
     let pool = pools::create(0, pools::Options { source: provider::Source::Driver, use_on_oom: false, no_split: false }).unwrap();
     let in_pool = pools::allocate(&pools::numbered(pool).unwrap(), 4 * MIB, 1, own).unwrap();
@@ -96,14 +94,13 @@ fn what_could_not_rest_does_the_next_time() {
     let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
     freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
     let again = memory::allocate(32 * MIB, 1, own).unwrap();
-    gate(other, &OPEN);
-    let pausing = std::thread::spawn(move || pools::numbered(pool).unwrap().cache.pause(false).unwrap());
-    std::thread::sleep(Duration::from_millis(300));
+    let gate = Gate::on(other);
+    let pausing = pausing(pool);
     kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
     memory::free(again).unwrap();
     let meanwhile = memory::allocate(32 * MIB, 1, own).unwrap();
     assert_ne!(meanwhile, first, "it came to rest while the pause was under way");
-    OPEN.store(true, SeqCst);
+    drop(gate);
     pausing.join().unwrap();
     memory::free(meanwhile).unwrap();
     assert_eq!(memory::allocate(32 * MIB, 1, own).unwrap(), first);

@@ -1,9 +1,12 @@
 //! Pinned memory and the streams that use it, where it is hard: slow streams beside quick ones, streams and threads that end, host functions
 //! that free, captures, the limit, calls that fail half way. One simulated machine, so the tests take turns.
 
+mod gate;
+
+use gate::Gate;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tcuda::base::{Status, config};
 use tcuda::memory::{self, pinned};
@@ -32,30 +35,6 @@ fn machine() -> MutexGuard<'static, ()> {
 
 fn own() -> Stream {
     stream::create(0, 0).unwrap()
-}
-
-/// Keeps a stream busy until it is dropped.
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
-
-impl Gate {
-    fn on(stream: Stream) -> Gate {
-        unsafe extern "C" fn wait(gate: *mut c_void) {
-            let gate = *unsafe { Box::from_raw(gate.cast::<Arc<(Mutex<bool>, Condvar)>>()) };
-            let _open = gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open).unwrap();
-        }
-        let gate = Gate(Arc::default());
-        let entered = stream.enter().unwrap();
-        let data = Box::into_raw(Box::new(gate.0.clone())).cast();
-        unsafe { entered.runtime.launch_host_function(entered.raw, wait, data) }.unwrap();
-        gate
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
-    }
 }
 
 /// For the order only: nothing depends on how long it takes.

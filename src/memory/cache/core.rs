@@ -266,7 +266,9 @@ impl Core {
         record.set(State::Allocated, front.id);
         let size = record.size();
         record.set_rounding(size - request.requested);
-        self.uses.remove(&id);
+        if !self.uses.is_empty() {
+            self.uses.remove(&id);
+        }
         if self.history.is_on() {
             record.set_annotation(texts::current());
             self.tell(Action::Alloc, record.address(), request.requested, slot);

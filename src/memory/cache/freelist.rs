@@ -132,7 +132,7 @@ impl FreeList {
 
     /// Every block, the largest classes first.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let classes = (0..WORDS).rev().flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit));
+        let classes = bits_down(self.summary).flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit));
         classes.flat_map(|class| self.of_class(class))
     }
 

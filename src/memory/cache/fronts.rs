@@ -14,7 +14,7 @@ pub struct Fronts {
     by_thread: BTreeMap<(u32, StreamSlot), &'static Front>,
     /// Those of threads that ended.
     orphans: HashMap<StreamSlot, Vec<&'static Front>>,
-    shards: HashMap<u32, Own>,
+    shards: BTreeMap<u32, Own>,
     /// Those whose threads may be in a region.
     armed: Vec<&'static Front>,
     /// All of them are stopped, by this holder of the lock.
@@ -40,7 +40,7 @@ impl Fronts {
         Fronts {
             by_thread: BTreeMap::new(),
             orphans: HashMap::new(),
-            shards: HashMap::new(),
+            shards: BTreeMap::new(),
             armed: Vec::new(),
             stopped: true,
             stops: STOPS,

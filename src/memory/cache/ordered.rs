@@ -147,7 +147,7 @@ impl Cache {
         match given {
             Ok(()) => {
                 let size = core.physical[handle].size;
-                core.tell_given(&Mapping { start: base, size, handle }, block);
+                core.tell_given(&Mapping { start: base, size, handle, first: true }, block);
                 core.physical.unmap(base);
                 core.forget_area(block);
                 core.uncount_handle(handle);

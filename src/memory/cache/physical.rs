@@ -43,11 +43,13 @@ pub struct Handle {
 }
 
 /// A mapping as the driver sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Mapping {
     pub start: Address,
     pub size: usize,
     pub handle: HandleId,
+    /// The handle was mapped there before all other places where it is.
+    pub first: bool,
 }
 
 impl Mapping {
@@ -59,11 +61,24 @@ impl Mapping {
 /// The how many-th mapping it is.
 type Age = u64;
 
+/// Where a mapping is noted.
+type Note = u32;
+const NONE: Note = Note::MAX;
+
+struct Noted {
+    mapping: Mapping,
+    age: Age,
+    /// The next one by address, so that many are looked at quickly.
+    next: Note,
+}
+
 #[derive(Default)]
 pub struct Physical {
     handles: Vec<Option<Handle>>,
     unused: Vec<HandleId>,
-    mapped: BTreeMap<Address, (HandleId, Age)>,
+    notes: Vec<Noted>,
+    unused_notes: Vec<Note>,
+    mapped: BTreeMap<Address, Note>,
     /// Bytes of addresses with memory behind them.
     pub mapped_bytes: usize,
     by_age: BTreeMap<Age, Address>,
@@ -111,18 +126,54 @@ impl Physical {
     }
 
     pub fn map(&mut self, id: HandleId, start: Address) {
-        self[id].places.push(start);
+        let handle = &mut self[id];
+        let mapping = Mapping { start, size: handle.size, handle: id, first: handle.places.is_empty() };
+        handle.places.push(start);
         self.youngest += 1;
-        self.mapped.insert(start, (id, self.youngest));
         self.by_age.insert(self.youngest, start);
-        self.mapped_bytes += self[id].size;
+        self.mapped_bytes += mapping.size;
+        let noted = Noted { mapping, age: self.youngest, next: self.first_from(start) };
+        let note = match self.unused_notes.pop() {
+            Some(note) => {
+                self.notes[note as usize] = noted;
+                note
+            }
+            None => {
+                self.notes.push(noted);
+                (self.notes.len() - 1) as Note
+            }
+        };
+        self.link_before(start, note);
+        self.mapped.insert(start, note);
     }
 
     pub fn unmap(&mut self, start: Address) {
-        if let Some((id, age)) = self.mapped.remove(&start) {
-            self.by_age.remove(&age);
-            self[id].places.retain(|place| *place != start);
-            self.mapped_bytes -= self[id].size;
+        let Some(note) = self.mapped.remove(&start) else { return };
+        let Noted { mapping, age, next } = self.notes[note as usize];
+        self.link_before(start, next);
+        self.unused_notes.push(note);
+        self.by_age.remove(&age);
+        self.mapped_bytes -= mapping.size;
+        let places = &mut self[mapping.handle].places;
+        places.retain(|place| *place != start);
+        if let Some(first) = places.first().copied() {
+            let first = self.mapped[&first];
+            self.notes[first as usize].mapping.first = true;
+        }
+        if self.mapped.is_empty() {
+            (self.notes, self.unused_notes) = Default::default();
+        }
+    }
+
+    /// The first mapping that starts there or behind.
+    fn first_from(&self, start: Address) -> Note {
+        self.mapped.range(start..).next().map_or(NONE, |(_, note)| *note)
+    }
+
+    /// What comes next after the mapping before an address.
+    fn link_before(&mut self, start: Address, next: Note) {
+        if let Some((_, before)) = self.mapped.range(..start).next_back() {
+            self.notes[*before as usize].next = next;
         }
     }
 
@@ -139,20 +190,24 @@ impl Physical {
         self.mapped.len()
     }
 
-    fn mapping(&self, (start, (handle, _)): (&Address, &(HandleId, Age))) -> Mapping {
-        Mapping { start: *start, size: self[*handle].size, handle: *handle }
-    }
-
     /// All mappings by address.
     pub fn mappings(&self) -> impl Iterator<Item = Mapping> {
-        self.mapped.iter().map(|entry| self.mapping(entry))
+        self.mapped.values().map(|note| self.notes[*note as usize].mapping)
     }
 
     /// The mappings that overlap a range, by address.
+    #[inline]
     pub fn overlapping(&self, from: Address, to: Address) -> impl Iterator<Item = Mapping> {
-        let first = self.mapped.range(..=from).next_back().map(|entry| self.mapping(entry)).filter(|first| first.end() > from);
-        let start = first.map_or(from, |first| first.start);
-        self.mapped.range(start..to).map(|entry| self.mapping(entry))
+        let mut note = match self.mapped.range(..=from).next_back() {
+            Some((_, note)) if self.notes[*note as usize].mapping.end() > from => *note,
+            Some((_, note)) => self.notes[*note as usize].next,
+            None => self.first_from(from),
+        };
+        std::iter::from_fn(move || {
+            let noted = self.notes.get(note as usize).filter(|noted| noted.mapping.start < to)?;
+            note = noted.next;
+            Some(noted.mapping)
+        })
     }
 
     /// The oldest mapping, to be looked at once: it is the youngest from now on.
@@ -160,10 +215,9 @@ impl Physical {
         let (_, start) = self.by_age.pop_first()?;
         self.youngest += 1;
         self.by_age.insert(self.youngest, start);
-        let (handle, age) = self.mapped.get_mut(&start)?;
-        *age = self.youngest;
-        let handle = *handle;
-        Some(Mapping { start, size: self[handle].size, handle })
+        let noted = &mut self.notes[*self.mapped.get(&start)? as usize];
+        noted.age = self.youngest;
+        Some(noted.mapping)
     }
 }
 
@@ -187,5 +241,40 @@ mod tests {
         }
         assert!(physical.oldest().is_none() && physical.by_age.is_empty() && physical.mapped_bytes == 0);
         assert_eq!(physical.insert(Backing::Away, 1 << 20, false), ids[0]);
+    }
+
+    #[test]
+    fn what_overlaps_a_range_against_a_plain_search() {
+        let mut physical = Physical::default();
+        let ids: Vec<HandleId> = (1..=4).map(|size| physical.insert(Backing::Away, size, false)).collect();
+        let mut plain: Vec<(Address, HandleId)> = Vec::new();
+        let mut random = 12345u64;
+        let mut below = |bound: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) % bound
+        };
+        for _ in 0..5000 {
+            let id = ids[below(4) as usize];
+            let start = below(200) as Address;
+            let free = |at: Address| plain.iter().all(|(start, id)| at < *start || at >= start + physical[*id].size);
+            if (start..start + physical[id].size).all(free) {
+                physical.map(id, start);
+                plain.push((start, id));
+            } else if !plain.is_empty() {
+                let (start, _) = plain.remove(below(plain.len() as u64) as usize);
+                physical.unmap(start);
+            }
+            let (from, length) = (below(210) as Address, below(40) as Address + 1);
+            let is_first = |(start, id): &(Address, HandleId)| plain.iter().find(|(_, of)| of == id).unwrap().0 == *start;
+            let mapping = |entry: &(Address, HandleId)| {
+                let (start, handle) = *entry;
+                Mapping { start, size: physical[handle].size, handle, first: is_first(entry) }
+            };
+            let mut expected: Vec<Mapping> = plain.iter().map(mapping).collect();
+            expected.sort_unstable_by_key(|mapping| mapping.start);
+            assert!(physical.mappings().eq(expected.iter().copied()));
+            expected.retain(|mapping| mapping.start < from + length && mapping.end() > from);
+            assert_eq!(physical.overlapping(from, from + length).collect::<Vec<_>>(), expected);
+        }
     }
 }

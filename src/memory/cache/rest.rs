@@ -9,9 +9,9 @@ use super::block::{self, BlockId, State};
 use super::core::{Core, Request};
 use super::physical::{HandleId, Mapping};
 use super::slot::COMMON;
-use super::stitch::{Ordered, Reach, Share, Source, Span};
+use super::stitch::{Reach, Share, Source, Span, joined};
 use crate::runtime::Address;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// Whose free memory it is, and the count of its last use.
 type Owner = (StreamSlot, u32);
@@ -19,7 +19,7 @@ type Owner = (StreamSlot, u32);
 /// Runs of addresses that requests of a stream and a size got, the oldest first. Where one is free again it is taken before any other, so
 /// that what comes after finds the same as the last time too.
 #[derive(Default)]
-pub struct Runs(HashMap<(StreamSlot, bool, usize), VecDeque<(Address, Address)>>);
+pub struct Runs(BTreeMap<(StreamSlot, bool, usize), VecDeque<(Address, Address)>>);
 
 impl Runs {
     const SIZES: usize = 4096;
@@ -29,8 +29,8 @@ impl Runs {
         (slot, request.small, request.search)
     }
 
-    fn find(&self, slot: StreamSlot, request: &Request, is_free: impl Fn(Address, Address) -> bool) -> Option<(Address, Address)> {
-        self.0.get(&Runs::key(slot, request))?.iter().copied().find(|(from, to)| is_free(*from, *to))
+    fn of(&self, slot: StreamSlot, request: &Request) -> impl Iterator<Item = (Address, Address)> {
+        self.0.get(&Runs::key(slot, request)).into_iter().flatten().copied()
     }
 
     pub fn note(&mut self, slot: StreamSlot, request: &Request, run: (Address, Address)) {
@@ -60,6 +60,26 @@ fn free_ranges(of_handle: &[Source]) -> Vec<(usize, usize)> {
     ranges
 }
 
+/// A run of addresses behind which all memory is free, here or where it went.
+pub(super) struct Run {
+    from: Address,
+    to: Address,
+    here: Vec<Span>,
+    away: Vec<Span>,
+    /// Handles that lie in it as a whole.
+    whole: Vec<HandleId>,
+}
+
+/// A handle on its way to where it was mapped first.
+struct Going {
+    handle: HandleId,
+    from: Address,
+    to: Address,
+    owner: Owner,
+    /// Nothing lies before it.
+    leads: bool,
+}
+
 /// Addresses where free bytes of a handle are mapped.
 struct Mapped {
     start: Address,
@@ -78,30 +98,29 @@ impl Core {
         if self.moved.is_empty() || self.paused || !self.has_records() {
             return;
         }
-        let all = |slot: StreamSlot| Ordered { slot, serial: self.slots[slot as usize].serial(), count: u32::MAX };
-        let everything: Vec<Ordered> = (0..self.slots.len() as StreamSlot).map(all).collect();
+        let (shares, sources) = self.away_handles(most);
         let mut leaving: Vec<Span> = Vec::new();
-        let mut going: Vec<(HandleId, Owner)> = Vec::new();
-        for (handle, spans) in self.whole_handles(&Reach { slot: COMMON, ordered: &everything }, most) {
-            let is_there = spans.len() == 1 && self.physical[handle].places.first() == Some(&spans[0].from);
-            if let Some(owner) = self.owner_of_all(&spans, asks).filter(|_| !is_there) {
-                if leaving.len() + spans.len() > SPANS {
-                    break;
-                }
-                going.push((handle, owner));
-                leaving.extend(spans);
+        let mut going: Vec<Going> = Vec::new();
+        for share in shares {
+            let of_handle = &sources[share.sources];
+            let Some(owner) = self.owner_of_all(of_handle, asks) else { continue };
+            if leaving.len() + of_handle.len() > SPANS {
+                break;
             }
+            let from = self.physical[share.handle].places[0];
+            going.push(Going { handle: share.handle, from, to: from + share.size, owner, leads: self.areas.contains_key(&from) });
+            leaving.extend(of_handle.iter().map(Source::span));
         }
         // Owned nowhere for a moment, so that all places are alike.
-        for id in self.cut_out_all(&leaving) {
+        for id in self.cut_out_all(&joined(leaving)) {
             self.tell_memory(id, false);
             self.make_hole(id, State::Moved);
         }
-        for (handle, (owner, ticket)) in going {
-            let (start, size) = (self.physical[handle].places[0], self.physical[handle].size);
-            let id = self.take_moved(start, start + size, false).expect("no byte of the handle is owned anywhere");
-            self.recount(handle, block::at(id).small());
+        for row in going.chunk_by(|one, next| one.to == next.from && one.owner == next.owner && !next.leads) {
+            let id = self.take_moved(row[0].from, row[row.len() - 1].to, false).expect("no byte of the handles is owned anywhere");
+            row.iter().for_each(|going| self.recount(going.handle, block::at(id).small()));
             self.tell_memory(id, true);
+            let (owner, ticket) = row[0].owner;
             let id = self.hand_over(id, owner);
             block::at(id).set_ticket(ticket);
             self.make_free(id);
@@ -110,9 +129,9 @@ impl Core {
 
     /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some. None: there are two, or
     /// what is nobody's would become a stream's that does not ask for it.
-    fn owner_of_all(&self, spans: &[Span], asks: StreamSlot) -> Option<Owner> {
+    fn owner_of_all(&self, sources: &[Source], asks: StreamSlot) -> Option<Owner> {
         let (mut owner, mut ticket, mut common) = (COMMON, 0, false);
-        for id in spans.iter().map(|span| span.block) {
+        for id in sources.iter().map(|source| source.block) {
             if self.is_past(id) {
                 common = true;
                 continue;
@@ -143,39 +162,57 @@ impl Core {
 
     // ---- to where it is still mapped
 
-    /// A run of addresses behind which all memory is free, here or where it went.
-    pub(super) fn mapped_run(&self, reach: &Reach, request: &Request, sources: &[Source]) -> Option<(Address, Address)> {
-        let shares = self.shares(sources);
-        let known = self.runs.find(reach.slot, request, |from, to| self.is_mapped_run(sources, &shares, from, to));
-        known.or_else(|| self.find_mapped_run(sources, &shares, request))
+    /// One that such a request got before.
+    pub(super) fn known_run(&self, reach: &Reach, request: &Request, blocks: &[Span]) -> Option<Run> {
+        self.runs.of(reach.slot, request).find_map(|(from, to)| self.mapped_run(blocks, from, to))
     }
 
-    /// What is free of such a run comes back there, with no call of the driver. The sources are used up: they name what lies elsewhere then.
-    pub(super) fn revive(
-        &mut self,
-        reach: &Reach,
-        request: &Request,
-        sources: Vec<Source>,
-        (from, to): (Address, Address),
-    ) -> Option<Address> {
-        let shares = self.shares(&sources);
-        self.runs.note(reach.slot, request, (from, to));
-        let (mut spans, mut away) = (Vec::new(), Vec::new());
-        let mappings: Vec<Mapping> = self.physical.overlapping(from, to).collect();
-        for mapping in mappings {
-            let at = shares.binary_search_by_key(&mapping.handle, |share| share.handle).ok()?;
-            let owned = from.max(mapping.start) - mapping.start..to.min(mapping.end()) - mapping.start;
-            for source in &sources[shares[at].sources.clone()] {
-                let Some(span) = source.within(&owned) else { continue };
-                let here = mapping.start + source.offset == source.address;
-                if here { spans.push(span) } else { away.push(span) }
+    /// The run, if it is one as far as free blocks go. A handle is there once: twice would be the same bytes.
+    pub(super) fn mapped_run(&self, blocks: &[Span], from: Address, to: Address) -> Option<Run> {
+        let (mut at, mut handles) = (from, Vec::new());
+        let mut run = Run { from, to, here: Vec::new(), away: Vec::new(), whole: Vec::new() };
+        for mapping in self.physical.overlapping(from, to) {
+            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
+            if start > at || !self.find_parts(blocks, &mapping, start, end, &mut run) {
+                return None;
             }
-            if owned == (0..shares[at].size) {
-                self.recount(mapping.handle, request.small);
+            if end - start == mapping.size {
+                run.whole.push(mapping.handle);
+            }
+            handles.push(mapping.handle);
+            at = end;
+        }
+        handles.sort_unstable();
+        (at == to && handles.windows(2).all(|pair| pair[0] != pair[1])).then_some(run)
+    }
+
+    /// Where the memory behind a part of a mapping is free. False: not all of it is.
+    fn find_parts(&self, blocks: &[Span], mapping: &Mapping, start: Address, end: Address, run: &mut Run) -> bool {
+        let mut left = end - start;
+        for place in &self.physical[mapping.handle].places {
+            let (from, to) = (place + (start - mapping.start), place + (end - mapping.start));
+            let first = blocks.partition_point(|block| block.to <= from);
+            for block in blocks[first..].iter().take_while(|block| block.from < to) {
+                let span = Span { block: block.block, from: from.max(block.from), to: to.min(block.to) };
+                left -= span.to - span.from;
+                let spans = if *place == mapping.start { &mut run.here } else { &mut run.away };
+                spans.push(span);
+            }
+            if left == 0 {
+                return true;
             }
         }
+        false
+    }
+
+    /// What is free of such a run comes back there, with no call of the driver.
+    pub(super) fn revive(&mut self, reach: &Reach, request: &Request, run: Run) -> Option<Address> {
+        let Run { from, to, here, away, whole } = run;
+        self.runs.note(reach.slot, request, (from, to));
+        whole.into_iter().for_each(|handle| self.recount(handle, request.small));
+        let mut spans = joined(here);
         let stay = spans.len();
-        spans.extend(away);
+        spans.extend(joined(away));
         let moved: Vec<(BlockId, Address)> = {
             let first = self.moved.range(..=from).next_back().map_or(from, |(start, _)| *start);
             let within = self.moved.range(first..to).map(|(start, id)| (*id, *start));
@@ -208,24 +245,8 @@ impl Core {
         self.allocate(slot, request, true)
     }
 
-    /// Whether it is such a run still.
-    fn is_mapped_run(&self, sources: &[Source], shares: &[Share], from: Address, to: Address) -> bool {
-        let (mut at, mut handles) = (from, HashSet::new());
-        for mapping in self.physical.overlapping(from, to) {
-            let Ok(share) = shares.binary_search_by_key(&mapping.handle, |share| share.handle) else { return false };
-            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
-            let holds = |range: &(usize, usize)| mapping.start + range.0 <= start && end <= mapping.start + range.1;
-            let free = free_ranges(&sources[shares[share].sources.clone()]).iter().any(holds);
-            if start > at || !free || !handles.insert(mapping.handle) {
-                return false;
-            }
-            at = end;
-        }
-        at == to
-    }
-
-    /// The shortest such run, with something that comes back. A handle is there once: twice would be the same bytes.
-    fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
+    /// The shortest such run, with something that comes back, and no handle twice.
+    pub(super) fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
         let mut parts: Vec<Mapped> = Vec::new();
         for share in shares {
             let of_handle = &sources[share.sources.clone()];

@@ -549,9 +549,9 @@ impl Cache {
             for (handle, _) in idle {
                 let size = core.physical[handle].size;
                 let places = core.physical[handle].places.clone();
-                let blocks = places.into_iter().filter_map(|start| {
+                let blocks = places.into_iter().enumerate().filter_map(|(at, start)| {
                     let block = core.take_moved(start, start + size, false)?;
-                    Some((Mapping { start, size, handle }, block))
+                    Some((Mapping { start, size, handle, first: at == 0 }, block))
                 });
                 taken.push((handle, blocks.collect()));
             }

@@ -9,11 +9,11 @@ use super::order::Mark;
 use crate::base::{Error, Result, Status};
 use crate::runtime::RawStream;
 use crate::stream::{self, Stream};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A stream as the cache sees it: the per-thread default stream is another one in every thread.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct StreamKey {
     pub raw: RawStream,
     /// 0 but for the per-thread default stream.
@@ -101,7 +101,7 @@ impl Slot {
 /// Which stream has which slot.
 #[derive(Default)]
 pub(super) struct Keys {
-    slots: HashMap<StreamKey, StreamSlot>,
+    slots: BTreeMap<StreamKey, StreamSlot>,
     last_serial: u64,
 }
 

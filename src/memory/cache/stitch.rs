@@ -8,7 +8,7 @@ use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
 use super::order::Serial;
-use super::physical::HandleId;
+use super::physical::{HandleId, Mapping};
 use super::policy::{LARGEST_HANDLE, Terms};
 use super::segment::Refusal;
 use super::slot::COMMON;
@@ -41,7 +41,18 @@ const MANY: usize = 16;
 pub struct Span {
     pub(super) block: BlockId,
     pub(super) from: Address,
-    to: Address,
+    pub(super) to: Address,
+}
+
+/// By address, those that follow each other in a block as one.
+pub(super) fn joined(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable_by_key(|span| span.from);
+    spans.dedup_by(|next, span| {
+        let follows = span.block == next.block && span.to == next.from;
+        span.to = if follows { next.to } else { span.to };
+        follows
+    });
+    spans
 }
 
 /// Free bytes of a handle.
@@ -49,7 +60,7 @@ pub struct Span {
 pub(super) struct Source {
     pub handle: HandleId,
     pub offset: usize,
-    block: BlockId,
+    pub block: BlockId,
     pub address: Address,
     pub size: usize,
 }
@@ -335,25 +346,45 @@ impl Core {
 
     // ---- what is free, handle by handle
 
-    /// Free bytes within reach, by handle and place in it; of the largest `most` blocks of each stream and kind.
-    fn sources(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Source> {
-        let mut sources = Vec::new();
+    /// Free blocks within reach, by address: the largest `most` of each stream and kind.
+    fn free_blocks(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Span> {
+        self.blocks_if(most, plain, |id| self.reaches(reach, id))
+    }
+
+    fn blocks_if(&self, most: usize, plain: bool, counts: impl Fn(BlockId) -> bool) -> Vec<Span> {
+        let mut blocks: Vec<Span> = Vec::new();
         // What is watched where it lies stays there.
         if !plain && poison::is_on() {
-            return sources;
+            return blocks;
         }
-        let lists = (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small)));
-        let blocks = lists.flat_map(|list| list.iter().take(most)).filter(|id| self.reaches(reach, *id));
-        for block in blocks.filter(|id| plain || block::at(*id).mapped()) {
-            let (start, end) = (block::at(block).address(), block::at(block).end());
-            for mapping in self.physical.overlapping(start, end) {
-                let address = mapping.start.max(start);
-                let size = mapping.end().min(end) - address;
-                sources.push(Source { handle: mapping.handle, offset: address - mapping.start, block, address, size });
+        for list in (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small))) {
+            let within = list.iter().take(most).filter(|id| counts(*id) && (plain || block::at(*id).mapped()));
+            blocks.extend(within.map(|block| Span { block, from: block::at(block).address(), to: block::at(block).end() }));
+        }
+        blocks.sort_unstable_by_key(|block| block.from);
+        blocks
+    }
+
+    /// The free bytes of blocks, by handle and place in it, as far as a mapping and what is free of it count.
+    fn sources_of(&self, blocks: &[Span], counts: impl Fn(&Mapping, &Source) -> bool) -> Vec<Source> {
+        let mut sources = Vec::with_capacity(self.physical.count());
+        for Span { block, from, to } in blocks {
+            for mapping in self.physical.overlapping(*from, *to) {
+                let address = mapping.start.max(*from);
+                let size = mapping.end().min(*to) - address;
+                let source = Source { handle: mapping.handle, offset: address - mapping.start, block: *block, address, size };
+                if counts(&mapping, &source) {
+                    sources.push(source);
+                }
             }
         }
-        sources.sort_unstable_by_key(|source| (source.handle, source.offset));
+        // By address most are in order by handle too: there is little to sort.
+        sources.sort_by_key(|source| (source.handle, source.offset));
         sources
+    }
+
+    fn sources(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Source> {
+        self.sources_of(&self.free_blocks(reach, most, plain), |_, _| true)
     }
 
     pub(super) fn shares(&self, sources: &[Source]) -> Vec<Share> {
@@ -397,12 +428,13 @@ impl Core {
         spans_of(&shares, &sources)
     }
 
-    /// The handles that are free as a whole and within reach, and where their bytes lie.
-    pub fn whole_handles(&self, reach: &Reach, most: usize) -> Vec<(HandleId, Vec<Span>)> {
-        let sources = self.sources(reach, most, false);
+    /// The handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; and where their bytes lie.
+    pub(super) fn away_handles(&self, most: usize) -> (Vec<Share>, Vec<Source>) {
+        let is_away = |mapping: &Mapping, source: &Source| source.size < mapping.size || !mapping.first;
+        let sources = self.sources_of(&self.blocks_if(most, false, |_| true), is_away);
         let mut shares = self.shares(&sources);
         shares.retain(|share| share.head == share.size);
-        spans_of(&shares, &sources)
+        (shares, sources)
     }
 
     /// Takes ranges out of free blocks; each becomes a block in the driver's hands. The answer is in the order of the ranges.
@@ -424,14 +456,17 @@ impl Core {
     pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
         let mut sources = None;
         if !self.moved.is_empty() {
-            let free = self.sources(reach, LOOK_AT, false);
-            match self.mapped_run(reach, request, &free) {
-                Some(run) => {
-                    if let Some(address) = self.revive(reach, request, free, run) {
-                        return Found::Here(address);
-                    }
-                }
-                None => sources = Some(free),
+            let blocks = self.free_blocks(reach, LOOK_AT, false);
+            let run = self.known_run(reach, request, &blocks).or_else(|| {
+                let free = self.sources_of(&blocks, |_, _| true);
+                let found = self.find_mapped_run(&free, &self.shares(&free), request);
+                sources = found.is_none().then_some(free);
+                found.and_then(|(from, to)| self.mapped_run(&blocks, from, to))
+            });
+            if let Some(run) = run
+                && let Some(address) = self.revive(reach, request, run)
+            {
+                return Found::Here(address);
             }
         }
         let making = request.search.next_multiple_of(terms.granularity);
