@@ -1,103 +1,98 @@
-//! From an address to the block that starts there: a two-level table over 1 MiB granules, read without a lock.
+//! From an address to the block that starts there: two tables of two levels, read without a lock.
 //!
-//! Large blocks are over 1 MiB, so a granule has at most one start of such; granules with small ones have an index of one entry for
-//! each 512 bytes. Entries are written when a block is handed out and never cleared: the caller checks that the block still starts
-//! there. Tables are never freed, so a stale entry is harmless.
+//! Large blocks are over 1 MiB, so a granule of that size has at most one start of such; small ones have an entry for each 512 bytes.
+//! Entries are written when a block is handed out and never cleared: the caller checks that the block still starts there. Tables are
+//! never freed, so a stale entry is harmless.
 
 use super::cache::{BlockId, NIL, block};
 use super::sync::{AtomicPtr, AtomicU32};
+use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
 const GRANULE: u32 = 20;
 const UNIT: u32 = 9;
-const LEAF_BITS: u32 = 14;
-const ROOT_BITS: u32 = 14;
+const BITS: u32 = 48;
 /// Addresses at and above this are not covered: no device hands them out today.
-pub const LIMIT: usize = 1 << (GRANULE + LEAF_BITS + ROOT_BITS);
+pub const LIMIT: usize = 1 << BITS;
 
 /// Reservations are multiples of this.
 pub const GRANULARITY: usize = 1 << GRANULE;
 
 const UNITS: usize = 1 << (GRANULE - UNIT);
 
-struct Leaf {
-    /// The large blocks that start here.
-    large: [AtomicU32; 1 << LEAF_BITS],
-    indexes: [AtomicPtr<Index>; 1 << LEAF_BITS],
+/// What a part of each table covers: 16 GiB, and 256 MiB, for which it has 2 MiB.
+const LARGE_PART: u32 = 34;
+const SMALL_PART: u32 = 28;
+
+const LARGE_ENTRIES: usize = 1 << (LARGE_PART - GRANULE);
+const SMALL_ENTRIES: usize = 1 << (SMALL_PART - UNIT);
+const LARGE_PARTS: usize = 1 << (BITS - LARGE_PART);
+const SMALL_PARTS: usize = 1 << (BITS - SMALL_PART);
+
+type Part<const ENTRIES: usize> = AtomicPtr<[AtomicU32; ENTRIES]>;
+
+static LARGE: [Part<LARGE_ENTRIES>; LARGE_PARTS] = [const { AtomicPtr::new(null_mut()) }; LARGE_PARTS];
+static SMALL: [Part<SMALL_ENTRIES>; SMALL_PARTS] = [const { AtomicPtr::new(null_mut()) }; SMALL_PARTS];
+
+/// Blocks side by side may be those of several threads, so granules side by side have their entries in lines of memory of their own: each
+/// stands one entry more than a line has behind the last. What shares a line lies 963 granules apart or more.
+#[inline(always)]
+fn large_place(address: usize) -> usize {
+    (address >> GRANULE) * 17 % LARGE_ENTRIES
 }
 
-type Index = [AtomicU32; UNITS];
+#[inline(always)]
+fn small_place(address: usize) -> usize {
+    (address >> UNIT) % SMALL_ENTRIES
+}
 
-static ROOT: [AtomicPtr<Leaf>; 1 << ROOT_BITS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 1 << ROOT_BITS];
-
-/// Allocates a zeroed table for the slot unless another thread was faster.
+/// Makes a part of a table unless another thread was faster.
 #[cold]
-fn install<T>(slot: &AtomicPtr<T>) -> *mut T {
-    let layout = std::alloc::Layout::new::<T>();
-    // Both tables consist of atomics for which zero bytes are a value.
-    let new = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<T>();
-    if new.is_null() {
-        std::alloc::handle_alloc_error(layout);
+fn install<const ENTRIES: usize>(part: &Part<ENTRIES>) -> &[AtomicU32; ENTRIES] {
+    let size = size_of::<[AtomicU32; ENTRIES]>();
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // Twice as much, so that it can begin on a multiple: what nobody touches costs addresses only, as does one that comes too late.
+    let pages = unsafe { libc::mmap(null_mut(), 2 * size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if pages == libc::MAP_FAILED {
+        std::alloc::handle_alloc_error(std::alloc::Layout::new::<[AtomicU32; ENTRIES]>());
     }
-    match slot.compare_exchange(std::ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => new,
-        Err(first) => {
-            unsafe { std::alloc::dealloc(new.cast(), layout) };
-            first
-        }
-    }
-}
-
-#[inline]
-fn split(address: usize) -> (usize, usize) {
-    let granule = address >> GRANULE;
-    (granule >> LEAF_BITS, granule & ((1 << LEAF_BITS) - 1))
-}
-
-#[inline]
-fn unit_of(address: usize) -> usize {
-    (address >> UNIT) & (UNITS - 1)
+    let new = pages.map_addr(|address| address.next_multiple_of(size));
+    // Blocks of random sizes are all over it, and of small pages the processor knows too few. Where there are no large ones, so be it.
+    unsafe { libc::madvise(new, size, libc::MADV_HUGEPAGE) };
+    // Atomics, for which zero bytes are a value.
+    let new = new.cast();
+    unsafe { &*part.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).map_or_else(|first| first, |_| new) }
 }
 
 /// Notes that a block starts at `address`, which lies below `LIMIT` and is a multiple of 512.
 #[inline(always)]
 pub fn insert(address: usize, small: bool, block: BlockId) {
-    let (root, at) = split(address);
-    let slot = &ROOT[root];
-    let mut leaf = slot.load(Ordering::Acquire);
-    if leaf.is_null() {
-        leaf = install(slot);
+    if small {
+        let part = &SMALL[address >> SMALL_PART];
+        let entries = read(part).unwrap_or_else(|| install(part));
+        entries[small_place(address)].store(block, Ordering::Release);
+    } else {
+        let part = &LARGE[address >> LARGE_PART];
+        let entries = read(part).unwrap_or_else(|| install(part));
+        entries[large_place(address)].store(block, Ordering::Release);
     }
-    let leaf = unsafe { &*leaf };
-    if !small {
-        leaf.large[at].store(block, Ordering::Release);
-        return;
-    }
-    let slot = &leaf.indexes[at];
-    let mut index = slot.load(Ordering::Acquire);
-    if index.is_null() {
-        index = install(slot);
-    }
-    unsafe { &(&*index)[unit_of(address)] }.store(block, Ordering::Release);
 }
 
 #[inline(always)]
-fn leaf_of(address: usize) -> Option<&'static Leaf> {
-    unsafe { ROOT.get(address >> (GRANULE + LEAF_BITS))?.load(Ordering::Acquire).as_ref() }
+fn read<const ENTRIES: usize>(part: &Part<ENTRIES>) -> Option<&[AtomicU32; ENTRIES]> {
+    unsafe { part.load(Ordering::Acquire).as_ref() }
 }
 
 /// The small block that was last handed out in the 512 bytes of this address; NIL or None: there never was one.
 #[inline(always)]
 pub fn small_at(address: usize) -> Option<BlockId> {
-    let leaf = leaf_of(address)?;
-    let index = unsafe { leaf.indexes.get_unchecked((address >> GRANULE) & ((1 << LEAF_BITS) - 1)) }.load(Ordering::Acquire);
-    Some(unsafe { index.as_ref()?.get_unchecked(unit_of(address)) }.load(Ordering::Relaxed))
+    Some(read(SMALL.get(address >> SMALL_PART)?)?[small_place(address)].load(Ordering::Relaxed))
 }
 
 /// The large block that was last handed out in the granule of this address; NIL or None: there never was one.
 #[inline(always)]
 pub fn large_at(address: usize) -> Option<BlockId> {
-    Some(leaf_of(address)?.large[(address >> GRANULE) & ((1 << LEAF_BITS) - 1)].load(Ordering::Relaxed))
+    Some(read(LARGE.get(address >> LARGE_PART)?)?[large_place(address)].load(Ordering::Relaxed))
 }
 
 /// The block that was last handed out at exactly this address.
@@ -106,23 +101,16 @@ pub fn find(address: usize) -> Option<BlockId> {
     [small_at(address), large_at(address)].into_iter().flatten().find(starts_here)
 }
 
-fn granule(address: usize) -> Option<(BlockId, *mut Index)> {
-    let leaf = leaf_of(address)?;
-    let (_, at) = split(address);
-    let (large, index) = (leaf.large[at].load(Ordering::Acquire), leaf.indexes[at].load(Ordering::Acquire));
-    (large != NIL || !index.is_null()).then_some((large, index))
-}
-
 /// Starts at or below `address`, nearest first, down to `lowest`: one of them holds the address if any block does.
 pub fn starts_below(address: usize, lowest: usize) -> impl Iterator<Item = BlockId> {
-    let top = address.min(LIMIT - 1) >> GRANULE;
-    (lowest >> GRANULE..=top).rev().filter_map(move |number| Some((number, granule(number << GRANULE)?))).flat_map(
-        move |(number, (large, index))| {
-            let last = if number == top { unit_of(address) } else { UNITS - 1 };
-            let small = unsafe { index.as_ref() }.into_iter().flat_map(move |index| index[..=last].iter().rev());
-            small.map(|block| block.load(Ordering::Acquire)).chain([large]).filter(|block| *block != NIL)
-        },
-    )
+    let top = address.min(LIMIT - 1);
+    (lowest >> GRANULE..=top >> GRANULE).rev().flat_map(move |granule| {
+        let from = granule << GRANULE;
+        let last = if granule == top >> GRANULE { (top - from) >> UNIT } else { UNITS - 1 };
+        let small = read(&SMALL[from >> SMALL_PART]).map(|entries| &entries[small_place(from)..][..=last]);
+        let small = small.into_iter().flatten().rev().map(|block| block.load(Ordering::Acquire));
+        small.chain(large_at(from)).filter(|block| *block != NIL)
+    })
 }
 
 #[cfg(test)]
@@ -154,6 +142,18 @@ mod tests {
         assert_eq!(find(usize::MAX), None);
         assert_eq!(find(0), None);
         assert_eq!((small_at(LIMIT), large_at(usize::MAX)), (None, None));
+    }
+
+    #[test]
+    fn neighbours_stand_in_lines_of_their_own() {
+        const IN_A_LINE: usize = 64 / size_of::<AtomicU32>();
+        let places: Vec<usize> = (0..LARGE_ENTRIES).map(|granule| large_place(granule << GRANULE)).collect();
+        assert_eq!(places.iter().collect::<std::collections::HashSet<_>>().len(), places.len());
+        let mut last = [None; LARGE_ENTRIES / IN_A_LINE];
+        for (granule, place) in places.into_iter().enumerate() {
+            let before = last[place / IN_A_LINE].replace(granule);
+            assert!(before.is_none_or(|before| granule - before >= 963), "{granule}");
+        }
     }
 
     #[test]
