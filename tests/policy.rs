@@ -301,7 +301,7 @@ fn other_sizes_are_no_worse() {
     }
 }
 
-/// Bytes in use, exact with many threads too.
+/// Bytes in use, never more than there are.
 #[derive(Default)]
 struct InUse {
     now: AtomicUsize,
@@ -337,16 +337,17 @@ impl Mixed {
         let least = 512 << (self.below)(16);
         let size = least + (self.below)(least);
         let size = if size > MIB { size.next_multiple_of(self.round) } else { size };
+        let address = memory::allocate(size, 1, self.stream).unwrap();
         self.in_use.add(size);
-        (memory::allocate(size, 1, self.stream).unwrap(), size)
+        (address, size)
     }
 
     fn steps(&mut self, count: usize) {
         for _ in 0..count {
             let at = (self.below)(self.blocks.len());
             let (address, size) = self.blocks[at];
-            memory::free(address).unwrap();
             self.in_use.now.fetch_sub(size, SeqCst);
+            memory::free(address).unwrap();
             self.blocks[at] = self.allocate();
         }
     }
