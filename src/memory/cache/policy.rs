@@ -205,9 +205,9 @@ impl Policy {
     }
 
     /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
-    /// spare every load is, and it says nothing.
-    pub fn does_not_rest(&mut self, new: bool, frees: u64) {
-        if self.is_short {
+    /// spare every load is, and where the stream is `busy` others' memory is not past: then it says nothing.
+    pub fn does_not_rest(&mut self, new: bool, frees: u64, busy: bool) {
+        if self.is_short || busy {
             self.restless = None;
             return;
         }
@@ -358,12 +358,14 @@ mod tests {
         let at_first = budget(&mut policy, 1024);
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { window, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
+            .into_iter()
+            .for_each(|frees| policy.does_not_rest(true, frees, false));
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, 5 + 4 * window + long);
+        policy.does_not_rest(true, 5 + 4 * window + long, false);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
-        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
+        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees, false));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 12, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -374,13 +376,23 @@ mod tests {
         // Where sizes come back it has to be often, and for longer.
         let Unrest { window, times, long } = OF_OLD;
         let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
-        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
-        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
+        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, frees, false));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees, false));
         assert!(!policy.is_restless());
-        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
+        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, frees, false));
         assert!(policy.is_restless());
         policy.restart(8 * GIB);
         assert!(!policy.is_restless());
+    }
+
+    #[test]
+    fn streams_with_work_say_nothing_of_rest() {
+        let Unrest { long, .. } = OF_NEW;
+        let mut policy = Policy::default();
+        [(0, false), (long - 1, true), (long, false), (2 * long - 1, false)].map(|(frees, busy)| policy.does_not_rest(true, frees, busy));
+        assert!(!policy.is_restless());
+        policy.does_not_rest(true, 2 * long, false);
+        assert!(policy.is_restless());
     }
 
     #[test]

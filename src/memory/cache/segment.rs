@@ -337,7 +337,7 @@ impl Cache {
                         }
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
-                        core.policy.does_not_rest(terms.new, frees);
+                        core.policy.does_not_rest(terms.new, frees, busy);
                         core.policy.mapped_anew(began, Instant::now(), busy);
                     }
                     return answer;
