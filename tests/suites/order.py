@@ -35,6 +35,10 @@ def run(suite):
             env = kit.environment(TCUDA_SIM_SEED=seed, LD_LIBRARY_PATH=folder / "planted")
             code, output = kit.run([program, *arguments], env=env)
             suite.check(f"{name} finds the planted defect, seed {seed}", code != 0 and wrong_words(output) > 0, output)
+    # Twenty rounds of two streams with work on them, the host an iteration ahead: what is held stays what the streams have in use at once.
+    output = suite.runs("twenty rounds of test_order", [folder / "test_order", "20", "0", "122"], env=kit.environment())
+    found = re.search(r"peak reserved ([\d.]+) of peak requested", output or "")
+    suite.check("twenty rounds hold at most 1.6 of what is in use", found and float(found.group(1)) <= 1.6, output)
     for seed in SEEDS:
         code, output = kit.run([folder / "test_overlap", "planted"], env=kit.environment(TCUDA_SIM_SEED=seed))
         found = f"overlap: {PLANTED_OVERLAPS} live blocks overlap, 0 words" in output
