@@ -1,6 +1,5 @@
-"""Every Rust test, in one `cargo test`; its own lines are shown as they come. Beside it the conformance suite with the stream sanitizer."""
+"""Every Rust test, in one `cargo test`; its own lines are shown as they come. Then the conformance suite with the stream sanitizer."""
 
-import concurrent.futures
 import re
 import subprocess
 
@@ -8,20 +7,6 @@ import kit
 
 
 def run(suite):
-    if suite.runs("the tests compile", [kit.CARGO, "test", "--locked", "--no-run"], timeout=1800) is None:
-        return
-    with concurrent.futures.ThreadPoolExecutor(1) as beside:
-        command = [kit.CARGO, "test", "--locked", "--test", "conformance"]
-        watched = beside.submit(kit.run, command, env=kit.environment(TCUDA_SANITIZER="1"), timeout=1800)
-        every_test(suite)
-        code, output = watched.result()
-    # No program of it has a bug but on purpose: a report is a false alarm, and fails its test.
-    suite.check("conformance with TCUDA_SANITIZER=1", code == 0, f"{kit.show(command)}\nended with {code}\n{output}")
-    found = re.search(r"conformance \(\w+\): (\d+) passed, \d+ absent by capability, 0 failed", output)
-    suite.check("the sanitizer is quiet about the conformance suite", found and int(found.group(1)) > 390, output)
-
-
-def every_test(suite):
     command = [kit.CARGO, "test", "--locked", "--no-fail-fast"]
     process = subprocess.Popen(command, cwd=kit.ROOT, env=kit.environment(), text=True, errors="replace",
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -47,3 +32,8 @@ def every_test(suite):
     if suite.failed == 0:
         suite.check("cargo test", code == 0, f"ended with {code}")
     suite.check("no test is ignored or absent", ignored == 0, f"{ignored} are")
+    # No program of it has a bug but on purpose: a report is a false alarm, and fails its test.
+    command = [kit.CARGO, "test", "--locked", "--test", "conformance"]
+    output = suite.runs("conformance with TCUDA_SANITIZER=1", command, env=kit.environment(TCUDA_SANITIZER="1"), timeout=1800)
+    found = re.search(r"conformance \(\w+\): (\d+) passed, \d+ absent by capability, 0 failed", output or "")
+    suite.check("the sanitizer is quiet about the conformance suite", found and int(found.group(1)) > 390, output)

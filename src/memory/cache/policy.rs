@@ -389,7 +389,8 @@ mod tests {
     fn streams_with_work_say_nothing_of_rest() {
         let Unrest { long, .. } = OF_NEW;
         let mut policy = Policy::default();
-        [(0, false), (long - 1, true), (long, false), (2 * long - 1, false)].map(|(frees, busy)| policy.does_not_rest(true, frees, busy));
+        let mapped = [(0, false), (long - 1, true), (long, false), (2 * long - 1, false)];
+        mapped.into_iter().for_each(|(frees, busy)| policy.does_not_rest(true, frees, busy));
         assert!(!policy.is_restless());
         policy.does_not_rest(true, 2 * long, false);
         assert!(policy.is_restless());
