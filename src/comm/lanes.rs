@@ -25,10 +25,9 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Beside each of the streams. While one of the circle is captured the streams themselves: lanes would stay in the capture until it ends. So is
-    /// a thread's default stream, which has no name for other threads.
-    pub fn new(circle: &mut Circle, from: &[Stream]) -> Result<Lanes> {
-        let is_captured = circle.is_captured()?;
+    /// Beside each of the streams. Where they are captured the streams themselves: lanes would stay in the capture until it ends. So is a thread's
+    /// default stream, which has no name for other threads.
+    pub fn new(from: &[Stream], is_captured: bool) -> Result<Lanes> {
         let mut lanes = Lanes { hops: Vec::with_capacity(from.len()), borrowed: Vec::new(), is_joined: true };
         for stream in from {
             if is_captured || stream.raw == stream::PER_THREAD {

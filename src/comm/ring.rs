@@ -43,20 +43,20 @@ impl Ring {
     pub fn new(circle: &mut Circle, targets: &[Stream]) -> Result<Ring> {
         let mut path = vec![circle.centre];
         path.extend(targets);
-        let lanes = Lanes::new(circle, &path[..path.len() - 1])?;
+        let is_captured = circle.is_captured()?;
+        let lanes = Lanes::new(&path[..path.len() - 1], is_captured)?;
         let mut ring = Ring { path, lanes, counters: Vec::new(), before: 0, waiting: None };
-        let runtime = runtime::runtime()?;
-        let overlap = comm::kernels_overlap(runtime);
         // A graph's kernels do not wait for each other: nothing says in which order it starts them. Who watches streams knows of order by events only.
-        if ring.path.len() == 2 || circle.is_captured()? || watch::any(watch::SANITIZER) {
+        if ring.path.len() == 2 || is_captured || watch::any(watch::SANITIZER) {
             return Ok(ring);
         }
-        if overlap {
+        let runtime = runtime::runtime()?;
+        // Where kernels run one by one events tie them, and they check what they would have waited for.
+        if comm::kernels_overlap(runtime) {
             ring.waiting = may_wait(runtime, &ring.path, &ring.lanes)?;
-        }
-        // Where kernels run one by one, they check what they would have waited for.
-        if ring.waiting.is_none() && overlap {
-            return Ok(ring);
+            if ring.waiting.is_none() {
+                return Ok(ring);
+            }
         }
         for target in &ring.path[1..ring.path.len() - 1] {
             let zeros = tensor::empty(target.device, BYTE, &[COUNTERS as i64], HANDLE_CURRENT)?;
