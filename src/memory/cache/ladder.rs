@@ -87,6 +87,14 @@ impl Cache {
         let peak = core.stats.active().peak;
         core.stats.watch_for(peak / LITTLE);
         if core.keeps_apart(slot) {
+            if !core.pending.is_empty() {
+                drop(core);
+                self.settle(slot);
+                core = self.core.lock();
+                if let Some(address) = core.allocate(slot, request, true) {
+                    return Ok(address);
+                }
+            }
             let changes = core.changes();
             drop(core);
             if let Ok(address) = self.search_or_grow(climb, false, Some(changes))? {

@@ -17,6 +17,9 @@ const REQUEST_SHARE: usize = 16;
 /// ... with several streams these: what one has free of a handle the others cannot join, so that more of them stay half in use...
 const SHARE_OF_STREAMS: usize = 800;
 const REQUEST_SHARE_OF_STREAMS: usize = 32;
+/// ... where streams have work this one of the request at least: what another stream has free is seldom past when it is wanted, so that
+/// much more is mapped anew, and each handle of it costs the same...
+const REQUEST_SHARE_OF_BUSY: usize = 4;
 /// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
 const SHARE_OF_LEFT: usize = 512;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
@@ -49,10 +52,11 @@ const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
-/// Mapping anew may take this share of a program's time, looked at over `WINDOW`; if it takes more, the slack rises by `STEP_OF_TIME`.
+/// To make free memory fit may hold a program up for this share of its time, looked at over `WINDOW`; if it is more, the slack rises
+/// by `STEP_OF_TIME`.
 const SHARE_OF_TIME: f64 = 0.03;
-const WINDOW: Duration = Duration::from_secs(1);
-const STEP_OF_TIME: f64 = 0.08;
+const WINDOW: Duration = Duration::from_millis(250);
+const STEP_OF_TIME: f64 = 0.04;
 const MOST_OF_TIME: f64 = 0.24;
 /// Handles become larger again only while more than this share of what is held is free: near its peak a program has none to spare.
 const ROOM: usize = 8;
@@ -81,10 +85,12 @@ pub struct Policy {
     /// There was no more to spare.
     is_short: bool,
     restless: Option<Restless>,
-    /// When the window began, and what mapping anew took since.
+    /// Streams had work when free memory was mapped anew for them, since the last rest.
+    busy: bool,
+    /// When the window began, and how long the device was held up since.
     window: Option<Instant>,
-    spent: Duration,
-    /// Whether the stream had work at one of these times: without any, nothing is held up.
+    held_up: Duration,
+    /// Whether a stream had work when memory was mapped for it in that time: without any, nothing is held up.
     worked: bool,
 }
 
@@ -168,9 +174,13 @@ impl Policy {
         let divisor = STEP.pow(fineness);
         let (share, request_share) =
             if holding.streams > 1 { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
-        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor));
+        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = if self.is_restless() && !scarce { need } else { largest.min(holding.mean) };
+        let largest = match (scarce, self.is_restless(), self.busy) {
+            (true, ..) | (_, false, false) => largest,
+            (_, true, _) => need,
+            (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
+        };
         let largest = largest.min(bound.saturating_sub(reserved) / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
@@ -205,9 +215,9 @@ impl Policy {
     }
 
     /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
-    /// spare every load is, and where the stream is `busy` others' memory is not past: then it says nothing.
-    pub fn does_not_rest(&mut self, new: bool, frees: u64, busy: bool) {
-        if self.is_short || busy {
+    /// spare every load is, and where streams have work others' memory is not past: then it says nothing.
+    pub fn does_not_rest(&mut self, new: bool, frees: u64) {
+        if self.is_short || self.busy {
             self.restless = None;
             return;
         }
@@ -225,6 +235,11 @@ impl Policy {
         }
     }
 
+    /// Whether there is slack for the sake of time.
+    pub fn is_hurried(&self) -> bool {
+        self.hurry > 0.0
+    }
+
     /// Whether there is slack for a load that does not come to rest.
     pub fn is_restless(&self) -> bool {
         self.unrest > 0.0
@@ -237,20 +252,32 @@ impl Policy {
 
     /// Little is in use: a round is over.
     pub fn rests(&mut self) {
-        (self.unrest, self.restless) = (0.0, None);
+        (self.unrest, self.restless, self.busy) = (0.0, None, false);
     }
 
-    /// Free memory was mapped anew, which took from `began` to `now`. `busy`: its stream had work.
-    pub fn mapped_anew(&mut self, began: Instant, now: Instant, busy: bool) {
-        let window = *self.window.get_or_insert(began);
-        self.spent += now - began;
+    /// Free memory is about to be mapped anew, for a stream that has work or not.
+    pub fn maps_anew(&mut self, busy: bool) {
+        self.busy |= busy;
         self.worked |= busy;
+    }
+
+    /// Whether streams had work lately when free memory was mapped anew.
+    pub fn works(&self) -> bool {
+        self.worked
+    }
+
+    /// To make free memory fit took from `began` to `now`. `busy`: streams have work still, so that the device was not held up.
+    pub fn took(&mut self, began: Instant, now: Instant, busy: bool) {
+        let window = *self.window.get_or_insert(began);
+        if !busy {
+            self.held_up += now - began;
+        }
         let passed = now - window;
         if passed >= WINDOW {
-            if self.worked && self.spent.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
+            if self.worked && self.held_up.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
                 self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
             }
-            (self.window, self.spent, self.worked) = (Some(now), Duration::ZERO, false);
+            (self.window, self.held_up, self.worked) = (Some(now), Duration::ZERO, false);
         }
     }
 
@@ -360,12 +387,12 @@ mod tests {
         let Unrest { window, long, .. } = OF_NEW;
         [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
             .into_iter()
-            .for_each(|frees| policy.does_not_rest(true, frees, false));
+            .for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, 5 + 4 * window + long, false);
+        policy.does_not_rest(true, 5 + 4 * window + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
-        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees, false));
+        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 12, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -376,24 +403,43 @@ mod tests {
         // Where sizes come back it has to be often, and for longer.
         let Unrest { window, times, long } = OF_OLD;
         let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
-        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, frees, false));
-        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees, false));
+        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(!policy.is_restless());
-        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, frees, false));
+        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(policy.is_restless());
         policy.restart(8 * GIB);
         assert!(!policy.is_restless());
     }
 
     #[test]
-    fn streams_with_work_say_nothing_of_rest() {
+    fn streams_with_work_say_nothing_of_rest_until_they_rest() {
         let Unrest { long, .. } = OF_NEW;
         let mut policy = Policy::default();
-        let mapped = [(0, false), (long - 1, true), (long, false), (2 * long - 1, false)];
-        mapped.into_iter().for_each(|(frees, busy)| policy.does_not_rest(true, frees, busy));
+        policy.does_not_rest(true, 0);
+        policy.maps_anew(true);
+        policy.maps_anew(false);
+        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, 2 * long, false);
+        policy.rests();
+        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(policy.is_restless());
+    }
+
+    #[test]
+    fn handles_are_coarse_where_streams_have_work() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let largest = |policy: &mut Policy, total: usize, reserved: usize| {
+            policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options, true).largest >> 20
+        };
+        assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+        policy.maps_anew(true);
+        assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
+        // With more in use, where less is left, and where there is hardly any.
+        assert_eq!([16, 4, 2].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 6, 2]);
+        policy.rests();
+        assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
     }
 
     #[test]
@@ -417,29 +463,27 @@ mod tests {
         let start = Instant::now();
         let at = |milliseconds: u64| start + Duration::from_millis(milliseconds);
         let mut policy = Policy::default();
+        let map = |policy: &mut Policy, from: u64, to: u64, (before, after): (bool, bool)| {
+            policy.maps_anew(before);
+            policy.took(at(from), at(to), after);
+        };
+        const HELD_UP: (bool, bool) = (true, false);
         // Half of the time, but for a moment only.
-        for step in 0..40 {
-            policy.mapped_anew(at(step * 20), at(step * 20 + 10), true);
-        }
+        (0..12).for_each(|step| map(&mut policy, step * 20, step * 20 + 10, HELD_UP));
         assert_eq!(policy.hurry, 0.0);
-        policy.mapped_anew(at(1000), at(1001), false);
+        map(&mut policy, 250, 251, (false, false));
         assert_eq!(policy.hurry, STEP_OF_TIME);
         // One per cent is no matter.
-        for step in 0..100 {
-            policy.mapped_anew(at(1001 + step * 100), at(1002 + step * 100), true);
-        }
+        (0..100).for_each(|step| map(&mut policy, 251 + step * 100, 252 + step * 100, HELD_UP));
         assert_eq!(policy.hurry, STEP_OF_TIME);
-        for step in 0..2000 {
-            policy.mapped_anew(at(20_000 + step * 20), at(20_010 + step * 20), step % 10 == 0);
-        }
+        // Nor is half of the time of a host that is ahead of its device.
+        (0..200).for_each(|step| map(&mut policy, 12_000 + step * 20, 12_010 + step * 20, (true, true)));
+        assert_eq!(policy.hurry, STEP_OF_TIME);
+        (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
         assert_eq!(policy.hurry, MOST_OF_TIME);
         // A replay with no work is no hurry.
         policy.restart(0);
-        for step in 0..2000 {
-            policy.mapped_anew(at(70_000 + step * 20), at(70_010 + step * 20), false);
-        }
-        assert_eq!(policy.hurry, 0.0);
-        policy.restart(0);
+        (0..2000).for_each(|step| map(&mut policy, 70_000 + step * 20, 70_010 + step * 20, (false, false)));
         assert_eq!(policy.hurry, 0.0);
     }
 }

@@ -6,7 +6,7 @@ use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
 use super::rest::Runs;
-use super::slot::COMMON;
+use super::slot::{COMMON, Slot, StreamKey};
 use super::stitch::{Found, Idle, Plan, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
@@ -287,7 +287,10 @@ impl Cache {
                 (core.find_room(reach, request, &terms), terms)
             };
             let plan = match found {
-                Found::Here(address) => return Ok(address),
+                Found::Here(address) => {
+                    self.looked_since(began);
+                    return Ok(address);
+                }
                 Found::No(refusal) => return Err(refusal),
                 Found::Coarse(bytes) => {
                     remade = true;
@@ -321,7 +324,10 @@ impl Cache {
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
-            let busy = anew && self.is_busy(reach.slot);
+            if anew {
+                let busy = self.is_busy(Some(reach.slot));
+                self.core.quiet().policy.maps_anew(busy);
+            }
             match self.build_plan(runtime, &properties, plan, reach, request) {
                 // What is there has to do: once more, without the budget that the driver does not have.
                 Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && tries == 0 && makes > 0 => {
@@ -335,10 +341,10 @@ impl Cache {
                         if terms.excess > 0 && answer.is_ok() {
                             let _ = self.release(runtime, Idle::Within(terms.excess), usize::MAX);
                         }
+                        self.looked_since(began);
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
-                        core.policy.does_not_rest(terms.new, frees, busy);
-                        core.policy.mapped_anew(began, Instant::now(), busy);
+                        core.policy.does_not_rest(terms.new, frees);
                     }
                     return answer;
                 }
@@ -361,12 +367,27 @@ impl Cache {
         }
     }
 
-    /// Whether the device has work of a stream, as far as it can be asked.
-    fn is_busy(&self, slot: StreamSlot) -> bool {
-        let key = self.core.quiet().slots[slot as usize].key;
-        let stream = Stream { device: self.device, raw: key.raw };
-        let asked = runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Ok(!stream.is_capturing()? && !stream.query()?)));
-        key.reachable() && asked.unwrap_or(false)
+    /// Free memory was made to fit, with the driver or without.
+    fn looked_since(&self, began: Instant) {
+        let now = Instant::now();
+        let works = self.core.quiet().policy.works();
+        let busy = works && self.is_busy(None);
+        self.core.quiet().policy.took(began, now, busy);
+    }
+
+    /// Whether the device has work of a stream, or of any for which memory was asked, as far as they can be asked.
+    fn is_busy(&self, slot: Option<StreamSlot>) -> bool {
+        let keys: Vec<StreamKey> = {
+            let core = self.core.quiet();
+            let asked = |(index, found): &(usize, &Slot)| slot.map_or(found.asked && !found.gone, |slot| *index == slot as usize);
+            core.slots.iter().enumerate().filter(asked).map(|(_, slot)| slot.key).filter(|key| key.reachable()).collect()
+        };
+        let is_busy = |key: &StreamKey| {
+            let stream = Stream { device: self.device, raw: key.raw };
+            stream.is_capturing().is_ok_and(|capturing| !capturing) && stream.query().is_ok_and(|idle| !idle)
+        };
+        let asked = runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Ok(keys.iter().any(is_busy))));
+        asked.unwrap_or(false)
     }
 
     fn build_plan(
