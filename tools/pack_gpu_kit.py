@@ -9,11 +9,9 @@ machine without network. `speed/jit` is what times compiled functions beside a c
 `speed/comm_call.so` calls of collectives for benches/torch_comm.py.
 """
 
-import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import zipfile
 
@@ -31,15 +29,6 @@ def must(command):
     if code != 0:
         sys.exit(f"{kit.show(command)}\nended with {code}\n{output}")
     return output
-
-
-def rust_test(name):
-    """The executable of a Rust test, stripped."""
-    command = [kit.CARGO, "test", "--locked", "--no-run", "--test", name, "--message-format=json"]
-    answer = subprocess.run(command, cwd=kit.ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    messages = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
-    executable = next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == name)
-    must(["strip", "-o", KIT / "tests" / name, executable])
 
 
 def compile_into(folder, source, standard):
@@ -75,7 +64,7 @@ def main():
     for source in ("jit", "communicators", "watch"):
         compile_into("speed", kit.ROOT / f"benches/{source}.c", "gnu11")
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "benches/comm_call.c", "-s", "-o", KIT / "speed/comm_call.so"])
-    rust_test("conformance")
+    must(["strip", "-o", KIT / "tests/conformance", kit.rust_test("conformance")])
     code, output = kit.planted_order(KIT / "planted")
     if code != 0:
         sys.exit(output)

@@ -367,7 +367,8 @@ fn a_pool_to_share() {
     let stream = Own::on(0);
     let [from, to] = [(); 2].map(|()| allocate(COUNT, stream.0));
     let pool = get!(OWN, out => tcuda_graph_pool_handle(out));
-    let once = callable(Some(passes_on), &[tensor(from)], &[tensor(to)]);
+    let (inputs, outputs) = ([tensor(from)], [tensor(to)]);
+    let once = callable(Some(passes_on), &inputs, &outputs);
     let many = vec![once; 8];
     let made = get!(null_mut(), out => tcuda_graphed_callable_create(out, many.as_ptr(), 8, -1, pool, stream.0));
     // What one took between is the next one's.

@@ -36,7 +36,6 @@ mod jit;
 mod jit_kit;
 mod kit;
 mod libs;
-mod machines;
 mod memory;
 mod nvtx;
 mod order;
@@ -91,7 +90,6 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("comm_order", comm_order::TESTS),
     ("communicator", communicator::TESTS),
     ("communicator_ends", communicator_ends::TESTS),
-    ("machines", machines::TESTS),
     ("random", random::TESTS),
     ("philox", philox::TESTS),
     ("ipc", ipc::TESTS),

@@ -1,6 +1,7 @@
 """What the suites share: running programs, counting checks, compiling C."""
 
 import concurrent.futures
+import json
 import os
 import pathlib
 import re
@@ -113,6 +114,14 @@ def shared_link(folder=LIB):
 
 def static_link():
     return ["-x", "none", LIB / "libtcuda.a", *SYSTEM_LIBS]
+
+
+def rust_test(name):
+    """The executable of a Rust test, built if need be."""
+    command = [CARGO, "test", "--locked", "--no-run", "--test", name, "--message-format=json"]
+    answer = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    messages = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
+    return next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == name)
 
 
 def planted_order(folder):

@@ -385,9 +385,7 @@ mod tests {
         let at_first = budget(&mut policy, 1024);
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { window, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
-            .into_iter()
-            .for_each(|frees| policy.does_not_rest(true, frees));
+        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
         policy.does_not_rest(true, 5 + 4 * window + long);
         assert!(policy.is_restless());

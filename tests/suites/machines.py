@@ -1,0 +1,51 @@
+"""Collectives on other simulated machines: numbers of devices, who reaches whom, shuffled streams, memory that is filled when it is taken,
+under the stream sanitizer. Each is the conformance suite's tests of that name in a process of its own, two at a time."""
+
+import concurrent.futures
+import re
+import subprocess
+
+import kit
+
+BOTH = ("comm.", "comm_order.")
+ORDERED = ("comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many")
+RANKS = ("communicator.every", "communicator.calls", "communicator.sends", "communicator.memory")
+
+
+def machine(devices, peers="all", **more):
+    return dict(TCUDA_SIM_DEVICES=devices, TCUDA_SIM_PEERS=peers, **more)
+
+
+def machines():
+    """(part of the tests' names, variables)"""
+    for devices in (8, 3, 1):
+        yield from ((names, machine(devices)) for names in BOTH)
+        yield "communicator", machine(devices, "none")
+    for devices, peers in ((4, "0-1,2-3,1-2"), (3, "none")):
+        yield from ((names, machine(devices, peers)) for names in BOTH)
+    for seed, devices in enumerate((3, 4, 2, 3, 4, 2), 1):
+        yield from ((names, machine(devices, TCUDA_SIM_SEED=seed)) for names in ORDERED)
+    for seed in (1, 2, 3):
+        yield from ((names, machine(3, TCUDA_SIM_SEED=seed)) for names in RANKS)
+    for seed, devices in enumerate((2, 3, 4), 1):
+        yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_MEMORY_POISON=1)
+    yield "graph_ends.", machine(2, TCUDA_SIM_SEED=4, TCUDA_MEMORY_POISON=1)
+    for seed, devices in enumerate((3, 4), 1):
+        yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_SANITIZER=1)
+
+
+def run(suite):
+    conformance = kit.rust_test("conformance")
+
+    def passes(given):
+        names, variables = given
+        answer = subprocess.run([conformance, names], cwd=kit.ROOT, env=kit.environment(**variables), text=True, errors="replace",
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
+        said = re.search(r"conformance \(sim\): [1-9]\d* passed, \d+ absent by capability, 0 failed", answer.stdout)
+        what = " ".join([names, *(f"{name}={value}" for name, value in variables.items())])
+        return what, answer.returncode == 0 and said, answer.stdout
+
+    # They compute long, and wait for nobody.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for what, right, output in pool.map(passes, machines()):
+            suite.check(what, right, output)
