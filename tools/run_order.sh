@@ -24,11 +24,12 @@ run() {
     fi
 }
 
-run "tcuda" tests/test_order "$rounds"
-run "planted defect, to be found" sh tests/planted_order
-
 # An iteration of the recorded run has 122 events.
 near=122
+
+run "tcuda" tests/test_order "$rounds"
+run "tcuda, $near ahead" tests/test_order "$rounds" 0 $near
+run "planted defect, to be found" sh tests/planted_order
 
 torch=$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))' 2>/dev/null)
 places="${torch%/torch}/nvidia $(ls -d /usr/local/cuda*/ 2>/dev/null)"
