@@ -2,7 +2,11 @@
 
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 use tcuda::stream::Stream;
+
+/// Who waits for longer waits for ever.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Work of streams, numbered by the host's steps.
 pub struct Lag {
@@ -32,7 +36,7 @@ struct Work {
 
 unsafe extern "C" fn do_work(work: *mut c_void) {
     let Work { clock, stream, step } = *unsafe { Box::from_raw(work.cast::<Work>()) };
-    let mut times = clock.1.wait_while(clock.0.lock().unwrap(), |times| times.open[stream] < step).unwrap();
+    let (mut times, _) = clock.1.wait_timeout_while(clock.0.lock().unwrap(), LONG, |times| times.open[stream] < step).unwrap();
     times.done[stream] += 1;
     clock.1.notify_all();
 }
@@ -65,7 +69,9 @@ impl Lag {
         times.open = open;
         self.clock.1.notify_all();
         let behind = |times: &mut Times| times.done.iter().zip(&goal).any(|(done, goal)| done < goal);
-        drop(self.clock.1.wait_while(times, behind).unwrap());
+        let (times, waited) = self.clock.1.wait_timeout_while(times, LONG, behind).unwrap();
+        drop(times);
+        assert!(!waited.timed_out() || std::thread::panicking(), "streams wait for each other");
     }
 }
 

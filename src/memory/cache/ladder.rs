@@ -86,10 +86,13 @@ impl Cache {
         let mut core = self.core.lock();
         let peak = core.stats.active().peak;
         core.stats.watch_for(peak / LITTLE);
+        let mut settled = false;
         if core.keeps_apart(slot) {
-            if !core.pending.is_empty() {
+            // What waits for the other streams is its own, and would be made anew.
+            if core.policy.is_hurried() && !core.pending.is_empty() {
                 drop(core);
                 self.settle(slot);
+                settled = true;
                 core = self.core.lock();
                 if let Some(address) = core.allocate(slot, request, true) {
                     return Ok(address);
@@ -107,7 +110,9 @@ impl Cache {
         }
         let changes = core.changes();
         drop(core);
-        self.settle(slot);
+        if !settled {
+            self.settle(slot);
+        }
         {
             // What is in the driver's hands is nobody's to move.
             let _growing = self.growing.lock();

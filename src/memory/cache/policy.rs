@@ -17,8 +17,8 @@ const REQUEST_SHARE: usize = 16;
 /// ... with several streams these: what one has free of a handle the others cannot join, so that more of them stay half in use...
 const SHARE_OF_STREAMS: usize = 800;
 const REQUEST_SHARE_OF_STREAMS: usize = 32;
-/// ... where streams have work this one of the request at least: what another stream has free is seldom past when it is wanted, so that
-/// much more is mapped anew, and each handle of it costs the same...
+/// ... where several streams have work this one of the request at least, however fine the others are: what another stream has free is
+/// seldom past when it is wanted, so that much more is mapped anew, and each handle of it costs the same...
 const REQUEST_SHARE_OF_BUSY: usize = 4;
 /// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
 const SHARE_OF_LEFT: usize = 512;
@@ -78,14 +78,14 @@ pub struct Policy {
     room: Option<usize>,
     /// It is asked anew when so much is held.
     ask_at: usize,
-    /// Slack for the sake of time.
+    /// Slack for the sake of time. It stays: to learn it anew after each rest would cost that time again.
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
     /// There was no more to spare.
     is_short: bool,
     restless: Option<Restless>,
-    /// Streams had work when free memory was mapped anew for them, since the last rest.
+    /// Streams had work when free memory was mapped anew for them, in this window or the one before.
     busy: bool,
     /// When the window began, and how long the device was held up since.
     window: Option<Instant>,
@@ -176,7 +176,7 @@ impl Policy {
             if holding.streams > 1 { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, self.is_restless(), self.busy) {
+        let largest = match (scarce, self.is_restless(), self.busy && holding.streams > 1) {
             (true, ..) | (_, false, false) => largest,
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
@@ -269,14 +269,15 @@ impl Policy {
     /// To make free memory fit took from `began` to `now`. `busy`: streams have work still, so that the device was not held up.
     pub fn took(&mut self, began: Instant, now: Instant, busy: bool) {
         let window = *self.window.get_or_insert(began);
-        if !busy {
+        if self.worked && !busy {
             self.held_up += now - began;
         }
         let passed = now - window;
         if passed >= WINDOW {
-            if self.worked && self.held_up.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
+            if self.held_up.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
                 self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
             }
+            self.busy = self.worked;
             (self.window, self.held_up, self.worked) = (Some(now), Duration::ZERO, false);
         }
     }
@@ -422,6 +423,17 @@ mod tests {
         policy.rests();
         [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(policy.is_restless());
+        // Nor for longer than they have it.
+        let mut policy = Policy::default();
+        let start = Instant::now();
+        policy.maps_anew(true);
+        policy.took(start, start + WINDOW, true);
+        [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        assert!(!policy.is_restless());
+        policy.maps_anew(false);
+        policy.took(start + WINDOW, start + 2 * WINDOW, false);
+        [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        assert!(policy.is_restless());
     }
 
     #[test]
@@ -434,6 +446,8 @@ mod tests {
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
         policy.maps_anew(true);
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
+        let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options, true).largest;
+        assert_eq!(alone >> 20, 4);
         // With more in use, where less is left, and where there is hardly any.
         assert_eq!([16, 4, 2].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 6, 2]);
         policy.rests();
@@ -479,7 +493,11 @@ mod tests {
         assert_eq!(policy.hurry, STEP_OF_TIME);
         (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
         assert_eq!(policy.hurry, MOST_OF_TIME);
-        // A replay with no work is no hurry.
+        // What was before any work is no matter, and a replay with none is no hurry.
+        policy.restart(0);
+        (0..12).for_each(|step| map(&mut policy, 65_000 + step * 20, 65_010 + step * 20, (false, false)));
+        map(&mut policy, 65_250, 65_251, (true, true));
+        assert_eq!(policy.hurry, 0.0);
         policy.restart(0);
         (0..2000).for_each(|step| map(&mut policy, 70_000 + step * 20, 70_010 + step * 20, (false, false)));
         assert_eq!(policy.hurry, 0.0);

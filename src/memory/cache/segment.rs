@@ -377,6 +377,7 @@ impl Cache {
 
     /// Whether the device has work of a stream, or of any for which memory was asked, as far as they can be asked.
     fn is_busy(&self, slot: Option<StreamSlot>) -> bool {
+        let _driving = self.driving.lock();
         let keys: Vec<StreamKey> = {
             let core = self.core.quiet();
             let asked = |(index, found): &(usize, &Slot)| slot.map_or(found.asked && !found.gone, |slot| *index == slot as usize);
