@@ -1,5 +1,6 @@
 """Collectives on other simulated machines: numbers of devices, who reaches whom, shuffled streams, some with memory that is filled when it
-is taken, some under the stream sanitizer. Each is the conformance suite's tests of that name in a process of its own, two at a time."""
+is taken, some under the stream sanitizer, one with plain segments. Each is the conformance suite's tests of that name in a process of its own,
+two at a time."""
 
 import concurrent.futures
 import re
@@ -32,6 +33,7 @@ def machines():
     for seed, devices in enumerate((3, 4), 1):
         yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_SANITIZER=1)
     yield "comm", machine(4, "0-1,2-3,1-2", TCUDA_SANITIZER=1)
+    yield "comm", machine(3, TCUDA_ALLOC_CONF="expandable_segments:False")
 
 
 def run(suite):

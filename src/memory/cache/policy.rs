@@ -85,13 +85,12 @@ pub struct Policy {
     /// There was no more to spare.
     is_short: bool,
     restless: Option<Restless>,
-    /// Streams had work when free memory was mapped anew for them, in this window or the one before.
-    busy: bool,
     /// When the window began, and how long the device was held up since.
     window: Option<Instant>,
     held_up: Duration,
-    /// Whether a stream had work when memory was mapped for it in that time: without any, nothing is held up.
+    /// Whether a stream had work when memory was mapped for it in that time, without which nothing is held up, and in the window before.
     worked: bool,
+    worked_before: bool,
 }
 
 /// What one growth may do.
@@ -176,7 +175,7 @@ impl Policy {
             if holding.streams > 1 { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, self.is_restless(), self.busy && holding.streams > 1) {
+        let largest = match (scarce, self.is_restless(), self.is_busy() && holding.streams > 1) {
             (true, ..) | (_, false, false) => largest,
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
@@ -217,7 +216,7 @@ impl Policy {
     /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
     /// spare every load is, and where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, new: bool, frees: u64) {
-        if self.is_short || self.busy {
+        if self.is_short || self.is_busy() {
             self.restless = None;
             return;
         }
@@ -252,18 +251,22 @@ impl Policy {
 
     /// Little is in use: a round is over.
     pub fn rests(&mut self) {
-        (self.unrest, self.restless, self.busy) = (0.0, None, false);
+        (self.unrest, self.restless) = (0.0, None);
+        (self.worked, self.worked_before) = (false, false);
     }
 
     /// Free memory is about to be mapped anew, for a stream that has work or not.
     pub fn maps_anew(&mut self, busy: bool) {
-        self.busy |= busy;
         self.worked |= busy;
     }
 
-    /// Whether streams had work lately when free memory was mapped anew.
+    /// Whether it is known of this window that streams had work when free memory was mapped anew.
     pub fn works(&self) -> bool {
         self.worked
+    }
+
+    fn is_busy(&self) -> bool {
+        self.worked || self.worked_before
     }
 
     /// To make free memory fit took from `began` to `now`. `busy`: streams have work still, so that the device was not held up.
@@ -277,8 +280,8 @@ impl Policy {
             if self.held_up.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
                 self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
             }
-            self.busy = self.worked;
-            (self.window, self.held_up, self.worked) = (Some(now), Duration::ZERO, false);
+            self.worked_before = std::mem::take(&mut self.worked);
+            (self.window, self.held_up) = (Some(now), Duration::ZERO);
         }
     }
 

@@ -324,7 +324,7 @@ impl Cache {
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
-            if anew {
+            if anew && !self.core.quiet().policy.works() {
                 let busy = self.is_busy(Some(reach.slot));
                 self.core.quiet().policy.maps_anew(busy);
             }
