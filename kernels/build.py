@@ -37,6 +37,7 @@ ASSEMBLERS = {
 }
 
 
+@need.one_at_a_time
 def install(name, wheels):
     """The folder with the wheels' files; fetched once for each list of wheels."""
     folder = TOOLS / name

@@ -9,6 +9,7 @@ has failed; so has one whose tool can be neither found nor fetched. Nothing is s
 import importlib
 import pathlib
 import sys
+import threading
 import time
 import traceback
 
@@ -39,6 +40,15 @@ def run_suite(name, least):
     return suite
 
 
+def fetch(names):
+    """What suites want from the network comes while those before them run."""
+    for name in names:
+        try:
+            getattr(importlib.import_module(name), "fetch", lambda: None)()
+        except Exception:  # the suite asks for it again, and says what is wrong
+            pass
+
+
 def counts(suites):
     passed, failed, unable = (sum(getattr(suite, what) for suite in suites) for what in ("passed", "failed", "unable"))
     return f"{passed} passed, {failed} failed" + (f", {unable} absent by capability" if unable else "")
@@ -49,7 +59,9 @@ def main(names):
     unknown = [name for name in names if name not in least]
     if unknown:
         sys.exit(f"no such suite: {', '.join(unknown)}. There are: {', '.join(least)}")
-    suites = [run_suite(name, least[name]) for name in names or usual]
+    names = names or usual
+    threading.Thread(target=fetch, args=(names,), daemon=True).start()
+    suites = [run_suite(name, least[name]) for name in names]
     broken = [suite.name for suite in suites if suite.failed]
     print(f"all suites: {counts(suites)}" + (f" (in {', '.join(broken)})" if broken else ""))
     return 1 if broken else 0

@@ -6,6 +6,7 @@ installing.
 Nothing is written outside build/. What can be neither found nor fetched is an error that says what to install.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import urllib.parse
 import urllib.request
 import zipfile
@@ -43,8 +45,21 @@ exec "$here/%s" "$@"
 TORCH = ("torch", "2.11.0")
 
 
+# Threads that want the same wait for each other.
+_ONE_AT_A_TIME = threading.RLock()
+
+
 class Missing(Exception):
     pass
+
+
+def one_at_a_time(function):
+    """A function that fetches, for several threads."""
+    @functools.wraps(function)
+    def locked(*arguments):
+        with _ONE_AT_A_TIME:
+            return function(*arguments)
+    return locked
 
 
 def version_of(program):
@@ -134,6 +149,7 @@ def from_debian(name):
     return script
 
 
+@one_at_a_time
 def need(name):
     """The path of a tool."""
     least, project, inside = KNOWN[name]

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 
 import kit
 
@@ -81,14 +80,6 @@ def unwinding(suite):
 
 
 def static_library(suite, static):
-    note = kit.TARGET / "static-libs.txt"
-    command = [kit.CARGO, "rustc", "--locked", "--lib", "--crate-type", "staticlib", "--target-dir", kit.TARGET / "static-libs", "--",
-               f"--print=native-static-libs={note}"]
-    if not note.exists():  # rustc writes it only when it compiles
-        shutil.rmtree(kit.TARGET / "static-libs", ignore_errors=True)
-    suite.runs("ask rustc what the static library needs", command, timeout=600)
-    needs = note.read_text().split() if note.exists() else []
-    suite.check("TCUDA_SYSTEM_LIBS in CMakeLists.txt is what rustc says", needs == kit.SYSTEM_LIBS, f"{needs}, {kit.SYSTEM_LIBS}")
     output = suite.runs("nm of the static library", ["nm", "--defined-only", "-g", static]) or ""
     defined = {line.split()[-1] for line in output.splitlines() if " T " in line}
     listed = set((kit.ROOT / "tests/tcuda.symbols").read_text().split())

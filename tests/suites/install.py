@@ -26,10 +26,14 @@ class Tools:
         return "make" if "Make" in generator else self.ninja
 
 
+def fetch():
+    return Tools()
+
+
 def run(suite):
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    tools = Tools()
+    tools = fetch()
     if not install(suite, tools):
         return
     moved_tree(suite)

@@ -23,8 +23,12 @@ def build(suite, source, standard, folder):
     return program
 
 
+def fetch():
+    return kit.need("valgrind")
+
+
 def run(suite):
-    valgrind = kit.need("valgrind")
+    valgrind = fetch()
     folder = kit.BUILD / "tests/memcheck"
     folder.mkdir(parents=True, exist_ok=True)
     # The library as it was before `make lib` stripped it, so that a report has names in it.

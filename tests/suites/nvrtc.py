@@ -54,8 +54,7 @@ def cccl(suite, version, standard):
 
 
 def headers(suite):
-    """Our headers for device code and for CCCL. What is fetched is fetched here, before jobs run side by side."""
-    toolkit.compiler()
+    """Our headers for device code and for CCCL."""
     releases = {version: ("-isystem", toolkit.cccl(version)) for version in toolkit.CCCL}
     philox, spectrum = kit.ROOT / "tests/data/philox_program.cu", kit.ROOT / "examples_c/cuda/spectrum.cu"
     environment = kit.ROOT / "tests/data/cccl_environment.cu"
@@ -64,13 +63,19 @@ def headers(suite):
                + [lambda: nvcc(suite, environment, "CCCL of 13.3", "c++17", *releases["13.3"])]
                + [lambda s=standard: nvcc(suite, philox, s, s) for standard in ("c++14", "c++17", "c++20")]
                + [lambda v=version, s=standard: cccl(suite, v, s) for version in releases for standard in ("c++17", "c++20")])
-
-
     _, symbols = kit.run(["nm", kit.BUILD / "tests/nvcc/cccl_environment.CCCL of 13.3.o"])
     suite.check("CUB's temporary memory is tcuda's", "U tcuda_malloc_cached" in symbols and "cudaMalloc" not in symbols, symbols)
 
 
+def fetch():
+    """The compilers' files."""
+    toolkit.compiler()
+    for version in toolkit.CCCL:
+        toolkit.cccl(version)
+    return {version: library(version, wheel) for version, wheel in COMPILERS.items()}
+
+
 def run(suite):
+    libraries = fetch()
     headers(suite)
-    libraries = {version: library(version, wheel) for version, wheel in COMPILERS.items()}
     suite.each([lambda which=which: one(suite, *which) for which in libraries.items()])

@@ -7,6 +7,7 @@ runtime, so that there is one. Bugs planted in tests_c/planted.c prove that the 
 import os
 import pathlib
 import re
+import shutil
 
 import kit
 from c import counted
@@ -35,9 +36,16 @@ def build_library(suite, sanitizer, triple):
     env = dict(os.environ, RUSTC_BOOTSTRAP="1", RUSTFLAGS=flags)
     target = kit.TARGET / sanitizer
     # --target keeps the flags away from build scripts.
-    command = [kit.CARGO, "rustc", "--locked", "--lib", "--crate-type", "staticlib", "--target", triple, "--target-dir", target]
+    note = target / "static-libs.txt"
+    if not note.exists():  # rustc writes it only when it compiles
+        shutil.rmtree(target, ignore_errors=True)
+    command = [kit.CARGO, "rustc", "--locked", "--lib", "--crate-type", "staticlib", "--target", triple, "--target-dir", target, "--",
+               f"--print=native-static-libs={note}"]
     if suite.runs(f"build the library with -Zsanitizer={sanitizer}", command, env=env, timeout=900) is None:
         return None
+    # A static library is built for this anyhow, so it is here that rustc is asked what every one of them needs.
+    needs = note.read_text().split() if note.exists() else []
+    suite.check("TCUDA_SYSTEM_LIBS in CMakeLists.txt is what rustc says", needs == kit.SYSTEM_LIBS, f"{needs}, {kit.SYSTEM_LIBS}")
     return target / triple / "debug/libtcuda.a"
 
 
