@@ -1,5 +1,5 @@
-// Comm family: stretches of memory from one place to many, or from device to device, and sums of many in one place. Any of them may be on
-// another device.
+// Comm family: stretches of memory from one place to many, or from device to device, copied or added to, and sums of many in one place. Any of
+// them may be on another device.
 //
 // A kernel takes a table of segments by value, the same as `Table` in src/runtime/kernels/comm.rs, and goes through it tile by tile, so
 // that hundreds of small tensors are one launch.
@@ -93,8 +93,10 @@ struct Relay {
     Table table;
     // On this device: of each block, how many tiles came, in all launches of the call. On the next one: where the same is told. 0: nobody.
     uint64_t came, tell;
-    // Tiles of each block in the launches before, at the most.
-    uint32_t before;
+    // On this device: how many tiles the next one has taken out of a window. On the one before: where the same is told. 0: no window.
+    uint64_t taken, give;
+    // Tiles of each block in the launches before, at the most; tiles by which it may be ahead of the next device.
+    uint32_t before, ahead;
 };
 
 __device__ __forceinline__ uint32_t look(const uint32_t *counter) {
@@ -110,7 +112,7 @@ __device__ __forceinline__ uint32_t acquire(const uint32_t *counter) {
 }
 
 __device__ __forceinline__ void release(uint32_t *counter, uint32_t value) {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+    if (counter) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ uint64_t nanoseconds() {
@@ -128,24 +130,36 @@ __device__ __forceinline__ void await(const uint32_t *counter, uint32_t value) {
     (void)acquire(counter);
 }
 
-// A block takes the same tiles on every device. It waits for a launch that was made before this one, and for none that comes after.
-extern "C" __global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay(const Relay relay) {
-    const Table &table = relay.table;
-    const uint32_t *came = (const uint32_t *)relay.came + blockIdx.x * COUNTER_STEP;
-    uint32_t *tell = (uint32_t *)relay.tell + blockIdx.x * COUNTER_STEP;
+// This block's, of counters.
+__device__ __forceinline__ uint32_t *own(uint64_t counters) { return counters ? (uint32_t *)counters + blockIdx.x * COUNTER_STEP : 0; }
+
+// A block takes the same tiles on every device. It waits for launches that were made before this one, and for none that comes after.
+template <typename Move> __device__ __forceinline__ void hand_on(const Relay &relay, Move move) {
+    const uint32_t *came = own(relay.came), *taken = own(relay.taken);
+    uint32_t *tell = own(relay.tell), *give = own(relay.give);
     uint32_t done = relay.before;
-    for (uint32_t tile = blockIdx.x; tile < table.tiles; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x; tile < relay.table.tiles; tile += gridDim.x) {
         ++done;
-        if (relay.came) {
-            if (threadIdx.x == 0) await(came, done);
+        if (came || taken) {
+            if (threadIdx.x == 0) {
+                if (came) await(came, done);
+                if (taken) await(taken, done - relay.ahead);
+            }
             __syncthreads();
         }
-        spread<RELAY_THREADS>(table, find(table, tile));
-        if (relay.tell) {
+        move(find(relay.table, tile));
+        if (tell || give) {
             __syncthreads();
-            if (threadIdx.x == 0) release(tell, done);
+            if (threadIdx.x == 0) {
+                release(tell, done);
+                release(give, done);
+            }
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay(const Relay relay) {
+    hand_on(relay, [&](const Piece &piece) { spread<RELAY_THREADS>(relay.table, piece); });
 }
 
 // ---- sums: in the order of the table, halves in float until the end
@@ -216,7 +230,43 @@ template <typename Op> __device__ __forceinline__ void sums(const Table &table) 
     }
 }
 
+// What came, and what is here, to the next device, all of it aligned. Packs of N from pack `start` on, U of them under way at once.
+template <typename Op, int N, int U> __device__ __forceinline__ void add_two(const Table &table, const Piece &piece, uint32_t start) {
+    using Group = Pack<typename Op::Value, N>;
+    const uint32_t count = piece.size / sizeof(Group);
+    Group *to = (Group *)(table.words[piece.at + 2] + piece.offset);
+    const Group *first = (const Group *)(table.words[piece.at + 3] + piece.offset), *second = (const Group *)(table.words[piece.at + 4] + piece.offset);
+    for (uint32_t index = start + threadIdx.x; index < count; index += RELAY_THREADS * U) {
+        Group a[U], b[U];
+        #pragma unroll
+        for (int i = 0; i < U; ++i) {
+            const uint32_t at = index + i * RELAY_THREADS;
+            if (at < count) a[i] = first[at], b[i] = second[at];
+        }
+        #pragma unroll
+        for (int i = 0; i < U; ++i) {
+            #pragma unroll
+            for (int n = 0; n < N; ++n) a[i].at[n] = Op::narrow(Op::add(Op::widen(a[i].at[n]), Op::widen(b[i].at[n])));
+            const uint32_t at = index + i * RELAY_THREADS;
+            if (at < count) to[at] = a[i];
+        }
+    }
+}
+
+template <typename Op> __device__ __forceinline__ void hand_on_sums(const Relay &relay) {
+    constexpr int N = 16 / sizeof(typename Op::Value);
+    hand_on(relay, [&](const Piece &piece) {
+        add_two<Op, N, UNROLL>(relay.table, piece, 0);
+        add_two<Op, 1, 1>(relay.table, piece, piece.size / 16 * N);
+    });
+}
+
 extern "C" {
+__global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay_add_i32(const Relay relay) { hand_on_sums<Plain<uint32_t>>(relay); }
+__global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay_add_i64(const Relay relay) { hand_on_sums<Plain<uint64_t>>(relay); }
+__global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay_add_f32(const Relay relay) { hand_on_sums<Plain<float>>(relay); }
+__global__ void __launch_bounds__(RELAY_THREADS) tcuda_comm_relay_add_f64(const Relay relay) { hand_on_sums<Plain<double>>(relay); }
+
 __global__ void __launch_bounds__(THREADS) tcuda_comm_add_bool(const Table table) { sums<Bool>(table); }
 __global__ void __launch_bounds__(THREADS) tcuda_comm_add_i8(const Table table) { sums<Plain<uint8_t>>(table); }
 __global__ void __launch_bounds__(THREADS) tcuda_comm_add_i16(const Table table) { sums<Plain<uint16_t>>(table); }

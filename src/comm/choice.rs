@@ -9,7 +9,7 @@ pub enum Way {
     Kernel,
     /// Copies by the copy engines, on the source's stream.
     Copies,
-    /// From each device to the next, so that all links are used at once.
+    /// From each device to the next, so that all links are used at once. A sum ends where it began.
     Ring,
     /// A kernel on every device but the destination sums its part and writes it there.
     Split,
@@ -62,7 +62,8 @@ const TABLE: &[Row] = &[
     row(BroadcastCoalesced, ANY, ANY, Ring),
     row(Reduce, 2, ANY, Kernel),
     row(Reduce, ANY, 4 * MIB, Kernel),
-    row(Reduce, ANY, ANY, Split),
+    row(Reduce, ANY, 128 * MIB, Split),
+    row(Reduce, ANY, ANY, Ring),
     row(ReduceCoalesced, 2, ANY, Kernel),
     row(ReduceCoalesced, ANY, 4 * MIB, Kernel),
     row(ReduceCoalesced, ANY, ANY, Split),
@@ -114,10 +115,14 @@ pub fn chunk(bytes: usize, hops: usize) -> usize {
     .next_multiple_of(MIB)
 }
 
+/// The most of a sum that comes to a device before what is there is taken; two of these are all that it needs memory for.
+pub const WINDOW: usize = 256 * MIB;
+
 fn allowed(operation: Operation) -> &'static [Way] {
     match operation {
         Broadcast | BroadcastCoalesced => &[Kernel, Copies, Ring],
-        Reduce | ReduceCoalesced => &[Kernel, Split],
+        Reduce => &[Kernel, Split, Ring],
+        ReduceCoalesced => &[Kernel, Split],
         Scatter | Gather | GatherRows => &[Kernel, Copies],
     }
 }

@@ -3,9 +3,10 @@
 //! Uses:   tensor, copy, memory, event, stream, device, runtime, base.
 //! Never:  waits on the host, except for memory of the CPU and after a failure; flattens tensors into a buffer.
 //! Locks:  lanes::IDLE, then stream's. ring::WAITING is only tried, and held while others are taken.
-//! Tests:  in the files, tests/conformance/comm.rs, comm_order.rs and machines.rs, tests_c/test_comm.c, examples_c/average_gradients.c.
+//! Tests:  in the files, tests/conformance/comm.rs and comm_order.rs, tests/suites/machines.py, tests_c/test_comm.c, examples_c/average_gradients.c.
 
 mod broadcast;
+mod chain;
 mod choice;
 mod circle;
 mod lanes;

@@ -1,5 +1,6 @@
 //! Sums over tensors of many devices, on one of them.
 
+use super::chain;
 use super::choice::{self, Operation, Way};
 use super::circle::Circle;
 use super::rules::{by_x, take_current};
@@ -165,7 +166,7 @@ impl Adding {
         let circle = Circle::new(centre, streams.into_iter())?;
         let is_alone = circle.others().is_empty();
         let way = match choice::choose(operation, 1 + circle.others().len(), bytes)? {
-            Way::Split if !is_alone && all_reach_all(&circle)? => Way::Split,
+            way @ (Way::Split | Way::Ring) if !is_alone && all_reach_all(&circle)? => way,
             _ => Way::Kernel,
         };
         Ok(Adding { circle, way, bytes, ordered: None })
@@ -181,8 +182,15 @@ impl Adding {
             return Ok(());
         }
         let (centre, circle) = (self.circle.centre, &mut self.circle);
+        if self.way == Way::Ring
+            && let [batch] = batches
+            && let [segment] = &batch.segments[..]
+            && chain::sum(circle, &batch.streams, batch.element, segment)?
+        {
+            return Ok(());
+        }
         match self.way {
-            Way::Split => {
+            Way::Ring | Way::Split => {
                 // Without new copies the centre need not wait for sums that go on, and they not for it.
                 if self.ordered.replace(held) != Some(held) {
                     circle.collect()?;

@@ -4,16 +4,13 @@ use super::choice;
 use super::circle::Circle;
 use super::lanes::Lanes;
 use super::spread::cut;
-use crate::base::dtype::DType;
 use crate::base::{Result, watch};
-use crate::runtime::kernels::comm::{self, COUNTERS, Counters, Segment, TILE};
+use crate::event::pool::Pooled;
+use crate::runtime::kernels::comm::{self, COUNTERS, Counters, Move, Pace, Segment, TILE};
 use crate::runtime::{self, Runtime};
-use crate::stream::{self, HANDLE_CURRENT, Stream};
+use crate::stream::{self, Stream};
 use crate::tensor::{self, Owned};
 use parking_lot::{Mutex, MutexGuard};
-
-/// Of counters.
-const BYTE: DType = DType { code: 1, bits: 8, lanes: 1 };
 
 /// The last call whose kernels wait: its last lane, which is idle when none of them does, and its last target, which comes behind that lane. Each
 /// with what tells it from a later stream of its name.
@@ -28,83 +25,157 @@ struct Last {
 static WAITING: Mutex<Option<Last>> = Mutex::new(None);
 type Waiting = MutexGuard<'static, Option<Last>>;
 
+/// What is between the kernels of one device and of the next.
+enum Ties {
+    /// Counters, for which kernels wait.
+    Counters(Waiting),
+    /// Counters, and events between chunks: where kernels run one by one they check what they would have waited for.
+    Checked,
+    /// Events between chunks.
+    Events,
+}
+
 pub struct Ring {
     path: Vec<Stream>,
     lanes: Lanes,
-    /// On each target that hands on: what came, by block.
-    counters: Vec<Owned>,
-    /// For the next call of the kernels.
-    before: u32,
-    /// Kernels wait for those of the device before. None: events do, which takes chunks.
-    waiting: Option<Waiting>,
+    ties: Ties,
+    /// On each device that hands on what came: how much did, by block.
+    came: Vec<Owned>,
+    /// On each device but the last that hands on to where windows are used again: how much the next one has taken.
+    taken: Vec<Owned>,
+    /// The last chunks of each hop, where events say that they were taken.
+    marks: Vec<[Option<Pooled>; WINDOWS]>,
+    pace: Pace,
 }
 
+/// Of what comes to a device, one is filled while the other is emptied.
+pub const WINDOWS: usize = 2;
+
 impl Ring {
-    pub fn new(circle: &mut Circle, targets: &[Stream]) -> Result<Ring> {
-        let mut path = vec![circle.centre];
-        path.extend(targets);
+    /// From each stream's device to that of the next: so many bytes, all together.
+    pub fn new(circle: &mut Circle, path: Vec<Stream>, bytes: usize) -> Result<Ring> {
         let is_captured = circle.is_captured()?;
         let lanes = Lanes::new(&path[..path.len() - 1], is_captured)?;
-        let mut ring = Ring { path, lanes, counters: Vec::new(), before: 0, waiting: None };
+        let (came, taken, marks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut ring = Ring { path, lanes, ties: Ties::Events, came, taken, marks, pace: Pace::of(bytes) };
         // A graph's kernels do not wait for each other: nothing says in which order it starts them. Who watches streams knows of order by events only.
         if ring.path.len() == 2 || is_captured || watch::any(watch::SANITIZER) {
             return Ok(ring);
         }
         let runtime = runtime::runtime()?;
-        // Where kernels run one by one events tie them, and they check what they would have waited for.
-        if comm::kernels_overlap(runtime) {
-            ring.waiting = may_wait(runtime, &ring.path, &ring.lanes)?;
-            if ring.waiting.is_none() {
-                return Ok(ring);
-            }
-        }
-        for target in &ring.path[1..ring.path.len() - 1] {
-            let zeros = tensor::empty(target.device, BYTE, &[COUNTERS as i64], HANDLE_CURRENT)?;
-            circle.go(*target)?.memset_async(zeros.view.address, 0, COUNTERS, target.raw)?;
-            ring.counters.push(zeros);
+        ring.ties = match comm::kernels_overlap(runtime) {
+            false => Ties::Checked,
+            true => match may_wait(runtime, &ring.path, &ring.lanes)? {
+                Some(waiting) => Ties::Counters(waiting),
+                None => return Ok(ring),
+            },
+        };
+        match zeros(circle, &ring.path[1..ring.path.len() - 1])? {
+            Some(came) => ring.came = came,
+            None => ring.ties = Ties::Events,
         }
         Ok(ring)
     }
 
+    pub fn has_counters(&self) -> bool {
+        !matches!(self.ties, Ties::Events)
+    }
+
+    /// Bytes that are launched at once, of so many.
+    pub fn chunk(&self, bytes: usize) -> usize {
+        let is_tied = !matches!(self.ties, Ties::Counters(_));
+        choice::chunk(bytes, if is_tied { self.path.len() - 1 } else { 1 })
+    }
+
+    /// What comes to a device comes to `WINDOWS` windows of so many bytes in turn, each of which is a chunk of one segment.
+    /// False: there is no room for counters.
+    pub fn use_windows(&mut self, circle: &mut Circle, window: usize) -> Result<bool> {
+        let Some(taken) = zeros(circle, &self.path[..self.path.len() - 2])? else { return Ok(false) };
+        self.taken = taken;
+        self.pace.ahead = WINDOWS as u32 * self.pace.tiles(window);
+        self.marks = self.lanes.hops().iter().map(|_| Default::default()).collect();
+        Ok(true)
+    }
+
     /// Tile after tile goes from each device to the next.
     pub fn add(&mut self, circle: &mut Circle, segments: &[Segment], bytes: usize) -> Result<()> {
-        // Memory can be read or written, and nobody is waited for who cannot begin, when all streams have come to this point.
+        self.begin(circle)?;
+        let tiles: usize = segments.iter().map(Segment::tiles).sum();
+        let step = self.chunk(bytes) / TILE;
+        for start in (0..tiles).step_by(step) {
+            let chunk = cut(segments, start, (start + step).min(tiles));
+            self.add_chunk(circle, |at| (Move::COPY, chunk.iter().map(|segment| hop(segment, at)).collect()))?;
+        }
+        Ok(())
+    }
+
+    /// Memory can be read or written, and nobody is waited for who cannot begin, when all streams have come to this point.
+    pub fn begin(&mut self, circle: &mut Circle) -> Result<()> {
         self.path.iter().try_for_each(|stream| self.lanes.follow(circle, 0, *stream))?;
         let [first, others @ ..] = self.lanes.hops() else { return Ok(()) };
         let mark = circle.mark(*first)?;
-        others.iter().filter(|lane| *lane != first).try_for_each(|lane| circle.wait(*lane, &mark))?;
-        let tiles: usize = segments.iter().map(Segment::tiles).sum();
-        let step = if self.waiting.is_some() { tiles } else { choice::chunk(bytes, self.path.len() - 1) / TILE };
-        for start in (0..tiles).step_by(step) {
-            let chunk = cut(segments, start, (start + step).min(tiles));
-            let mut before = self.before;
-            for at in 0..self.path.len() - 1 {
-                let lane = self.lanes.hops()[at];
-                if at > 0 && self.waiting.is_none() {
-                    circle.hand_on(self.lanes.hops()[at - 1], lane)?;
-                }
-                let hops: Vec<Segment> = chunk.iter().map(|segment| hop(segment, at)).collect();
-                let counters = |at: usize| self.counters.get(at).map_or(0, |counters| counters.view.address);
-                let counters = Counters { came: at.checked_sub(1).map_or(0, counters), tell: counters(at) };
-                before = comm::relay(circle.go(lane)?, lane.device, lane.raw, &hops, counters, self.before)?;
+        others.iter().filter(|lane| *lane != first).try_for_each(|lane| circle.wait(*lane, &mark))
+    }
+
+    /// What each hop does with a chunk.
+    pub fn add_chunk(&mut self, circle: &mut Circle, work: impl Fn(usize) -> (Move, Vec<Segment>)) -> Result<()> {
+        let is_tied = !matches!(self.ties, Ties::Counters(_));
+        let mut before = self.pace.before;
+        for at in 0..self.path.len() - 1 {
+            let lane = self.lanes.hops()[at];
+            if at > 0 && is_tied {
+                circle.hand_on(self.lanes.hops()[at - 1], lane)?;
             }
-            self.before = before;
+            // The oldest of the next device: its window is the one that this chunk goes to.
+            if let Some(mark) = self.marks.get(at + 1).and_then(|marks| marks[0].as_ref()) {
+                circle.wait(lane, mark)?;
+            }
+            let address = |counters: &[Owned], at: usize| counters.get(at).map_or(0, |counters| counters.view.address);
+            let last = |counters: &[Owned]| at.checked_sub(1).map_or(0, |at| address(counters, at));
+            let counters = Counters {
+                came: last(&self.came),
+                tell: address(&self.came, at),
+                taken: address(&self.taken, at),
+                give: last(&self.taken),
+            };
+            let (step, segments) = work(at);
+            before = comm::relay(circle.go(lane)?, lane.device, lane.raw, step, &segments, counters, self.pace)?;
+            if let Some(marks) = self.marks.get_mut(at).filter(|_| is_tied) {
+                marks.rotate_left(1);
+                marks[WINDOWS - 1] = Some(circle.mark(lane)?);
+            }
         }
+        self.pace.before = before;
         Ok(())
     }
 
     /// Every stream goes on after what concerns its device.
     pub fn close(mut self, circle: &mut Circle) -> Result<()> {
-        if let (Some(waiting), Some(target)) = (&mut self.waiting, self.path.last()) {
+        if let (Ties::Counters(waiting), Some(target)) = (&mut self.ties, self.path.last()) {
             **waiting = self.lanes.hops().last().map(|lane| Last { lane: known(*lane), target: known(*target) });
         }
         for (at, stream) in self.path.iter().enumerate() {
             // What a target hands on came to it before.
             self.lanes.lead(circle, at.min(self.path.len() - 2), *stream)?;
+            // The next device still tells what it took.
+            if at < self.taken.len() {
+                self.lanes.lead(circle, at + 1, *stream)?;
+            }
         }
         self.lanes.joined();
         Ok(())
     }
+}
+
+/// Counters on each stream's device, for kernels that begin behind it. None: there is no room for them.
+fn zeros(circle: &mut Circle, streams: &[Stream]) -> Result<Option<Vec<Owned>>> {
+    let mut counters = Vec::with_capacity(streams.len());
+    for stream in streams {
+        let Some(zeros) = tensor::bytes_if_there(*stream, COUNTERS)? else { return Ok(None) };
+        circle.go(*stream)?.memset_async(zeros.view.address, 0, COUNTERS, stream.raw)?;
+        counters.push(zeros);
+    }
+    Ok(Some(counters))
 }
 
 fn known(stream: Stream) -> (Stream, Option<u64>) {

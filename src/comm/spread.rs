@@ -51,7 +51,10 @@ impl Spread<'_> {
             Way::Ring => {
                 let ring = match &mut self.ring {
                     Some(ring) => ring,
-                    none => none.insert(Ring::new(&mut self.circle, self.targets)?),
+                    none => {
+                        let path = [&[self.circle.centre], self.targets].concat();
+                        none.insert(Ring::new(&mut self.circle, path, self.bytes)?)
+                    }
                 };
                 ring.add(&mut self.circle, segments, self.bytes)
             }

@@ -7,7 +7,7 @@ use crate::base::{Error, Result, Status, log, process};
 use crate::copy::{self, Place};
 use crate::device;
 use crate::memory;
-use crate::stream;
+use crate::stream::{self, Stream};
 
 /// What a made tensor is to the one that it was made from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +134,20 @@ pub fn empty(device: i32, dtype: DType, shape: &[i64], handle: usize) -> Result<
 /// Uninitialised, on a device, with strides that leave no gaps.
 pub fn empty_strided(device: i32, dtype: DType, shape: &[i64], strides: Sizes, handle: usize) -> Result<Owned> {
     make(Target::Device(device, handle), dtype, shape, strides)
+}
+
+/// Bytes on the stream's device for its work, where there is room for them.
+pub fn bytes_if_there(stream: Stream, size: usize) -> Result<Option<Owned>> {
+    let Some(address) = memory::allocate_if_there(size, stream)? else { return Ok(None) };
+    let shape = [size as i64];
+    let view = View {
+        place: Place::Device(stream.device),
+        dtype: DType { code: 1, bits: 8, lanes: 1 },
+        shape: shape[..].into(),
+        strides: strides::contiguous(&shape),
+        address,
+    };
+    Ok(Some(Owned { view, origin: Origin::New, _memory: Memory::Device(address, process::run()) }))
 }
 
 /// The same in pageable memory of the host.

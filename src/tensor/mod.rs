@@ -14,6 +14,6 @@ mod view;
 
 pub use copying::{agree, copy, plan};
 pub use fill::fill;
-pub use make::{Origin, Owned, alias, empty, empty_like, empty_on_host, empty_strided, part, pin, to};
+pub use make::{Origin, Owned, alias, bytes_if_there, empty, empty_like, empty_on_host, empty_strided, part, pin, to};
 pub use strides::{Sizes, common_shape, contiguous, like, like_all};
 pub use view::{Parts, View, check_ndim};

@@ -13,7 +13,7 @@ use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::comm::*;
 use tcuda::capi::copy::{tcuda_copy, tcuda_memset_async};
 use tcuda::capi::device::tcuda_synchronize;
-use tcuda::capi::memory::tcuda_memory_allocated;
+use tcuda::capi::memory::*;
 use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::capi::tensor::*;
@@ -31,6 +31,7 @@ tests![
     large_tensors_by_every_way,
     chunks_arrive_where_they_belong,
     many_tensors_go_round_a_ring,
+    a_sum_on_its_way_needs_memory_and_does_without: [TwoDevices, Unwatched, Unfilled],
     the_rules_are_torchs,
     tensors_say_where_they_come_from,
     pieces_on_streams_of_the_caller,
@@ -531,6 +532,49 @@ fn many_tensors_go_round_a_ring() {
             if at >= COUNT {
                 ok!(tcuda_memset_async(copy.tensor().data, 0xee, 4 * (1 + 97 * (at % COUNT)), default_of(copy.tensor().device.device_id)));
             }
+        }
+    }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// What comes to a device is added to and handed on. Where there is no room for it, or partial sums would be rounded, it takes another way, which
+/// nobody hears of.
+fn a_sum_on_its_way_needs_memory_and_does_without() {
+    const BYTES: usize = (13 << 20) + 16;
+    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
+    for (dtype, goes) in [(F32, true), (F64, true), (I64, true), (F16, false), (BF16, false), (U8, false)] {
+        let input = |device: i32| {
+            let input = Managed::empty(device, dtype, &[(BYTES / dtype.size()) as i64]);
+            // Numbers that are no NaN of any type.
+            let bytes: Vec<u8> = (0..BYTES).map(|at| (at * (2 * device as usize + 37) >> 3) as u8 & 0x3f).collect();
+            ok!(tcuda_copy(input.tensor().data, bytes.as_ptr().cast(), BYTES, false));
+            input
+        };
+        let inputs: Vec<Managed> = devices().into_iter().map(input).collect();
+        let list: Vec<_> = inputs.iter().map(|input| std::ptr::from_ref(input.tensor())).collect();
+        let sum = |way: &str| {
+            tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
+            let sum = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
+            let mut bytes = vec![0; BYTES];
+            ok!(tcuda_copy(bytes.as_mut_ptr().cast(), sum[0].tensor().data, BYTES, false));
+            bytes
+        };
+        let right = sum("split");
+        for limit in [None, Some(1)] {
+            devices().into_iter().for_each(|device| ok!(tcuda_synchronize(device)));
+            ok!(tcuda_empty_cache(-3));
+            let _limit = limit.map(|limit| Limit::of(1, limit));
+            ok!(tcuda_reset_peak_memory_stats(1));
+            assert!(sum("ring") == right, "{dtype:?}, {limit:?}");
+            let took = stat(1, "allocated_bytes.all.peak") - stat(1, "allocated_bytes.all.current");
+            let expected = match (goes, limit) {
+                (true, None) => 2 << 20..=BYTES as i64 + (1 << 20),
+                // Room for a few counters is there.
+                (true, _) => 0..=64 << 10,
+                (false, _) => 0..=0,
+            };
+            assert!(expected.contains(&took), "{dtype:?}, {limit:?}: {took} bytes");
+            assert_eq!(stat(1, "num_ooms"), 0);
         }
     }
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);

@@ -493,6 +493,8 @@ pub struct Request {
     /// Bytes that surely hold an aligned block.
     pub search: usize,
     pub small: bool,
+    /// Who asks does without it: nobody is waited for, nor told.
+    pub is_modest: bool,
 }
 
 impl Request {
@@ -504,7 +506,7 @@ impl Request {
         }
         let size = requested.next_multiple_of(ROUND);
         let alignment = alignment.max(ROUND);
-        Some(Request { requested, size, alignment, search: size + alignment - ROUND, small: size <= SMALL_LIMIT })
+        Some(Request { requested, size, alignment, search: size + alignment - ROUND, small: size <= SMALL_LIMIT, is_modest: false })
     }
 }
 

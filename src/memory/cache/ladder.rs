@@ -131,6 +131,9 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err(refusal) => refusal,
         };
+        if request.is_modest {
+            return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, "There is no room for what can be done without."));
+        }
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         if capturing && !rejects && request.search <= abilities.total {

@@ -1,4 +1,5 @@
-//! From one place to many, from device to device, and sums of many in one place, over a table of segments: the kernels of kernels/comm.cu and their twins.
+//! From one place to many, from device to device, copied or added to, and sums of many in one place, over a table of segments: the kernels of
+//! kernels/comm.cu and their twins.
 
 use super::element::{Element, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use super::{Access, Family, Kernel, launch};
@@ -65,13 +66,22 @@ struct Relay {
     table: Table,
     came: u64,
     tell: u64,
+    taken: u64,
+    give: u64,
     before: u32,
+    ahead: u32,
 }
 
 static FAMILY: Family = Family { name: "comm", images: &[(75, include_bytes!("../../../kernels/ptx/comm.75.ptx.zst"))] };
 
 static SPREAD: Kernel<Table> = Kernel::new(&FAMILY, "tcuda_comm_spread", spread_twin);
-static RELAY: Kernel<Relay> = Kernel::new(&FAMILY, "tcuda_comm_relay", relay_twin);
+static RELAY: Kernel<Relay> = Kernel::new(&FAMILY, "tcuda_comm_relay", |relay| unsafe { relay_twin(relay, spread_twin) });
+static RELAY_ADD: [(Kernel<Relay>, &Kernel<Table>); 4] = [
+    (Kernel::new(&FAMILY, "tcuda_comm_relay_add_i32", |relay| unsafe { relay_twin(relay, ADD[3].twin) }), &ADD[3]),
+    (Kernel::new(&FAMILY, "tcuda_comm_relay_add_i64", |relay| unsafe { relay_twin(relay, ADD[4].twin) }), &ADD[4]),
+    (Kernel::new(&FAMILY, "tcuda_comm_relay_add_f32", |relay| unsafe { relay_twin(relay, ADD[7].twin) }), &ADD[7]),
+    (Kernel::new(&FAMILY, "tcuda_comm_relay_add_f64", |relay| unsafe { relay_twin(relay, ADD[8].twin) }), &ADD[8]),
+];
 static ADD: [Kernel<Table>; 9] = [
     Kernel::new(&FAMILY, "tcuda_comm_add_bool", |table| unsafe { add_twin::<u8, u8>(table, |v| u8::from(v != 0), |a, b| a | b, |v| v) }),
     Kernel::new(&FAMILY, "tcuda_comm_add_i8", |table| unsafe { add_twin::<u8, u8>(table, |v| v, u8::wrapping_add, |v| v) }),
@@ -111,11 +121,55 @@ pub fn add(runtime: &'static Runtime, device: i32, stream: RawStream, element: E
     run(runtime, device, stream, adder(element), segments, true)
 }
 
-/// Counters on this device and on the next, or 0: of what came from the device before, and of what the next one may take.
+/// Counters, or 0: on this device of what came from the one before, on the next one of what it may take; on this device of what the next one has
+/// taken, on the one before of what is given free, where windows are used again.
 #[derive(Clone, Copy)]
 pub struct Counters {
     pub came: usize,
     pub tell: usize,
+    pub taken: usize,
+    pub give: usize,
+}
+
+/// What a hop of a relay does.
+#[derive(Clone, Copy)]
+pub struct Move(&'static Kernel<Relay>);
+
+impl Move {
+    /// Each segment's one goes to its only other.
+    pub const COPY: Move = Move(&RELAY);
+
+    /// The sum of each segment's two goes to its one; all addresses are multiples of 16. None: partial sums of this type would be rounded, or are not worth a kernel.
+    pub fn adding(element: Element) -> Option<Move> {
+        let add = adder(element);
+        RELAY_ADD.iter().find(|(_, of)| std::ptr::eq(*of, add)).map(|(kernel, _)| Move(kernel))
+    }
+
+    fn writes_one(self) -> bool {
+        !std::ptr::eq(self.0, &RELAY)
+    }
+}
+
+/// Where a relay is: what the call before with these counters answered, at first 0; bytes that a block hands on at once; tiles of a block by which
+/// it may be ahead of the next device.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    pub before: u32,
+    pub tile: usize,
+    pub ahead: u32,
+}
+
+impl Pace {
+    /// Of launches of so many bytes.
+    pub fn of(bytes: usize) -> Pace {
+        Pace { before: 0, tile: if bytes >= LONG { RELAY_TILE } else { SHORT_RELAY_TILE }, ahead: 0 }
+    }
+
+    /// Tiles of a block in a launch of one segment.
+    pub fn tiles(&self, bytes: usize) -> u32 {
+        let tiles = bytes.div_ceil(self.tile) as u32;
+        tiles.div_ceil(tiles.clamp(1, RELAY_BLOCKS))
+    }
 }
 
 /// Whether a kernel may wait for one of another device: not where each runs to its end before the next begins.
@@ -123,28 +177,29 @@ pub fn kernels_overlap(runtime: &Runtime) -> bool {
     runtime.name != "sim"
 }
 
-/// Enqueues copies of each segment's one to its only other, tile by tile: each when it came, then it is told. `before` is what the call before
-/// with these counters answered, at first 0. The launches of the device before were made with the same sizes, and before these.
+/// Enqueues a move of each segment, tile by tile: each when it came and there is room for it, then it is told. The launches of the device before
+/// were made with the same sizes, and before these. Answers `before` of the next call.
 pub fn relay(
     runtime: &'static Runtime,
     device: i32,
     stream: RawStream,
+    step: Move,
     segments: &[Segment],
-    Counters { came, tell }: Counters,
-    mut before: u32,
+    Counters { came, tell, taken, give }: Counters,
+    Pace { mut before, tile, ahead }: Pace,
 ) -> Result<u32> {
-    let size = segments.iter().map(|segment| segment.size).sum::<usize>();
-    let tile = if size >= LONG { RELAY_TILE } else { SHORT_RELAY_TILE };
-    for group in segments.chunks(group(1)) {
+    let many = segments.first().map_or(1, |segment| segment.many.len());
+    for group in segments.chunks(group(many)) {
         let table = table(group, tile);
         let blocks = table.tiles.min(RELAY_BLOCKS);
-        let mut accesses = accesses(runtime, group, false);
+        let mut accesses = accesses(runtime, group, step.writes_one());
         if !accesses.is_empty() {
-            let counters = [(came, false), (tell, true)].into_iter().filter(|(address, _)| *address != 0);
+            let counters = [(came, false), (tell, true), (taken, false), (give, true)].into_iter().filter(|(address, _)| *address != 0);
             accesses.extend(counters.map(|(address, write)| Access { address, size: blocks as usize * COUNTER, write }));
         }
-        let relay = Relay { table, came: came as u64, tell: tell as u64, before };
-        unsafe { launch(runtime, device, stream, &RELAY, (blocks, RELAY_THREADS), relay, &accesses)? };
+        let [came, tell, taken, give] = [came, tell, taken, give].map(|address| address as u64);
+        let relay = Relay { table, came, tell, taken, give, before, ahead };
+        unsafe { launch(runtime, device, stream, step.0, (blocks, RELAY_THREADS), relay, &accesses)? };
         before = before.wrapping_add(table.tiles.div_ceil(blocks));
     }
     Ok(before)
@@ -221,17 +276,21 @@ unsafe fn spread_twin(table: &Table) {
     }
 }
 
-/// All that is to come has come: who runs twins enqueues them so.
-unsafe fn relay_twin(relay: &Relay) {
+/// All that is to come has come, and there is room for it: who runs twins enqueues them so.
+unsafe fn relay_twin(relay: &Relay, step: unsafe fn(&Table)) {
     let blocks = relay.table.tiles.min(RELAY_BLOCKS);
     let counter = |counters: u64, block: u32| unsafe { &mut *((counters as usize + block as usize * COUNTER) as *mut u32) };
     let done = |block: u32| relay.before.wrapping_add((relay.table.tiles - block).div_ceil(blocks));
-    for block in (0..blocks).filter(|_| relay.came != 0) {
-        let came = *counter(relay.came, block);
-        assert!(came.wrapping_sub(done(block)) as i32 >= 0, "{came} tiles of {} came to block {block}", done(block));
+    for (counters, ahead, what) in [(relay.came, 0, "came to"), (relay.taken, relay.ahead, "were taken from")] {
+        for block in (0..blocks).filter(|_| counters != 0) {
+            let (count, wanted) = (*counter(counters, block), done(block).wrapping_sub(ahead));
+            assert!(count.wrapping_sub(wanted) as i32 >= 0, "{count} tiles of {wanted} {what} block {block}");
+        }
     }
-    unsafe { spread_twin(&relay.table) };
-    (0..blocks).filter(|_| relay.tell != 0).for_each(|block| *counter(relay.tell, block) = done(block));
+    unsafe { step(&relay.table) };
+    for counters in [relay.tell, relay.give] {
+        (0..blocks).filter(|_| counters != 0).for_each(|block| *counter(counters, block) = done(block));
+    }
 }
 
 unsafe fn add_twin<T: Copy, W: Copy>(table: &Table, widen: fn(T) -> W, add: fn(W, W) -> W, narrow: fn(W) -> T) {
@@ -254,7 +313,9 @@ mod tests {
         for kernel in ADD.iter().chain([&SPREAD]) {
             check_kernel(&FAMILY, kernel.name, size_of::<Table>());
         }
-        check_kernel(&FAMILY, RELAY.name, size_of::<Relay>());
+        for kernel in RELAY_ADD.iter().map(|(kernel, _)| kernel).chain([&RELAY]) {
+            check_kernel(&FAMILY, kernel.name, size_of::<Relay>());
+        }
     }
 
     #[test]
