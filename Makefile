@@ -18,9 +18,9 @@ LIB     = $(BUILD)/lib
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
 	@echo "               on the GPU if there is one, else on the simulated device"
-	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
-	@echo "make test-long each call of the driver fails once in whole recorded runs, and the models of the cache run longer;"
-	@echo "               about a quarter of an hour on two cores"
+	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*\( beside\)*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
+	@echo "make test-long each call of the driver fails once in whole recorded runs, the models of the cache run longer, and compiled"
+	@echo "               functions are compiled for every device by every NVRTC; about twenty minutes on two cores"
 	@echo "make test-random, make test-random-all"
 	@echo "               the portable random numbers before dieharder (from Debian's packages): a minute, or every test once"
 	@echo "make battery   packs dieharder and what it reads into $(TARGET)/battery, for a machine with a GPU"
@@ -55,10 +55,11 @@ test: lib
 # Optimized, with what is asserted in debug builds.
 LONG = CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) test --locked --target-dir $(TARGET)/long
 
-test-long:
+test-long: lib
 	TCUDA_MODEL_EFFORT=50 $(LONG) --lib model::
 	TCUDA_CACHE_MODEL_CASES=20000 $(LONG) --test cache_model
 	TCUDA_FAULT_TRACE=all $(LONG) --test fault_trace -- --nocapture
+	TCUDA_NVRTC_EFFORT=all $(PYTHON) tests/run.py nvrtc
 
 test-random: lib
 	$(PYTHON) tests/run.py dieharder

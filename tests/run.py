@@ -6,6 +6,7 @@ has failed; so has one whose tool can be neither found nor fetched. Nothing is s
 `instructions` where no program may step another) is named, and counted in the line as absent by capability.
 """
 
+import concurrent.futures
 import importlib
 import pathlib
 import sys
@@ -19,10 +20,10 @@ import kit  # noqa: E402
 
 
 def minimum_counts():
-    """{suite: fewest checks}, and the suites that run without being named."""
+    """{suite: fewest checks}, and their marks."""
     lines = (HERE / "minimum_counts.txt").read_text().splitlines()
     entries = [line.split() for line in lines if line.strip() and not line.startswith("#")]
-    return {name: int(count) for name, count, *_ in entries}, [name for name, _, *marks in entries if not marks]
+    return {name: int(count) for name, count, *_ in entries}, {name: marks for name, _, *marks in entries}
 
 
 def run_suite(name, least):
@@ -55,13 +56,20 @@ def counts(suites):
 
 
 def main(names):
-    least, usual = minimum_counts()
+    least, marks = minimum_counts()
     unknown = [name for name in names if name not in least]
     if unknown:
         sys.exit(f"no such suite: {', '.join(unknown)}. There are: {', '.join(least)}")
-    names = names or usual
+    names = names or [name for name in least if "named" not in marks[name]]
     threading.Thread(target=fetch, args=(names,), daemon=True).start()
-    suites = [run_suite(name, least[name]) for name in names]
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        suites = []
+        for name in names:
+            if "beside" in marks[name]:
+                suites.append(beside.submit(run_suite, name, least[name]))
+            else:
+                suites.append(run_suite(name, least[name]))
+        suites = [suite.result() if isinstance(suite, concurrent.futures.Future) else suite for suite in suites]
     broken = [suite.name for suite in suites if suite.failed]
     print(f"all suites: {counts(suites)}" + (f" (in {', '.join(broken)})" if broken else ""))
     return 1 if broken else 0

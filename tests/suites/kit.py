@@ -1,6 +1,7 @@
 """What the suites share: running programs, counting checks, compiling C."""
 
 import concurrent.futures
+import fcntl
 import json
 import os
 import pathlib
@@ -128,10 +129,14 @@ def planted_order(folder):
     """A shared library that gives memory to other streams too early (the feature `planted-order`): (exit code, output)."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [CARGO, "rustc", "--locked", "--lib", "--crate-type", "cdylib", "--features", "planted-order"]
-    code, output = run(command, env=dict(os.environ), timeout=900)
-    if code == 0:
-        built = TARGET / "debug/libtcuda.so"
-        code, output = run(["strip", "--strip-all", "-o", folder / f"libtcuda.so.{ABI}", built])
-        # Nobody is to take it for the library.
-        built.unlink()
+    TARGET.mkdir(exist_ok=True)
+    # Suites and the packing of the kit may be at it at once.
+    with open(TARGET / "planted.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, output = run(command, env=dict(os.environ), timeout=900)
+        if code == 0:
+            built = TARGET / "debug/libtcuda.so"
+            code, output = run(["strip", "--strip-all", "-o", folder / f"libtcuda.so.{ABI}", built])
+            # Nobody is to take it for the library.
+            built.unlink()
     return code, output

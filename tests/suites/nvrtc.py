@@ -2,6 +2,7 @@
 tcuda/philox.cuh by these and by nvcc; tcuda/cccl.hpp over several releases of CCCL, by nvcc and by the host's compiler. No GPU is needed for
 that; compilers and headers come as wheels from PyPI."""
 
+import os
 import re
 
 import kit
@@ -21,7 +22,9 @@ def library(version, wheel):
 
 
 def one(suite, version, library):
-    code, output = kit.run([kit.CARGO, "test", "--locked", "--test", "nvrtc"], env=kit.environment(TCUDA_NVRTC_PATH=library), timeout=1800)
+    # Each case for each device by each compiler takes minutes: `make test-long` has them so.
+    effort = ["--", "all"] if os.environ.get("TCUDA_NVRTC_EFFORT") == "all" else []
+    code, output = kit.run([kit.CARGO, "test", "--locked", "--test", "nvrtc", *effort], env=kit.environment(TCUDA_NVRTC_PATH=library), timeout=1800)
     suite.check(f"NVRTC {version} is the one that is used", f"NVRTC {version} " in output, output)
     counts = re.search(r"^nvrtc: (\d+) passed, (\d+) failed$", output, re.M)
     if suite.check(f"the tests of NVRTC {version} end", counts and (code == 0) == (counts[2] == "0"), output):
