@@ -52,7 +52,7 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const ANY: usize = usize::MAX;
 
-/// For H200 with NVLink between all devices: measured on two and on four.
+/// For H200 with NVLink between all devices: measured on two and on four. Not so the ring of a sum, which two do not gain by: it is taken by name only.
 const TABLE: &[Row] = &[
     row(Broadcast, 2, ANY, Copies),
     row(Broadcast, ANY, 8 * MIB, Kernel),
@@ -62,8 +62,7 @@ const TABLE: &[Row] = &[
     row(BroadcastCoalesced, ANY, ANY, Ring),
     row(Reduce, 2, ANY, Kernel),
     row(Reduce, ANY, 4 * MIB, Kernel),
-    row(Reduce, ANY, 128 * MIB, Split),
-    row(Reduce, ANY, ANY, Ring),
+    row(Reduce, ANY, ANY, Split),
     row(ReduceCoalesced, 2, ANY, Kernel),
     row(ReduceCoalesced, ANY, 4 * MIB, Kernel),
     row(ReduceCoalesced, ANY, ANY, Split),

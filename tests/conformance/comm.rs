@@ -546,7 +546,7 @@ fn a_sum_on_its_way_needs_memory_and_does_without() {
         let input = |device: i32| {
             let input = Managed::empty(device, dtype, &[(BYTES / dtype.size()) as i64]);
             // Numbers that are no NaN of any type.
-            let bytes: Vec<u8> = (0..BYTES).map(|at| (at * (2 * device as usize + 37) >> 3) as u8 & 0x3f).collect();
+            let bytes: Vec<u8> = (0..BYTES).map(|at| ((at * (2 * device as usize + 37)) >> 3) as u8 & 0x3f).collect();
             ok!(tcuda_copy(input.tensor().data, bytes.as_ptr().cast(), BYTES, false));
             input
         };
