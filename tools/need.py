@@ -72,6 +72,7 @@ def version_of(program):
     return tuple(int(part) for part in found.group().split(".")) if found else None
 
 
+@one_at_a_time
 def pip():
     """A command that is pip: the system's, else pip's own wheel from PyPI, which runs as it is."""
     usual = [sys.executable, "-m", "pip"]
@@ -86,7 +87,10 @@ def pip():
         TOOLS.mkdir(parents=True, exist_ok=True)
         wheel = TOOLS / url.rsplit("/", 1)[1]
         with urllib.request.urlopen(url, timeout=60) as answer:
-            wheel.write_bytes(answer.read())
+            arriving = wheel.with_suffix(f".{os.getpid()}")
+            arriving.write_bytes(answer.read())
+        # Whoever finds it finds all of it.
+        os.replace(arriving, wheel)
     return [sys.executable, f"{wheel}/pip"]
 
 

@@ -11,7 +11,7 @@ use crate::stream::Stream;
 use crate::tensor;
 
 /// The destination's own input goes to the next device, which adds its own and hands the sum on; the last one writes it to the segment's one.
-/// `streams` are those of the inputs, in the order of the sum; the first is the circle's centre. False: nothing was enqueued, since kernels cannot
+/// `streams` are those of the inputs, in the order of the sum; the first is the circle's centre. False: no kernel was enqueued, since kernels cannot
 /// wait for each other, partial sums would be rounded, tensors are not aligned, a device has several inputs, or no memory for what comes to it.
 pub fn sum(circle: &mut Circle, streams: &[Stream], element: Element, segment: &Segment) -> Result<bool> {
     let is_once = |at: usize| !streams[..at].iter().any(|stream| stream.device == streams[at].device);
@@ -19,12 +19,13 @@ pub fn sum(circle: &mut Circle, streams: &[Stream], element: Element, segment: &
     let is_fit = (0..streams.len()).all(is_once) && segment.many.iter().chain([&segment.one]).all(is_aligned);
     let Some(adding) = Move::adding(element).filter(|_| is_fit) else { return Ok(false) };
     let path = [streams, &[circle.centre]].concat();
+    // Given back when the ring is no more, which waits for its kernels if it does not come to its end.
+    let mut windows = Vec::with_capacity(streams.len() - 1);
     let mut ring = Ring::new(circle, path, segment.size)?;
     if !ring.has_counters() {
         return Ok(false);
     }
     let window = ring.chunk(segment.size).min(WINDOW);
-    let mut windows = Vec::with_capacity(streams.len() - 1);
     for stream in &streams[1..] {
         let Some(memory) = tensor::bytes_if_there(*stream, segment.size.min(WINDOWS * window))? else { return Ok(false) };
         windows.push(memory);

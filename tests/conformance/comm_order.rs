@@ -27,6 +27,7 @@ tests![
     a_call_waits_for_no_other_calls_streams: [TwoDevices, Unfilled],
     rings_of_two_threads_cross: [TwoDevices, Unfilled],
     what_a_call_read_and_wrote_may_be_overwritten_at_once: [TwoDevices, Unfilled],
+    what_a_sum_read_may_be_overwritten_at_once: [TwoDevices, Unfilled],
     copies_that_stand_for_inputs_of_later_parts_are_waited_for: [TwoDevices, Unfilled],
     large_calls_that_begin_early_are_in_order: [TwoDevices, Unfilled],
     parts_come_behind_what_makes_their_memory: [TwoDevices],
@@ -34,7 +35,7 @@ tests![
     large_calls_begin_early: [Faults, TwoDevices, Unfilled],
 ];
 
-fn all_are_peers() -> bool {
+pub fn all_are_peers() -> bool {
     let reaches = |a: i32, b: i32| a == b || tcuda::device::peer::can_access(a, b).unwrap();
     devices().into_iter().all(|a| devices().into_iter().all(|b| reaches(a, b)))
 }
@@ -475,6 +476,39 @@ fn what_a_call_read_and_wrote_may_be_overwritten_at_once() {
             let opener = gate.open_later();
             let found = bytes_of(tensors[last].tensor().data, LONG, stage.streams[last].0);
             assert!(found == vec![5; LONG], "by {way}, device {late} late");
+            opener.join().unwrap();
+            synchronize();
+        }
+    }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// Several windows where there are three devices and more.
+fn what_a_sum_read_may_be_overwritten_at_once() {
+    const LONG: usize = 9 << 20;
+    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
+    for way in ["kernel", "split", "ring"] {
+        tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
+        let stage = Stage::new();
+        let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, I64, &[LONG as i64 / 8])).collect();
+        let list: Vec<_> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+        let fill = |at: usize, value| ok!(tcuda_memset_async(tensors[at].tensor().data, value, LONG, stage.streams[at].0));
+        for late in [0, 1, list.len() - 1] {
+            (0..list.len()).for_each(|at| fill(at, 0));
+            synchronize();
+            let gate = Gate::on(stage.streams[late].0);
+            (0..list.len()).for_each(|at| fill(at, at as i32 + 1));
+            let sum = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
+            (0..list.len()).for_each(|at| fill(at, 99));
+            // The next one's memory is what this one gave back.
+            let next = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
+            let opener = gate.open_later();
+            let found = |sum: &Managed| bytes_of(sum.tensor().data, LONG, stage.streams[0].0);
+            let expected = (1..=list.len() as u8).sum();
+            assert!(found(&sum[0]) == vec![expected; LONG], "by {way}, device {late} late");
+            let next = found(&next[0]);
+            let expected = (0x6363_6363_6363_6363_u64.wrapping_mul(list.len() as u64)).to_ne_bytes();
+            assert!(next.chunks_exact(8).all(|chunk| chunk == expected), "the next by {way}, device {late} late");
             opener.join().unwrap();
             synchronize();
         }

@@ -158,7 +158,11 @@ fn run() -> Result<Checks, String> {
     println!("NVRTC {}.{} ({}), newest capability {newest}", nvrtc.version.0, nvrtc.version.1, nvrtc.file.display());
     let mut checks = Checks { passed: 0, failed: 0 };
     let cases = cases();
-    let all = std::env::args().any(|argument| argument == "all");
+    let all = match &std::env::args().skip(1).collect::<Vec<_>>()[..] {
+        [] => false,
+        [word] if word == "all" => true,
+        words => return Err(format!("the only argument may be 'all', not {words:?}")),
+    };
     let capabilities = [75, 90, newest];
     for (at, capability) in capabilities.into_iter().enumerate() {
         let is_turn = |case: usize| (case + nvrtc.version.0 as usize) % capabilities.len() == at;

@@ -57,3 +57,5 @@ def run(suite):
     if suite.check("run.sh bench", answer.returncode == 0, answer.stdout + answer.stderr):
         whole(suite, "kit", copy / "bench")
     suite.check("a GPU is not asked for", not results["gpu"])
+    counted = results["instructions"]
+    suite.check("instructions are counted, or it is said why not", isinstance(counted, str) or counted["tcuda"]["pair_512"]["instructions"] > 0, counted)

@@ -8,7 +8,7 @@ import re
 import kit
 
 BOTH = ("comm.", "comm_order.")
-ORDERED = ("comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many")
+ORDERED = ("comm_order.", "comm.sums_of_every", "comm.pieces_come", "comm.broadcasts_of_many", "comm.a_sum")
 RANKS = ("communicator.every", "communicator.calls", "communicator.sends", "communicator.memory")
 
 

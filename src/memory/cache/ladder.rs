@@ -119,7 +119,8 @@ impl Cache {
             self.core.lock().go_home(LOOK_AT, slot);
         }
         // 2. What is free, mapped anew, and more from the driver.
-        let at_budget = abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
+        let at_budget =
+            !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         let mut refused = self.search_or_grow(climb, !at_budget, Some(changes))?;
         if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
             refused = match self.take_waiting(climb) {
