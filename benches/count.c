@@ -30,9 +30,9 @@
 #include <sys/user.h>
 #include <sys/wait.h>
 
-/* A step takes up to 70 us where the machine is a virtual one. */
 #define PAIRS 64
 #define WARM 300
+#define PAIRS_SET 256
 #define WARM_SET 30000
 #define MOST_LINES 65536
 #define MOST_SECONDS 600
@@ -139,7 +139,7 @@ static void *own_stream(void *argument, int thread)
             continue;
         work(two, &set, thread, two->size != 0 ? WARM : WARM_SET);
         if (turn >= 2) {
-            int count = PAIRS;
+            int count = two->size != 0 ? PAIRS : PAIRS_SET;
             start(two->name, thread, count, thread == 1);
             work(two, &set, thread, count);
             stop();

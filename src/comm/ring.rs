@@ -81,10 +81,14 @@ impl Ring {
         !matches!(self.ties, Ties::Events)
     }
 
+    /// By events.
+    fn is_tied(&self) -> bool {
+        !matches!(self.ties, Ties::Counters(_))
+    }
+
     /// Bytes that are launched at once, of so many.
     pub fn chunk(&self, bytes: usize) -> usize {
-        let is_tied = !matches!(self.ties, Ties::Counters(_));
-        choice::chunk(bytes, if is_tied { self.path.len() - 1 } else { 1 })
+        choice::chunk(bytes, if self.is_tied() { self.path.len() - 1 } else { 1 })
     }
 
     /// What comes to a device comes to `WINDOWS` windows of so many bytes in turn, each of which is a chunk of one segment.
@@ -104,6 +108,7 @@ impl Ring {
         let step = self.chunk(bytes) / TILE;
         for start in (0..tiles).step_by(step) {
             let chunk = cut(segments, start, (start + step).min(tiles));
+            self.pace.tile = Pace::of(chunk.iter().map(|segment| segment.size).sum()).tile;
             self.add_chunk(circle, |at| (Move::COPY, chunk.iter().map(|segment| hop(segment, at)).collect()))?;
         }
         Ok(())
@@ -119,7 +124,7 @@ impl Ring {
 
     /// What each hop does with a chunk.
     pub fn add_chunk(&mut self, circle: &mut Circle, work: impl Fn(usize) -> (Move, Vec<Segment>)) -> Result<()> {
-        let is_tied = !matches!(self.ties, Ties::Counters(_));
+        let is_tied = self.is_tied();
         let mut before = self.pace.before;
         for at in 0..self.path.len() - 1 {
             let lane = self.lanes.hops()[at];

@@ -29,7 +29,8 @@ def one(suite, version, library):
     counts = re.search(r"^nvrtc: (\d+) passed, (\d+) failed$", output, re.M)
     if suite.check(f"the tests of NVRTC {version} end", counts and (code == 0) == (counts[2] == "0"), output):
         suite.passed += int(counts[1])
-        suite.check(f"NVRTC {version} had every case", not effort or int(counts[1]) > 600, output)
+        if effort:
+            suite.check(f"NVRTC {version} had every case", int(counts[1]) > 600, output)
         for line in output.splitlines():
             if line.startswith("FAILED"):
                 suite.check(f"{version}: {line}", False)

@@ -139,7 +139,8 @@ impl Move {
     /// Each segment's one goes to its only other.
     pub const COPY: Move = Move(&RELAY);
 
-    /// The sum of each segment's two goes to its one; all addresses are multiples of 16. None: partial sums of this type would be rounded, or are not worth a kernel.
+    /// The sum of each segment's two goes to its one; all addresses are multiples of 16. None: partial sums of this type would be rounded, or
+    /// are not worth a kernel.
     pub fn adding(element: Element) -> Option<Move> {
         let add = adder(element);
         RELAY_ADD.iter().find(|(_, of)| std::ptr::eq(*of, add)).map(|(kernel, _)| Move(kernel))
