@@ -115,8 +115,7 @@ impl Shard {
     #[inline(never)]
     fn ebbs(&self) -> bool {
         let told = self.ebb.load(Relaxed) == LOOK;
-        self.watch();
-        let ebbs = self.is_past_ebb();
+        let ebbs = self.watch();
         if ebbs {
             self.ebb.store(i64::MAX, Relaxed);
             self.totals.low.store(self.totals.floor.swap(0, Relaxed), Relaxed);
@@ -129,15 +128,21 @@ impl Shard {
     }
 
     /// Of what has to be freed until no more than the floor is in use, one thread at least frees its part: from there on it looks again.
-    fn watch(&self) {
-        let ebb = match self.totals.floor.load(Relaxed) {
-            0 => i64::MAX,
+    /// True: no more is in use now.
+    fn watch(&self) -> bool {
+        let before = self.ebb.load(Relaxed);
+        let (ebb, ebbs) = match self.totals.floor.load(Relaxed) {
+            0 => (i64::MAX, false),
             floor => {
-                let (in_use, threads) = self.totals.large_in_use();
-                self.large_lanes[BYTES].get() + (in_use - floor).div_euclid(threads)
+                let InUse { least, most, threads } = self.totals.large_in_use();
+                let ebbs = most < floor;
+                let part = if ebbs { -1 } else { (least - floor).max(0) / threads };
+                (self.large_lanes[BYTES].get() + part, ebbs)
             }
         };
-        self.ebb.store(ebb, Relaxed);
+        // What another thread told meanwhile stays.
+        let _ = self.ebb.compare_exchange(before, ebb, Relaxed, Relaxed);
+        ebbs
     }
 
     /// Negative: a lane has ended.
@@ -345,6 +350,14 @@ pub struct Active {
     pub peak: usize,
 }
 
+/// Bytes of large blocks in use, without those of parts, and how many threads may free them. The two differ by what was freed while they
+/// were counted: it was no less than the one and no more than the other.
+struct InUse {
+    least: i64,
+    most: i64,
+    threads: i64,
+}
+
 /// Of a device, or of a part of it. Never freed.
 pub struct Totals {
     /// The device that this is a part of, which counts all of it too; and the parts of a device.
@@ -519,7 +532,7 @@ impl Totals {
     pub fn watch_for(&self, floor: usize) {
         self.low.store(0, Relaxed);
         self.floor.store(floor as i64, Relaxed);
-        self.shards().for_each(Shard::watch);
+        self.shards().for_each(|shard| _ = shard.watch());
     }
 
     /// The floor, if it came to that; to be asked once.
@@ -535,14 +548,14 @@ impl Totals {
         }
     }
 
-    /// Bytes of large blocks in use, without those of parts, and how many threads may free them.
-    fn large_in_use(&self) -> (i64, i64) {
-        let own = self.shards().filter(|shard| !shard.of_parts.load(Relaxed));
-        let (in_use, threads) = own.fold((0, 0), |(in_use, threads), shard| {
-            let frees = shard.taken.load(Relaxed) && !shard.common;
-            (in_use + shard.now(LARGE, BYTES), threads + i64::from(frees))
-        });
-        (in_use, threads.max(1))
+    fn large_in_use(&self) -> InUse {
+        let own = || self.shards().filter(|shard| !shard.of_parts.load(Relaxed));
+        let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| own().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>();
+        let freed_before = sum(|shard| &shard.freed);
+        let allocated = sum(|shard| &shard.allocated);
+        let freed_after = sum(|shard| &shard.freed);
+        let threads = own().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
+        InUse { least: allocated - freed_after, most: allocated - freed_before, threads: threads.max(1) }
     }
 
     /// What is handed out now, of small and of large blocks; and all that ever was.
@@ -781,6 +794,9 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::sync::barrier;
+    use crate::memory::sync::model::{Defect, explore};
+    use shuttle::rand::{Rng, thread_rng};
 
     const SIZE: i64 = 20 << 20;
     const BLOCKS: i64 = 32;
@@ -828,6 +844,29 @@ mod tests {
                 assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
             }
         }
+    }
+
+    /// Blocks come and go on several threads, and much stays in use all the time: whatever is seen of it in between, it is not little.
+    #[test]
+    fn much_in_use_is_never_taken_for_little() {
+        const THREADS: i64 = 3;
+        const MOST: i64 = 4;
+        let explored = explore(2000, 5, Defect::None, || {
+            let totals = totals();
+            let shards: Vec<&'static Shard> = (0..THREADS).map(|_| thread(totals)).collect();
+            totals.watch_for(((BLOCKS - MOST) * THREADS * SIZE - 1) as usize);
+            barrier();
+            let churn = |shard: &'static Shard| {
+                for _ in 0..3 {
+                    let count = thread_rng().gen_range(1..=MOST);
+                    (0..count).for_each(|_| assert!(!shard.freed_large(SIZE, SIZE), "little is in use"));
+                    (0..count).for_each(|_| shard.allocated_large(SIZE, SIZE));
+                }
+            };
+            let threads: Vec<_> = shards.into_iter().map(|shard| shuttle::thread::spawn(move || churn(shard))).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(explored, Ok(()));
     }
 
     /// A pool's allocation has every thread look anew at its next block, and what a pool has in use is not the device's.
