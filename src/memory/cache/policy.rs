@@ -20,7 +20,8 @@ const REQUEST_SHARE_OF_STREAMS: usize = 32;
 /// ... where several streams have work this one of the request at least, however fine the others are: what another stream has free is
 /// seldom past when it is wanted, so that much more is mapped anew, and each handle of it costs the same...
 const REQUEST_SHARE_OF_BUSY: usize = 4;
-/// ... and this one of what is left: handles become finer while there is still room, so that those that are coarse are few where it ends.
+/// ... and this one of what is left, times the share that this is of all: handles become finer while there is still room, so that those
+/// that are coarse are few where it ends.
 const SHARE_OF_LEFT: usize = 512;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
 const STEP: usize = 2;
@@ -30,7 +31,7 @@ const FINEST: u32 = 9;
 /// slack is needed by the next round too, and would be made again each time.
 const KEPT: usize = 100;
 /// Times the size of what would be made.
-const COARSE: usize = 4;
+const COARSE: usize = 3;
 /// The slack where memory is scarce.
 const SCARCE_SLACK: f64 = 0.005;
 /// Handles' worth of slack that every program has.
@@ -180,7 +181,8 @@ impl Policy {
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
         };
-        let largest = largest.min(bound.saturating_sub(reserved) / SHARE_OF_LEFT);
+        let left = bound.saturating_sub(reserved);
+        let largest = largest.min((left as f64 * (left as f64 / bound as f64)) as usize / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
             granularity,
@@ -339,7 +341,7 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
-        assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 64, 32, 20, 2]);
+        assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
     }
 
     #[test]
@@ -452,7 +454,7 @@ mod tests {
         let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options, true).largest;
         assert_eq!(alone >> 20, 4);
         // With more in use, where less is left, and where there is hardly any.
-        assert_eq!([16, 4, 2].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 6, 2]);
+        assert_eq!([16, 4, 2].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 4, 2]);
         policy.rests();
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
     }

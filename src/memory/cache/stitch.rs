@@ -93,6 +93,52 @@ pub(super) struct Share {
     tail: usize,
 }
 
+/// The ends of a run may lie inside handles that are partly in use: the tail of one before it instead of the memory in front, the head of
+/// another behind it.
+#[derive(Default)]
+struct Ends<'a> {
+    first: Option<&'a Share>,
+    last: Option<&'a Share>,
+}
+
+impl<'a> Ends<'a> {
+    /// Those with which, and with up to so many bytes of whole handles between them, least is missing; then those with least left over.
+    fn choose(shares: &'a [Share], in_front: usize, rest: usize, granularity: usize, of_whole: usize) -> Ends<'a> {
+        let partly = || shares.iter().filter(|share| share.head < share.size);
+        let mut heads: Vec<&Share> = partly().filter(|share| share.head > 0).collect();
+        heads.sort_unstable_by_key(|share| share.head);
+        let tails = partly().filter(|share| share.tail > in_front);
+        let with = |first: Option<&'a Share>| {
+            let needed = Ends { first, last: None }.rest(in_front, rest);
+            let whole = (needed / granularity * granularity).min(of_whole / granularity * granularity);
+            let needed = needed - whole;
+            let fits = heads.partition_point(|share| share.head < needed);
+            let other = |share: &&&'a Share| first.is_none_or(|first| first.handle != share.handle);
+            let enough = heads[fits..].iter().find(other);
+            let less = || if of_whole > whole { None } else { heads[..fits].iter().rev().find(other) };
+            let last = if needed == 0 { None } else { enough.or_else(less).copied() };
+            let head = last.map_or(0, |share| share.head);
+            let missing = needed.saturating_sub(head + if of_whole > whole { granularity } else { 0 });
+            let over = if missing > 0 {
+                0
+            } else if last.is_some() || needed == 0 {
+                head - needed
+            } else {
+                granularity
+            };
+            (missing, over, Ends { first, last })
+        };
+        let pairs = [None].into_iter().chain(tails.map(Some)).map(with);
+        pairs.min_by_key(|(missing, over, _)| (*missing, *over)).expect("with no tail is one").2
+    }
+
+    /// What they leave of what is needed behind the memory in front.
+    fn rest(&self, in_front: usize, rest: usize) -> usize {
+        let rest = self.first.map_or(rest, |share| (rest + in_front).saturating_sub(share.tail));
+        rest.saturating_sub(self.last.map_or(0, |share| share.head))
+    }
+}
+
 fn spans_of(shares: &[Share], sources: &[Source]) -> Vec<(HandleId, Vec<Span>)> {
     let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
     shares.iter().map(|share| (share.handle, spans(share))).collect()
@@ -524,6 +570,14 @@ impl Core {
         if terms.refine && rest > budget && whole.last().is_some_and(|share| share.size >= terms.coarse) {
             return Found::Coarse(rest);
         }
+        let in_front = self.size_of(front);
+        // Where memory is scarce what is left of handles in use goes first: whole ones fit anywhere.
+        let of_whole = if terms.refine { whole.iter().map(|share| share.size).sum() } else { 0 };
+        let mut ends = Ends::default();
+        if terms.refine && rest > budget {
+            ends = Ends::choose(&shares, in_front, rest, terms.granularity, of_whole);
+            rest = ends.rest(in_front, rest);
+        }
         let mut chosen: Vec<(&Share, Range<usize>)> = Vec::new();
         while rest > budget && !whole.is_empty() {
             // The largest first, so that there are few; the last one is the smallest that does.
@@ -537,10 +591,19 @@ impl Core {
         if terms.coarsen && chosen.len() > MANY && bytes <= chosen.len() * 2 * terms.largest {
             return Found::Fine(request.search + terms.excess);
         }
-        if rest > budget {
-            rest = self.ends(&shares, front, rest, &mut chosen);
+        if !terms.refine && rest > budget {
+            ends = Ends::choose(&shares, in_front, rest, terms.granularity, 0);
+            rest = ends.rest(in_front, rest);
         }
-        let front = if chosen.first().is_some_and(|(_, owned)| owned.start > 0) { NIL } else { front };
+        let before = ends.first.map_or(in_front, |share| share.tail);
+        if let Some(share) = ends.first {
+            chosen.insert(0, (share, share.size - share.tail..share.size));
+        }
+        let front = if ends.first.is_some() { NIL } else { front };
+        let owned = request.search.saturating_sub(before + bytes);
+        if let Some(share) = ends.last.filter(|_| owned > 0) {
+            chosen.push((share, 0..owned.min(share.head)));
+        }
         let make = rest.next_multiple_of(terms.granularity);
         if make > terms.most {
             return Found::No(Refusal::Limit);
@@ -557,26 +620,6 @@ impl Core {
         };
         let parts: Vec<(Part, Vec<Span>)> = chosen.into_iter().map(part).collect();
         Found::Plan(self.plan(reach, space, front, parts, make, terms))
-    }
-
-    /// The ends of a run may lie inside handles that are partly in use: the tail of one before it instead of the memory in front, the
-    /// head of another behind it. What is still missing is the answer.
-    fn ends<'a>(&self, shares: &'a [Share], front: BlockId, mut rest: usize, chosen: &mut Vec<(&'a Share, Range<usize>)>) -> usize {
-        let partly = || shares.iter().filter(|share| share.head < share.size);
-        let first = partly().max_by_key(|share| share.tail).filter(|share| share.tail > self.size_of(front));
-        if let Some(share) = first {
-            chosen.insert(0, (share, share.size - share.tail..share.size));
-            rest = (rest + self.size_of(front)).saturating_sub(share.tail);
-        }
-        let others = || partly().filter(|share| share.head > 0 && first.is_none_or(|first| first.handle != share.handle));
-        let last =
-            others().filter(|share| share.head >= rest).min_by_key(|share| share.head).or_else(|| others().max_by_key(|share| share.head));
-        if let Some(share) = last.filter(|_| rest > 0) {
-            let owned = share.head.min(rest);
-            chosen.push((share, 0..owned));
-            rest -= owned;
-        }
-        rest
     }
 
     fn plan(&mut self, reach: &Reach, space: BlockId, front: BlockId, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
