@@ -59,6 +59,7 @@ test-long: lib
 	TCUDA_MODEL_EFFORT=50 $(LONG) --lib model::
 	TCUDA_CACHE_MODEL_CASES=20000 $(LONG) --test cache_model
 	TCUDA_FAULT_TRACE=all $(LONG) --test fault_trace -- --nocapture
+	TCUDA_POLICY_EFFORT=8 $(LONG) --test policy of_other_sizes
 	TCUDA_NVRTC_EFFORT=all $(PYTHON) tests/run.py nvrtc
 
 test-random: lib

@@ -611,9 +611,11 @@ fn a_limit_just_above_the_need_suffices() {
     every_run(|trace, share| in_scarcity(trace, share, "", limit));
 }
 
+/// TCUDA_POLICY_EFFORT=N: with so many times as many sizes.
 #[test]
 fn a_limit_just_above_the_need_of_other_sizes_suffices() {
-    for seed in 1..=7 {
+    let effort: u64 = std::env::var("TCUDA_POLICY_EFFORT").map_or(1, |text| text.parse().expect("TCUDA_POLICY_EFFORT is a number"));
+    for seed in 1..=7 * effort {
         every_run(|trace, share| in_scarcity(&trace.varied(seed), share, "", |bytes| memory::set_limit(Some(bytes), 0).unwrap()));
     }
 }
