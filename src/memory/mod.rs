@@ -139,15 +139,15 @@ fn forget_thread(thread: &front::Thread) {
     CACHES.get().into_iter().flatten().for_each(|cache| cache.core.lock().forget_thread(thread));
 }
 
-/// Whether threads may keep memory to themselves: not where the options ask for plain segments, whose inactive splits are counted exactly,
-/// not where freed memory is watched or each call is to be seen, not while graphs are captured, and not while somebody is told of each block.
+/// Whether threads may keep memory to themselves: not where the options or a provider of the user's stand against it, not where freed memory
+/// is watched or each call is to be seen, not while graphs are captured, and not while somebody is told of each block.
 fn may_have_fronts() -> bool {
     process::is_running()
         && !captures::any()
         && !poison::is_on()
         && !watch::any(watch::MEMORY | watch::SANITIZER | watch::SHOWN)
-        && options::get().expandable_segments
-        && matches!(provider::current(), Source::Driver)
+        && options::allow_fronts()
+        && !provider::is_set()
 }
 
 /// Memory on the stream's device for work on that stream. `alignment` is a power of two; size 0 gives address 0.

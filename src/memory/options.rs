@@ -3,6 +3,7 @@
 
 use crate::base::{Error, Result, config, log};
 use parking_lot::RwLock;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 pub const VARIABLE: &str = "TCUDA_ALLOC_CONF";
 
@@ -251,8 +252,23 @@ fn is_divisions(text: &str) -> bool {
 
 static IN_EFFECT: RwLock<Option<Options>> = RwLock::new(None);
 
+/// What of them is asked whenever a thread has nothing at hand, without a lock.
+static FRONTS: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const NO: u8 = 1;
+const YES: u8 = 2;
+
 pub(super) fn is_locked() -> bool {
     IN_EFFECT.is_locked()
+}
+
+/// Whether threads may keep memory to themselves, as far as options go: not plain segments, whose inactive splits are counted exactly, nor
+/// what the driver's own pool gives.
+pub fn allow_fronts() -> bool {
+    if FRONTS.load(Relaxed) == UNKNOWN {
+        get();
+    }
+    FRONTS.load(Relaxed) == YES
 }
 
 /// The options in effect. The text is read once; tcuda_init and tcuda_set_alloc_conf refuse a wrong one, a wrong one in the environment
@@ -277,6 +293,8 @@ fn settle(anew: bool) -> Options {
         let is_new = anew || in_effect.is_none();
         if is_new {
             *in_effect = Some(read);
+            let allow = read.expandable_segments && read.backend == Backend::Native;
+            FRONTS.store(if allow { YES } else { NO }, Relaxed);
         }
         (in_effect.unwrap_or(read), is_new)
     };
@@ -289,7 +307,9 @@ fn settle(anew: bool) -> Options {
 
 /// Forgets what was read, so that the next use reads again.
 pub fn reset() {
-    *IN_EFFECT.write() = None;
+    let mut in_effect = IN_EFFECT.write();
+    FRONTS.store(UNKNOWN, Relaxed);
+    *in_effect = None;
 }
 
 /// The options as a text that gives them again: every key, in the order of the table.

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 type Allocate = Box<dyn Fn(usize, i32, RawStream) -> Address + Send + Sync>;
 type Free = Box<dyn Fn(Address, usize, i32, RawStream) + Send + Sync>;
@@ -144,6 +144,8 @@ fn is_on(runtime: &Runtime, address: Address, size: usize, device: i32) -> Resul
 static PROVIDERS: Handles<Provider> = Handles::new("pluggable allocator", "tcuda_pluggable_allocator_create");
 /// What the devices' own caches take from; None: the driver.
 static CURRENT: RwLock<Option<(u64, Arc<Provider>)>> = RwLock::new(None);
+/// Whether there is one, without a lock.
+static IS_SET: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn is_locked() -> bool {
     PROVIDERS.is_locked() || CURRENT.is_locked()
@@ -177,8 +179,14 @@ pub fn remove(id: u64) -> Result<()> {
 
 pub fn set_current(id: Option<u64>) -> Result<()> {
     let provider = id.map(|id| Ok((id, numbered(id)?))).transpose()?;
-    *CURRENT.write() = provider;
+    let mut current = CURRENT.write();
+    IS_SET.store(provider.is_some(), Relaxed);
+    *current = provider;
     Ok(())
+}
+
+pub fn is_set() -> bool {
+    IS_SET.load(Relaxed)
 }
 
 pub fn current() -> Source {

@@ -181,6 +181,11 @@ impl Physical {
         (0..self.handles.len() as HandleId).filter(|id| self.handles[*id as usize].is_some())
     }
 
+    /// No handle's name is as much.
+    pub fn names(&self) -> usize {
+        self.handles.len()
+    }
+
     /// How many handles there are, and mappings of them.
     pub fn count(&self) -> usize {
         self.handles.len() - self.unused.len()

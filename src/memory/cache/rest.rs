@@ -11,7 +11,7 @@ use super::physical::{HandleId, Mapping};
 use super::slot::COMMON;
 use super::stitch::{Reach, Share, Source, Span, joined};
 use crate::runtime::Address;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Whose free memory it is, and the count of its last use.
 type Owner = (StreamSlot, u32);
@@ -99,8 +99,8 @@ impl Core {
             return;
         }
         let (shares, sources) = self.away_handles(most);
-        let mut leaving: Vec<Span> = Vec::new();
-        let mut going: Vec<Going> = Vec::new();
+        let mut leaving: Vec<Span> = Vec::with_capacity(sources.len());
+        let mut going: Vec<Going> = Vec::with_capacity(shares.len());
         for share in shares {
             let of_handle = &sources[share.sources];
             let Some(owner) = self.owner_of_all(of_handle, asks) else { continue };
@@ -247,7 +247,7 @@ impl Core {
 
     /// The shortest such run, with something that comes back, and no handle twice.
     pub(super) fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
-        let mut parts: Vec<Mapped> = Vec::new();
+        let mut parts: Vec<Mapped> = Vec::with_capacity(2 * shares.len());
         for share in shares {
             let of_handle = &sources[share.sources.clone()];
             // What touches neither end has no neighbours.
@@ -261,28 +261,35 @@ impl Core {
                 }
             }
         }
-        parts.retain(|part| self.area_of(part.start).is_some_and(|area| area.small == request.small && !area.plain));
         parts.sort_unstable_by_key(|part| part.start);
+        let (mut area, mut counts) = (0..0, false);
+        parts.retain(|part| {
+            if !area.contains(&part.start) {
+                let found = self.area_of(part.start);
+                counts = found.is_some_and(|area| area.small == request.small && !area.plain);
+                area = found.map_or(0..0, |area| area.base..area.base + area.size);
+            }
+            counts
+        });
         let mut best: Option<(Address, Address)> = None;
-        let mut run: VecDeque<Mapped> = VecDeque::new();
-        let mut handles: HashSet<HandleId> = HashSet::new();
+        let mut run: VecDeque<Mapped> = VecDeque::with_capacity(parts.len());
+        let mut in_run = vec![false; self.physical.names()];
         let (mut size, mut back, mut last) = (0, 0, 0);
         for part in parts {
             if part.start != last || self.areas.contains_key(&part.start) {
-                run.clear();
-                handles.clear();
+                run.drain(..).for_each(|part| in_run[part.handle as usize] = false);
                 (size, back) = (0, 0);
             }
             last = part.start + part.size;
-            while handles.contains(&part.handle) || run.front().is_some_and(|front| size + part.size - front.size >= request.search) {
+            while in_run[part.handle as usize] || run.front().is_some_and(|front| size + part.size - front.size >= request.search) {
                 let Some(front) = run.pop_front() else { break };
-                handles.remove(&front.handle);
+                in_run[front.handle as usize] = false;
                 size -= front.size;
                 back -= usize::from(front.away);
             }
             size += part.size;
             back += usize::from(part.away);
-            handles.insert(part.handle);
+            in_run[part.handle as usize] = true;
             run.push_back(part);
             if size >= request.search && back > 0 && best.is_none_or(|(from, to)| size < to - from) {
                 best = Some((last - size, last));

@@ -434,7 +434,7 @@ impl Core {
     }
 
     pub(super) fn shares(&self, sources: &[Source]) -> Vec<Share> {
-        let mut shares = Vec::new();
+        let mut shares = Vec::with_capacity(sources.len());
         let mut from = 0;
         for of_handle in sources.chunk_by(|a, b| a.handle == b.handle) {
             let size = self.physical[of_handle[0].handle].size;
