@@ -563,6 +563,7 @@ pub fn set_options(text: Option<String>) -> Result<()> {
     configure().inspect_err(|_| {
         config::exchange(options::VARIABLE, before);
         options::reload();
+        stop_fronts();
     })
 }
 

@@ -9,7 +9,7 @@ use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Mutex};
 use std::cell::Cell;
-use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
 /// What is counted of a block: that there is one, its bytes, and those asked for.
 const MEASURES: usize = 3;
@@ -27,6 +27,7 @@ pub(super) const LARGE: usize = 1;
 const CREDIT: i64 = 512;
 
 const LOOK: i64 = i64::MIN;
+const LOOKING: i64 = LOOK + 1;
 
 #[inline(always)]
 fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
@@ -118,30 +119,39 @@ impl Shard {
         let ebbs = self.watch();
         if ebbs {
             self.ebb.store(i64::MAX, Relaxed);
-            self.totals.low.store(self.totals.floor.swap(0, Relaxed), Relaxed);
+            // Of two that find it at once one has the floor.
+            let floor = self.totals.floor.swap(0, Relaxed);
+            if floor == 0 {
+                return false;
+            }
+            self.totals.low.store(floor, Relaxed);
         } else if !told {
             // There is less to free for the others too.
             let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self));
-            others.for_each(|other| other.ebb.store(LOOK, Relaxed));
+            others.for_each(|other| other.ebb.store(LOOK, Release));
         }
         ebbs
     }
 
-    /// Of what has to be freed until no more than the floor is in use, one thread at least frees its part: from there on it looks again.
-    /// True: no more is in use now.
+    /// Of what has to be freed until less than the floor is in use, one thread at least frees its part: from there on it looks again. True:
+    /// less is in use now.
     fn watch(&self) -> bool {
-        let before = self.ebb.load(Relaxed);
+        // What another thread tells from here on stays.
+        self.ebb.swap(LOOKING, AcqRel);
         let (ebb, ebbs) = match self.totals.floor.load(Relaxed) {
             0 => (i64::MAX, false),
             floor => {
-                let InUse { least, most, threads } = self.totals.large_in_use();
-                let ebbs = most < floor;
-                let part = if ebbs { -1 } else { (least - floor).max(0) / threads };
-                (self.large_lanes[BYTES].get() + part, ebbs)
+                let InUse { least, most, threads } = self.totals.large_in_use(floor);
+                let part = match (least < floor, most < floor) {
+                    (false, _) => (least - floor) / threads,
+                    // The next free is to find out.
+                    (true, false) => 0,
+                    (true, true) => -1,
+                };
+                (self.large_lanes[BYTES].get() + part, most < floor)
             }
         };
-        // What another thread told meanwhile stays.
-        let _ = self.ebb.compare_exchange(before, ebb, Relaxed, Relaxed);
+        let _ = self.ebb.compare_exchange(LOOKING, ebb, Release, Relaxed);
         ebbs
     }
 
@@ -369,7 +379,7 @@ pub struct Totals {
     adding: Mutex<()>,
     /// One thread at most allocates.
     alone: AtomicBool,
-    /// Large blocks with no more bytes in use are what is watched for; 0: nothing is. And the one that it came to.
+    /// Large blocks with less bytes in use are what is watched for; 0: nothing is. And the one that it came to.
     floor: AtomicI64,
     low: AtomicI64,
     threads: AtomicU32,
@@ -528,7 +538,7 @@ impl Totals {
         self.shards().for_each(Shard::close);
     }
 
-    /// It is to be noticed when no more than so many bytes of large blocks are in use. All threads of the device are stopped.
+    /// It is to be noticed when less than so many bytes of large blocks are in use. All threads of the device are stopped.
     pub fn watch_for(&self, floor: usize) {
         self.low.store(0, Relaxed);
         self.floor.store(floor as i64, Relaxed);
@@ -544,11 +554,24 @@ impl Totals {
     /// Nothing came of it: the next free with as little in use is to notice it once more.
     pub fn watch_again(&self, floor: i64) {
         if self.floor.compare_exchange(0, floor, Relaxed, Relaxed).is_ok() {
-            self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
+            self.shards().for_each(|shard| shard.ebb.store(LOOK, Release));
         }
     }
 
-    fn large_in_use(&self) -> InUse {
+    /// Counted a few times more while what others free meanwhile makes the difference.
+    fn large_in_use(&self, floor: i64) -> InUse {
+        const TRIES: usize = 4;
+        let mut counted = self.count_large();
+        for _ in 1..TRIES {
+            if counted.least >= floor || counted.most < floor {
+                break;
+            }
+            counted = self.count_large();
+        }
+        counted
+    }
+
+    fn count_large(&self) -> InUse {
         let own = || self.shards().filter(|shard| !shard.of_parts.load(Relaxed));
         let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| own().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>();
         let freed_before = sum(|shard| &shard.freed);

@@ -110,6 +110,8 @@ pub struct Terms {
     pub coarse: usize,
     /// Whether to look for such.
     pub refine: bool,
+    /// Whether what is left of handles in use is to be spent before whole ones.
+    pub scarce: bool,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
     pub coarsen: bool,
     /// Bytes that are held too far beyond the slack, as far as a request of this size goes into giving them back.
@@ -192,6 +194,7 @@ impl Policy {
             largest,
             coarse: COARSE * largest,
             refine: scarce,
+            scarce,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
             new,

@@ -114,7 +114,9 @@ impl<'a> Ends<'a> {
             let needed = needed - whole;
             let fits = heads.partition_point(|share| share.head < needed);
             let other = |share: &&&'a Share| first.is_none_or(|first| first.handle != share.handle);
-            let enough = heads[fits..].iter().find(other);
+            // A whole handle leaves less over than a head that is larger by more.
+            let fitting = |head: &&&'a Share| of_whole == whole || head.head - needed < granularity;
+            let enough = heads[fits..].iter().find(other).filter(fitting);
             let less = || if of_whole > whole { None } else { heads[..fits].iter().rev().find(other) };
             let last = if needed == 0 { None } else { enough.or_else(less).copied() };
             let head = last.map_or(0, |share| share.head);
@@ -571,10 +573,10 @@ impl Core {
             return Found::Coarse(rest);
         }
         let in_front = self.size_of(front);
-        // Where memory is scarce what is left of handles in use goes first: whole ones fit anywhere.
-        let of_whole = if terms.refine { whole.iter().map(|share| share.size).sum() } else { 0 };
         let mut ends = Ends::default();
-        if terms.refine && rest > budget {
+        // What is left of handles in use goes first: whole ones fit anywhere.
+        if terms.scarce && rest > budget {
+            let of_whole = whole.iter().map(|share| share.size).sum();
             ends = Ends::choose(&shares, in_front, rest, terms.granularity, of_whole);
             rest = ends.rest(in_front, rest);
         }
@@ -591,7 +593,7 @@ impl Core {
         if terms.coarsen && chosen.len() > MANY && bytes <= chosen.len() * 2 * terms.largest {
             return Found::Fine(request.search + terms.excess);
         }
-        if !terms.refine && rest > budget {
+        if !terms.scarce && rest > budget {
             ends = Ends::choose(&shares, in_front, rest, terms.granularity, 0);
             rest = ends.rest(in_front, rest);
         }
