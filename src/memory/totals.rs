@@ -9,7 +9,7 @@ use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Mutex};
 use std::cell::Cell;
-use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
 /// What is counted of a block: that there is one, its bytes, and those asked for.
 const MEASURES: usize = 3;
@@ -128,7 +128,7 @@ impl Shard {
         } else if !told {
             // There is less to free for the others too.
             let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self));
-            others.for_each(|other| other.ebb.store(LOOK, Release));
+            others.for_each(|other| other.ebb.store(LOOK, Relaxed));
         }
         ebbs
     }
@@ -136,22 +136,20 @@ impl Shard {
     /// Of what has to be freed until less than the floor is in use, one thread at least frees its part: from there on it looks again. True:
     /// less is in use now.
     fn watch(&self) -> bool {
-        // What another thread tells from here on stays.
-        self.ebb.swap(LOOKING, AcqRel);
+        // What another thread tells from here on stays, but for an instant at the end: then it is noticed a free later, or the next time.
+        self.ebb.store(LOOKING, Relaxed);
         let (ebb, ebbs) = match self.totals.floor.load(Relaxed) {
             0 => (i64::MAX, false),
             floor => {
                 let InUse { least, most, threads } = self.totals.large_in_use(floor);
-                let part = match (least < floor, most < floor) {
-                    (false, _) => (least - floor) / threads,
-                    // The next free is to find out.
-                    (true, false) => 0,
-                    (true, true) => -1,
-                };
+                // Where it is not clear the next free finds out.
+                let part = if most < floor { -1 } else { (least - floor).max(0) / threads };
                 (self.large_lanes[BYTES].get() + part, most < floor)
             }
         };
-        let _ = self.ebb.compare_exchange(LOOKING, ebb, Release, Relaxed);
+        if self.ebb.load(Relaxed) == LOOKING {
+            self.ebb.store(ebb, Relaxed);
+        }
         ebbs
     }
 
@@ -554,21 +552,14 @@ impl Totals {
     /// Nothing came of it: the next free with as little in use is to notice it once more.
     pub fn watch_again(&self, floor: i64) {
         if self.floor.compare_exchange(0, floor, Relaxed, Relaxed).is_ok() {
-            self.shards().for_each(|shard| shard.ebb.store(LOOK, Release));
+            self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
         }
     }
 
     /// Counted a few times more while what others free meanwhile makes the difference.
     fn large_in_use(&self, floor: i64) -> InUse {
-        const TRIES: usize = 4;
-        let mut counted = self.count_large();
-        for _ in 1..TRIES {
-            if counted.least >= floor || counted.most < floor {
-                break;
-            }
-            counted = self.count_large();
-        }
-        counted
+        let again = |counted: InUse, _| if counted.least < floor && floor <= counted.most { self.count_large() } else { counted };
+        (0..3).fold(self.count_large(), again)
     }
 
     fn count_large(&self) -> InUse {
