@@ -13,6 +13,7 @@ use super::structs::{Growing, StructOut, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, process};
+use crate::memory::Further;
 use crate::memory::stats::{Family, Pool, Stat, Stats};
 use crate::stream::Stream;
 use crate::{device, memory, runtime, stream};
@@ -139,13 +140,24 @@ fn stream_of_block(pointer: *mut c_void, stream: tcuda_stream_t) -> Result<Strea
 ///         back (on a capturing stream: without waiting for anything). Other errors are the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
-    if !ptr.is_null() && unsafe { memory::allocate_at_hand(ptr.cast(), size, stream as usize) } {
+    if ptr.is_null() {
+        return unsafe { malloc_cached(ptr, size, stream) };
+    }
+    match unsafe { memory::malloc_at_once(ptr.cast(), size, stream as usize) } {
+        Ok(()) => tcuda_status_t::TCUDA_SUCCESS,
+        Err(further) => unsafe { malloc_cached_further(ptr, size, stream, further) },
+    }
+}
+
+/// Functions of C's kind, so that the way above has no unwinding to prepare for.
+#[inline(never)]
+unsafe extern "C" fn malloc_cached_further(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t, further: Further) -> tcuda_status_t {
+    if unsafe { memory::malloc_further(ptr.cast(), size, stream as usize, further) } {
         return tcuda_status_t::TCUDA_SUCCESS;
     }
     unsafe { malloc_cached(ptr, size, stream) }
 }
 
-/// A function of C's kind, so that the way above has no unwinding to prepare for.
 #[inline(never)]
 unsafe extern "C" fn malloc_cached(ptr: *mut *mut c_void, size: usize, stream: tcuda_stream_t) -> tcuda_status_t {
     guard_bytes("tcuda_malloc_cached", Some(size), || {
@@ -225,7 +237,15 @@ fn check_count(count: usize) -> Result<()> {
 /// @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free_cached(ptr: *mut c_void) -> tcuda_status_t {
-    if memory::free_at_hand(ptr as usize) { tcuda_status_t::TCUDA_SUCCESS } else { unsafe { free_cached(ptr) } }
+    match memory::free_at_once(ptr as usize) {
+        Ok(()) => tcuda_status_t::TCUDA_SUCCESS,
+        Err(further) => unsafe { free_cached_further(ptr, further) },
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn free_cached_further(ptr: *mut c_void, further: Further) -> tcuda_status_t {
+    if memory::free_further(ptr as usize, further) { tcuda_status_t::TCUDA_SUCCESS } else { unsafe { free_cached(ptr) } }
 }
 
 #[inline(never)]

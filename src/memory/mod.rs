@@ -29,7 +29,8 @@ mod sync;
 mod totals;
 
 pub use cache::access_list;
-pub use cache::front::{free as free_at_hand, malloc as allocate_at_hand};
+pub use cache::front::Further;
+pub use cache::front::{free as free_at_hand, free_at_once, free_further, malloc as allocate_at_hand, malloc_at_once, malloc_further};
 pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
 
 use crate::base::watch::{self, Happening};

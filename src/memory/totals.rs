@@ -43,12 +43,12 @@ pub struct Shard {
     /// How much more of large blocks; and of large ones that leaves the lanes of small blocks as they are.
     large_lanes: [Cell<i64>; MEASURES],
     spare: [Cell<i64>; MEASURES],
+    /// The lane of large blocks beyond which little may be in use; `LOOK`: the next free is to find out. Others may write it as they count.
+    ebb: AtomicI64,
     allocated: [[AtomicI64; MEASURES]; SIZES],
     freed: [[AtomicI64; MEASURES]; SIZES],
     /// What may be handed out of small, of large and of all blocks.
     ceilings: [[Cell<i64>; MEASURES]; SIZES + 1],
-    /// The lane of large blocks beyond which little may be in use; `LOOK`: the next free is to find out. Others write it too, seldom.
-    ebb: AtomicI64,
     totals: &'static Totals,
     /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
     common: bool,
@@ -66,8 +66,10 @@ unsafe impl Sync for Shard {}
 unsafe impl Send for Shard {}
 
 impl Shard {
+    /// True: a lane has ended, and `look` is to follow.
+    #[must_use]
     #[inline(always)]
-    pub fn allocated_small(&self, bytes: i64, requested: i64) {
+    pub fn allocated_small(&self, bytes: i64, requested: i64) -> bool {
         self.count(&self.allocated[SMALL], bytes, requested);
         let lanes = &self.lanes;
         let count = lanes[COUNT].get() - 1;
@@ -76,9 +78,7 @@ impl Shard {
         lanes[COUNT].set(count);
         lanes[BYTES].set(size);
         lanes[REQUESTED].set(asked);
-        if (count | size | asked) < 0 {
-            self.look();
-        }
+        (count | size | asked) < 0
     }
 
     #[inline(always)]
@@ -126,8 +126,8 @@ impl Shard {
             }
             self.totals.low.store(floor, Relaxed);
         } else if !told {
-            // There is less to free for the others too.
-            let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self));
+            // There is less to free for the others too. What was told stays, and its line with whoever has it.
+            let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self) && other.ebb.load(Relaxed) != LOOK);
             others.for_each(|other| other.ebb.store(LOOK, Relaxed));
         }
         ebbs
@@ -142,14 +142,13 @@ impl Shard {
             0 => (i64::MAX, false),
             floor => {
                 let InUse { least, most, threads } = self.totals.large_in_use(floor);
+                let ebbs = most < floor;
                 // Where it is not clear the next free finds out.
-                let part = if most < floor { -1 } else { (least - floor).max(0) / threads };
-                (self.large_lanes[BYTES].get() + part, most < floor)
+                let part = if ebbs { -1 } else { (least - floor).max(0) / threads };
+                (self.large_lanes[BYTES].get() + part, ebbs)
             }
         };
-        if self.ebb.load(Relaxed) == LOOKING {
-            self.ebb.store(ebb, Relaxed);
-        }
+        self.ebb.store(if self.ebb.load(Relaxed) == LOOKING { ebb } else { LOOK }, Relaxed);
         ebbs
     }
 
@@ -203,7 +202,7 @@ impl Shard {
 
     /// A lane has ended. It goes on where frees of the other size have made room since.
     #[inline(never)]
-    fn look(&self) {
+    pub fn look(&self) {
         if self.draw_lanes() < 0 {
             self.publish();
         }
@@ -225,10 +224,10 @@ impl Shard {
 
     /// All threads of the device are stopped.
     pub fn allocated(&self, small: bool, bytes: usize, requested: usize) {
-        if small {
-            self.allocated_small(bytes as i64, requested as i64)
-        } else {
-            self.allocated_large(bytes as i64, requested as i64)
+        if !small {
+            self.allocated_large(bytes as i64, requested as i64);
+        } else if self.allocated_small(bytes as i64, requested as i64) {
+            self.look();
         }
         if self.common {
             self.totals.renew();

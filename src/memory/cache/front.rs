@@ -249,19 +249,51 @@ pub fn make(cache: u32, slot: StreamSlot, home: &'static Home) -> Option<&'stati
 
 // ---- the two calls
 
+/// A call that did not come to its end at once: it is still in its region, which what follows ends. A type of its own, so that the short
+/// way calls nothing but as its last step, and keeps no register.
+#[must_use]
+#[repr(C)]
+pub struct Further {
+    thread: &'static Thread,
+    /// A small block that may start where one is to be freed, or `NIL`.
+    small: BlockId,
+}
+
 /// Allocates for the stream of `handle` if that needs nothing but what the thread has at hand. False: nothing happened.
 ///
 /// # Safety
 /// `out` can be written.
 #[inline(always)]
 pub unsafe fn malloc(out: *mut usize, size: usize, handle: usize) -> bool {
+    unsafe { malloc_at_once(out, size, handle).map_or_else(|further| malloc_further(out, size, handle, further), |()| true) }
+}
+
+/// The first half of `malloc`.
+///
+/// # Safety
+/// `out` can be written.
+#[inline(always)]
+pub unsafe fn malloc_at_once(out: *mut usize, size: usize, handle: usize) -> Result<(), Further> {
     let thread = tls::get();
     thread.enter();
+    if thread.key.load(Relaxed) != handle as u64 || handle as u64 == NEVER || size.wrapping_sub(1) >= SMALL_LIMIT {
+        return Err(Further { thread, small: NIL });
+    }
+    let front = unsafe { &*thread.front.load(Relaxed) };
+    if unsafe { front.take::<false>(thread, out, size) } { Ok(()) } else { Err(Further { thread, small: NIL }) }
+}
+
+/// The second half.
+///
+/// # Safety
+/// `out` can be written.
+#[inline(always)]
+pub unsafe fn malloc_further(out: *mut usize, size: usize, handle: usize, Further { thread, .. }: Further) -> bool {
     if thread.key.load(Relaxed) != handle as u64 || handle as u64 == NEVER {
         return malloc_other(thread, out, size, handle);
     }
     let front = unsafe { &*thread.front.load(Relaxed) };
-    unsafe { malloc_in::<false>(thread, front, out, size) }
+    if size.wrapping_sub(1) >= SMALL_LIMIT { malloc_large(thread, front, out, size) } else { malloc_miss(thread, front, out, size) }
 }
 
 /// `RECORDS`: the front does.
@@ -270,26 +302,8 @@ unsafe fn malloc_in<const RECORDS: bool>(thread: &Thread, front: &Front, out: *m
     if size.wrapping_sub(1) >= SMALL_LIMIT {
         return malloc_large(thread, front, out, size);
     }
-    let units = (size + UNIT - 1) >> UNIT_SHIFT;
-    let first = unsafe { front.first.get_unchecked(units) };
-    let id = first.get();
-    if id == NIL {
-        return malloc_miss(thread, front, out, size);
-    }
-    let record = block::at(id);
-    first.set(record.link_next());
-    let head = record.head.load(Relaxed) ^ FLIP;
-    record.head.store(head, Relaxed);
-    let bytes = units << UNIT_SHIFT;
-    record.set_rounding(bytes - size);
-    front.room.set(front.room.get() + bytes as i64);
-    front.shard().allocated_small(bytes as i64, size as i64);
-    if RECORDS {
-        front.tell_allocated(record, size, false);
-    }
-    unsafe { *out = block::address_in(head) };
-    thread.leave();
-    true
+    let taken = unsafe { front.take::<RECORDS>(thread, out, size) };
+    taken || malloc_miss(thread, front, out, size)
 }
 
 /// The stream is not the one that was used last, or the front records.
@@ -350,8 +364,10 @@ fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> 
         return false;
     };
     let address = give(front, home, id, units << UNIT_SHIFT, size, true);
-    front.shard().allocated_small((units << UNIT_SHIFT) as i64, size as i64);
     unsafe { *out = address };
+    if front.shard().allocated_small((units << UNIT_SHIFT) as i64, size as i64) {
+        front.shard().look();
+    }
     thread.leave();
     true
 }
@@ -394,28 +410,36 @@ fn give(front: &Front, home: Held<'_>, id: BlockId, bytes: usize, size: usize, s
 /// Frees the block that starts at an address if that needs nothing but what the thread has at hand. False: nothing happened.
 #[inline(always)]
 pub fn free(address: usize) -> bool {
+    free_at_once(address).map_or_else(|further| free_further(address, further), |()| true)
+}
+
+/// The first half of `free`.
+#[inline(always)]
+pub fn free_at_once(address: usize) -> Result<(), Further> {
     let thread = tls::get();
     thread.enter();
     let Some(id) = lookup::small_at(address) else {
-        return free_other(thread, address, NIL);
+        return Err(Further { thread, small: NIL });
     };
     let record = block::at(id);
     let mark = thread.mark.load(Relaxed);
     // One comparison: exactly here starts a small block that this front handed out, that no other stream uses, and the front is armed.
     if record.head.load(Relaxed) != (address as u64).wrapping_add(mark) {
-        return free_other(thread, address, id);
+        return Err(Further { thread, small: id });
     }
     let front = unsafe { &*thread.front.load(Relaxed) };
     let units = record.units() as usize;
     if !front.wants(units) {
-        return free_unwanted(thread, front, id);
+        free_unwanted(thread, front, id);
+        return Ok(());
     }
     keep(front, record, id, units, (address as u64).wrapping_add(mark));
     if front.room.get() < 0 {
-        return make_room(thread, front);
+        make_room(thread, front);
+        return Ok(());
     }
     thread.leave();
-    true
+    Ok(())
 }
 
 /// A block that was handed out becomes one that is kept.
@@ -432,18 +456,16 @@ fn keep(front: &Front, record: &Record, id: BlockId, units: usize, head: u64) {
 }
 
 #[inline(never)]
-fn make_room(thread: &Thread, front: &Front) -> bool {
+fn make_room(thread: &Thread, front: &Front) {
     front.give_up(&mut front.home.hold(thread));
     front.shard().check_room();
     thread.leave();
-    true
 }
 
 #[inline(never)]
-fn free_unwanted(thread: &Thread, front: &Front, id: BlockId) -> bool {
+fn free_unwanted(thread: &Thread, front: &Front, id: BlockId) {
     send_home(thread, front, id, true);
     thread.leave();
-    true
 }
 
 /// A block that a front of this thread handed out, and that the thread does not keep.
@@ -460,9 +482,9 @@ fn send_home(thread: &Thread, front: &Front, id: BlockId, small: bool) {
     }
 }
 
-/// Not a small block of the stream that was used last.
-#[inline(never)]
-fn free_other(thread: &Thread, address: usize, small: BlockId) -> bool {
+/// The second half: not a small block of the stream that was used last.
+#[inline(always)]
+pub fn free_further(address: usize, Further { thread, small }: Further) -> bool {
     let starts_here = block::at(small).address() == address;
     let id = if starts_here { small } else { lookup::large_at(address).unwrap_or(NIL) };
     // As in `free`, for a large block. One byte above a small one looks the same.
@@ -554,6 +576,41 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
 }
 
 impl Front {
+    /// A block of just that size, up to 1 MiB, is handed out and the region ends. False: there is none.
+    #[inline(always)]
+    unsafe fn take<const RECORDS: bool>(&self, thread: &Thread, out: *mut usize, size: usize) -> bool {
+        let units = (size + UNIT - 1) >> UNIT_SHIFT;
+        let first = unsafe { self.first.get_unchecked(units) };
+        let id = first.get();
+        if id == NIL {
+            return false;
+        }
+        let record = block::at(id);
+        first.set(record.link_next());
+        let head = record.head.load(Relaxed) ^ FLIP;
+        record.head.store(head, Relaxed);
+        let bytes = units << UNIT_SHIFT;
+        record.set_rounding(bytes - size);
+        self.room.set(self.room.get() + bytes as i64);
+        if RECORDS {
+            self.tell_allocated(record, size, false);
+        }
+        unsafe { *out = block::address_in(head) };
+        if self.shard().allocated_small(bytes as i64, size as i64) {
+            self.look(thread)
+        } else {
+            thread.leave()
+        }
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look(&self, thread: &Thread) {
+        self.shard().look();
+        thread.leave();
+    }
+
     #[inline(always)]
     fn shard(&self) -> &Shard {
         unsafe { &*self.shard.load(Relaxed) }

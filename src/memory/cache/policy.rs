@@ -106,12 +106,10 @@ pub struct Terms {
     pub exceed: bool,
     /// The largest handle to make.
     pub largest: usize,
-    /// Free handles from this size on are better made anew, in small ones.
-    pub coarse: usize,
-    /// Whether to look for such.
-    pub refine: bool,
-    /// Whether what is left of handles in use is to be spent before whole ones.
+    /// Whether memory is: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of handles in use
+    /// is spent before whole ones.
     pub scarce: bool,
+    pub coarse: usize,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
     pub coarsen: bool,
     /// Bytes that are held too far beyond the slack, as far as a request of this size goes into giving them back.
@@ -192,9 +190,8 @@ impl Policy {
             most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
             exceed,
             largest,
-            coarse: COARSE * largest,
-            refine: scarce,
             scarce,
+            coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
             new,
@@ -366,9 +363,9 @@ mod tests {
             policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options, true)
         };
         let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
-        assert!(!coarse.refine && !coarse.coarsen && coarse.excess == 0);
+        assert!(!coarse.scarce && !coarse.coarsen && coarse.excess == 0);
         let fine = terms(&mut policy, 9 * GIB, 8 * GIB);
-        assert_eq!((fine.largest, fine.refine), (coarse.largest / 8, false));
+        assert_eq!((fine.largest, fine.scarce), (coarse.largest / 8, false));
         assert!((fine.excess >> 20) > 600 && (fine.excess >> 20) < 700);
         // A little more than the slack stays.
         assert_eq!(terms(&mut policy, 8 * GIB + GIB / 3, 8 * GIB).excess, 0);
@@ -470,12 +467,12 @@ mod tests {
         policy.left(0, 32 * GIB);
         assert!(!policy.asks(4 * GIB - 1) && policy.asks(4 * GIB));
         policy.left(4 * GIB, 8 * GIB);
-        assert!(!policy.terms(&holding(4 * GIB), GIB, &options, true).refine);
+        assert!(!policy.terms(&holding(4 * GIB), GIB, &options, true).scarce);
         assert!(!policy.asks(5 * GIB - 1));
-        assert!(policy.terms(&holding(11 * GIB), GIB, &options, true).refine);
+        assert!(policy.terms(&holding(11 * GIB), GIB, &options, true).scarce);
         assert!(policy.asks(0));
         policy.left(11 * GIB, 50 * GIB);
-        assert!(!policy.terms(&holding(11 * GIB), GIB, &options, true).refine && !policy.asks(11 * GIB));
+        assert!(!policy.terms(&holding(11 * GIB), GIB, &options, true).scarce && !policy.asks(11 * GIB));
     }
 
     #[test]

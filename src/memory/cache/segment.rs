@@ -282,8 +282,10 @@ impl Cache {
             let (found, terms) = {
                 let mut core = self.core.lock();
                 let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
-                terms.refine &= !remade;
-                terms.coarsen &= !remade;
+                // Once is enough.
+                if remade {
+                    (terms.coarse, terms.coarsen) = (usize::MAX, false);
+                }
                 (core.find_room(reach, request, &terms), terms)
             };
             let plan = match found {

@@ -110,23 +110,20 @@ impl<'a> Ends<'a> {
         let tails = partly().filter(|share| share.tail > in_front);
         let with = |first: Option<&'a Share>| {
             let needed = Ends { first, last: None }.rest(in_front, rest);
-            let whole = (needed / granularity * granularity).min(of_whole / granularity * granularity);
-            let needed = needed - whole;
+            let whole = (needed / granularity * granularity).min(of_whole);
+            let (needed, one_more) = (needed - whole, of_whole > whole);
             let fits = heads.partition_point(|share| share.head < needed);
             let other = |share: &&&'a Share| first.is_none_or(|first| first.handle != share.handle);
             // A whole handle leaves less over than a head that is larger by more.
-            let fitting = |head: &&&'a Share| of_whole == whole || head.head - needed < granularity;
+            let fitting = |head: &&&'a Share| !one_more || head.head - needed < granularity;
             let enough = heads[fits..].iter().find(other).filter(fitting);
-            let less = || if of_whole > whole { None } else { heads[..fits].iter().rev().find(other) };
+            let less = || if one_more { None } else { heads[..fits].iter().rev().find(other) };
             let last = if needed == 0 { None } else { enough.or_else(less).copied() };
             let head = last.map_or(0, |share| share.head);
-            let missing = needed.saturating_sub(head + if of_whole > whole { granularity } else { 0 });
-            let over = if missing > 0 {
-                0
-            } else if last.is_some() || needed == 0 {
-                head - needed
-            } else {
-                granularity
+            // Where a whole handle has to do, what it leaves over counts as all of it.
+            let (missing, over) = match last {
+                None if needed > 0 && one_more => (0, granularity),
+                _ => (needed.saturating_sub(head), head.saturating_sub(needed)),
             };
             (missing, over, Ends { first, last })
         };
@@ -569,7 +566,7 @@ impl Core {
         let mut whole: Vec<&Share> = shares.iter().filter(|share| share.head == share.size).collect();
         whole.sort_unstable_by_key(|share| (share.size, share.handle));
         let mut rest = request.search - self.size_of(front);
-        if terms.refine && rest > budget && whole.last().is_some_and(|share| share.size >= terms.coarse) {
+        if terms.scarce && rest > budget && whole.last().is_some_and(|share| share.size >= terms.coarse) {
             return Found::Coarse(rest);
         }
         let in_front = self.size_of(front);
