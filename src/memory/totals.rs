@@ -3,7 +3,7 @@
 //! What a thread hands out and takes back it counts alone, in its own shard: sums over time, of which the current figure is the
 //! difference. A peak belongs to all shards together, so each has a ceiling: how far its figures may rise before somebody must look
 //! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
-//! ceiling is `CREDIT` of the device's memory away, and a peak is exact to twice that for each thread.
+//! ceiling is `CREDIT` of the device's memory away, twice that at most, and a peak is exact to so much for each thread.
 
 use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
@@ -26,8 +26,9 @@ pub(super) const LARGE: usize = 1;
 /// A lane with several threads is the device's memory over this.
 const CREDIT: i64 = 512;
 
-const LOOK: i64 = i64::MIN;
-const LOOKING: i64 = LOOK + 1;
+const LOOK: i64 = i64::MAX;
+const LOOKING: i64 = LOOK - 1;
+const NEVER: i64 = i64::MIN;
 
 #[inline(always)]
 fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
@@ -43,7 +44,7 @@ pub struct Shard {
     /// How much more of large blocks; and of large ones that leaves the lanes of small blocks as they are.
     large_lanes: [Cell<i64>; MEASURES],
     spare: [Cell<i64>; MEASURES],
-    /// The lane of large blocks beyond which little may be in use; `LOOK`: the next free is to find out. Others may write it as they count.
+    /// With fewer bytes of its large blocks in use, little may be; `LOOK`: the next free is to find out. Others may write it as they count.
     ebb: AtomicI64,
     allocated: [[AtomicI64; MEASURES]; SIZES],
     freed: [[AtomicI64; MEASURES]; SIZES],
@@ -109,7 +110,7 @@ impl Shard {
 
     #[inline(always)]
     fn is_past_ebb(&self) -> bool {
-        self.large_lanes[BYTES].get() > self.ebb.load(Relaxed)
+        self.now(LARGE, BYTES) < self.ebb.load(Relaxed)
     }
 
     #[cold]
@@ -118,7 +119,7 @@ impl Shard {
         let told = self.ebb.load(Relaxed) == LOOK;
         let ebbs = self.watch();
         if ebbs {
-            self.ebb.store(i64::MAX, Relaxed);
+            self.ebb.store(NEVER, Relaxed);
             // Of two that find it at once one has the floor.
             let floor = self.totals.floor.swap(0, Relaxed);
             if floor == 0 {
@@ -139,13 +140,13 @@ impl Shard {
         // What another thread tells from here on stays, but for an instant at the end: then it is noticed a free later, or the next time.
         self.ebb.store(LOOKING, Relaxed);
         let (ebb, ebbs) = match self.totals.floor.load(Relaxed) {
-            0 => (i64::MAX, false),
+            0 => (NEVER, false),
             floor => {
                 let InUse { least, most, threads } = self.totals.large_in_use(floor);
                 let ebbs = most < floor;
                 // Where it is not clear the next free finds out.
                 let part = if ebbs { -1 } else { (least - floor).max(0) / threads };
-                (self.large_lanes[BYTES].get() + part, ebbs)
+                (self.now(LARGE, BYTES) - part, ebbs)
             }
         };
         self.ebb.store(if self.ebb.load(Relaxed) == LOOKING { ebb } else { LOOK }, Relaxed);
@@ -273,7 +274,6 @@ impl Shard {
     /// It looks anew at its next block.
     fn close(&self) {
         self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
-        self.ebb.store(LOOK, Relaxed);
         self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
     }
 
@@ -289,11 +289,12 @@ impl Shard {
         }
     }
 
-    /// Frees make no peak: no look at what other threads count.
+    /// Frees make no peak: no look at what other threads count. Most of the room stays: what was in use soon is again.
     #[cold]
     #[inline(never)]
     fn lower(&self) {
-        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + self.totals.credit_of(measure)));
+        let room = |measure: usize| self.totals.credit_of(measure) / 4 * 7;
+        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + room(measure)));
     }
 
     fn set_ceilings(&self, ceiling: impl Fn(usize, usize, i64) -> i64) {
@@ -304,9 +305,6 @@ impl Shard {
             }
         }
         self.draw_lanes();
-        if self.totals.floor.load(Relaxed) > 0 {
-            self.watch();
-        }
     }
 }
 
@@ -497,6 +495,7 @@ impl Totals {
             shard
         });
         shard.taken.store(true, Relaxed);
+        shard.ebb.store(LOOK, Relaxed);
         shard.close();
         shard
     }
@@ -894,6 +893,6 @@ mod tests {
         // There is nothing to watch for, which is asked once.
         totals.renew();
         own.allocated_large(SIZE, SIZE);
-        assert!(!own.freed_large(SIZE, SIZE) && own.ebb.load(Relaxed) == i64::MAX);
+        assert!(!own.freed_large(SIZE, SIZE) && own.ebb.load(Relaxed) == NEVER);
     }
 }

@@ -313,8 +313,9 @@ impl Core {
         )?;
         self.list_remove(id);
         // Where several threads allocate, each time costs them all, and side by side they share lines of the table of addresses.
+        let start = block::at(id).address();
         let take = match (request.small, self.fronts.threads() > 1) {
-            (true, true) => request.search.max(SOME_OF_MANY),
+            (true, true) => (start + request.search.max(SOME_OF_MANY)).next_multiple_of(lookup::LINE) - start,
             (true, false) => request.search.max(SOME),
             (false, true) => request.search.saturating_mul(4),
             (false, false) => request.search,
