@@ -343,6 +343,41 @@ fn streams_with_work_are_mapped_in_coarse_handles() {
     assert!(mapped[0] < 4_000 && mapped[1..].iter().all(|calls| *calls < 3_000), "{mapped:?}");
 }
 
+/// What a stream is done with stays its own from there on, until it is more than there should be.
+#[test]
+fn streams_that_had_work_keep_what_they_have() {
+    let _turn = machine("");
+    with_streams(|streams| {
+        let (one, other) = (streams[0], streams[1]);
+        let allocate = |mib: usize, stream: Stream| memory::allocate(mib * MIB, 1, stream).unwrap();
+        let free_all = |blocks: Vec<Address>| blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+        let pieces = || (0..16).map(|_| allocate(4, one)).collect::<Vec<_>>();
+        for works in [false, true] {
+            let mut blocks = pieces();
+            blocks.push(allocate(4, other));
+            let (kept, gaps): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+            free_all(gaps.into_iter().map(|(_, block)| block).collect());
+            let gate = works.then(|| Gate::on(one));
+            let before = calls(Some("cuMemMap"));
+            let mut held_by_one = vec![allocate(32, one)];
+            assert!(calls(Some("cuMemMap")) > before + 1, "free memory was mapped anew");
+            drop(gate);
+            held_by_one.extend(kept.into_iter().map(|(_, block)| block));
+            free_all(held_by_one);
+            one.synchronize().unwrap();
+            let had = held();
+            let little = allocate(12, other);
+            assert_eq!(held() > had, works, "{had} bytes were held, {} are", held());
+            let had = held();
+            let much = allocate(48, other);
+            assert_eq!(held(), had, "what would be more than enough is taken from the other");
+            free_all(vec![little, much]);
+            memory::empty_cache(None).unwrap();
+            memory::reset_peak_stats(0);
+        }
+    });
+}
+
 #[test]
 fn other_sizes_are_no_worse() {
     hardly_calls(&Trace::recorded("resnet_varsize").varied(1), 2);

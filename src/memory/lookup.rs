@@ -21,7 +21,7 @@ pub const GRANULARITY: usize = 1 << GRANULE;
 const UNITS: usize = 1 << (GRANULE - UNIT);
 
 /// Memory whose small blocks have their entries in one line.
-pub const LINE: usize = 64 / size_of::<AtomicU32>() << UNIT;
+pub const LINE: usize = (64 / size_of::<AtomicU32>()) << UNIT;
 
 /// What a part of each table covers: 16 GiB, and 256 MiB, for which it has 2 MiB.
 const LARGE_PART: u32 = 34;

@@ -213,7 +213,7 @@ impl Core {
     /// the time, and has to ask how far that one is. With one thread that stops nobody, and is better than to go short.
     pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
         let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
-        several && (self.policy.is_restless() || self.policy.is_hurried() || is_new(self.new_sizes(slot)))
+        several && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.

@@ -78,18 +78,21 @@ impl Cache {
         let climb = &Climb { runtime, abilities, slot, request, stream };
         // The driver's own pool knows best what is free.
         if matches!(abilities.source, Source::Ordered)
-            && let Ok(address) = self.search_or_grow(climb, true, None)?
+            && let Ok(address) = self.search_or_grow(climb, &Reach::of(slot), true, None)?
         {
             return Ok(address);
         }
+        let at_budget =
+            !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         // 1. What other streams are done with, as far as is known, then as far as they say.
         let mut core = self.core.lock();
         let peak = core.stats.active().peak;
         core.stats.watch_for(peak / LITTLE);
         let mut settled = false;
         if core.keeps_apart(slot) {
+            let apart = core.policy.is_apart();
             // What waits for the other streams is its own, and would be made anew.
-            if core.policy.is_hurried() && !core.pending.is_empty() {
+            if apart && !core.pending.is_empty() {
                 drop(core);
                 self.settle(slot);
                 settled = true;
@@ -98,12 +101,21 @@ impl Cache {
                     return Ok(address);
                 }
             }
+            let reach = &Reach { apart, ..Reach::of(slot) };
             let changes = core.changes();
             drop(core);
-            if let Ok(address) = self.search_or_grow(climb, false, Some(changes))? {
+            if let Ok(address) = self.search_or_grow(climb, reach, false, Some(changes))? {
                 return Ok(address);
             }
             core = self.core.lock();
+            if apart && !at_budget && core.policy.has_room_apart(core.reserved(), request.search) {
+                drop(core);
+                self.bring_home(slot);
+                if let Ok(address) = self.search_or_grow(climb, reach, true, None)? {
+                    return Ok(address);
+                }
+                core = self.core.lock();
+            }
         }
         if let Some(address) = search(&mut core, slot, request) {
             return Ok(address);
@@ -113,19 +125,17 @@ impl Cache {
         if !settled {
             self.settle(slot);
         }
-        {
-            // What is in the driver's hands is nobody's to move.
-            let _growing = self.growing.lock();
-            self.core.lock().go_home(LOOK_AT, slot);
+        if self.core.quiet().policy.is_apart() {
+            self.core.lock().share_past();
         }
+        self.bring_home(slot);
         // 2. What is free, mapped anew, and more from the driver.
-        let at_budget =
-            !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
-        let mut refused = self.search_or_grow(climb, !at_budget, Some(changes))?;
+        let all = &Reach::of(slot);
+        let mut refused = self.search_or_grow(climb, all, !at_budget, Some(changes))?;
         if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
             refused = match self.take_waiting(climb) {
                 Some(address) => Ok(address),
-                None => self.search_or_grow(climb, true, None)?,
+                None => self.search_or_grow(climb, all, true, None)?,
             };
         }
         let refusal = match refused {
@@ -139,14 +149,14 @@ impl Cache {
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         if capturing && !rejects && request.search <= abilities.total {
             crate::memory::release_idle_others(self, runtime);
-            if let Ok(address) = self.search_or_grow(climb, true, None)? {
+            if let Ok(address) = self.search_or_grow(climb, all, true, None)? {
                 return Ok(address);
             }
         }
         if capturing || rejects || request.search > abilities.total {
             return Err(self.out_of_memory(climb, refusal, capturing));
         }
-        if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, true, None)) {
+        if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, true, None)) {
             return found;
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
@@ -193,7 +203,8 @@ impl Cache {
         if let Some(address) = found {
             return Ok(Ok(address));
         }
-        let retry = || self.search_or_grow(climb, true, None);
+        let all = &Reach::of(climb.slot);
+        let retry = || self.search_or_grow(climb, all, true, None);
         if let Some(found) = MutexGuard::unlocked(climbing, || self.press(climb, Stage::GiveBack, retry)) {
             return found.map(Ok);
         }
@@ -203,7 +214,7 @@ impl Cache {
         crate::memory::release_others(self);
         self.stats.count(Event::AllocRetry);
         let changes = self.core.lock().changes();
-        match self.search_or_grow(climb, true, None)? {
+        match self.search_or_grow(climb, all, true, None)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
                 // A failure that kept memory back is the better answer.
@@ -213,9 +224,16 @@ impl Cache {
         }
     }
 
+    /// Handles that were mapped elsewhere go back where nothing keeps them.
+    fn bring_home(&self, slot: StreamSlot) {
+        // What is in the driver's hands is nobody's to move.
+        let _growing = self.growing.lock();
+        self.core.lock().go_home(LOOK_AT, slot);
+    }
+
     /// The outer error is a failure that no other rung can mend. `searched`: nothing was found when so much had changed.
-    fn search_or_grow(&self, climb: &Climb, exceed: bool, searched: Option<u64>) -> Result<Result<Address, Refusal>> {
-        let Climb { runtime, abilities, slot, request, .. } = *climb;
+    fn search_or_grow(&self, climb: &Climb, reach: &Reach, exceed: bool, searched: Option<u64>) -> Result<Result<Address, Refusal>> {
+        let Climb { runtime, abilities, request, .. } = *climb;
         if request.search > LARGEST {
             let text = "No device has that much memory.";
             return Ok(Err(Refusal::Driver(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text))));
@@ -228,12 +246,12 @@ impl Cache {
                 return Err(self.sleeps());
             }
             if searched != Some(core.changes())
-                && let Some(address) = search(&mut core, slot, request)
+                && let Some(address) = search_within(&mut core, reach, request)
             {
                 return Ok(Ok(address));
             }
         }
-        match self.grow(runtime, abilities, &Reach { slot, ordered: &[] }, request, exceed) {
+        match self.grow(runtime, abilities, reach, request, exceed) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),
             answer => Ok(answer),
         }
@@ -247,7 +265,7 @@ impl Cache {
             let owners = core.owners_in_use(slot);
             let all = |owner: &StreamSlot| Ordered { slot: *owner, serial: core.slots[*owner as usize].serial(), count: u32::MAX };
             let waited: Vec<Ordered> = owners.iter().map(all).collect();
-            let reach = Reach { slot, ordered: &waited };
+            let reach = Reach { ordered: &waited, ..Reach::of(slot) };
             let helps = match abilities.virtual_memory {
                 Some(_) => core.free_of(&reach) > 0,
                 None => !core.find_run(&reach, request).is_empty(),
@@ -255,7 +273,7 @@ impl Cache {
             if helps { owners } else { return None }
         };
         let ordered = self.order_after(stream, &owners).ok()?;
-        let reach = Reach { slot, ordered: &ordered };
+        let reach = Reach { ordered: &ordered, ..Reach::of(slot) };
         let _growing = self.growing.lock();
         if self.core.quiet().paused {
             return None;
@@ -331,7 +349,7 @@ impl Cache {
 
 /// The stream's own memory, then what other streams are done with.
 fn search(core: &mut Core, slot: StreamSlot, request: &Request) -> Option<Address> {
-    search_within(core, &Reach { slot, ordered: &[] }, request)
+    search_within(core, &Reach::of(slot), request)
 }
 
 fn search_within(core: &mut Core, reach: &Reach, request: &Request) -> Option<Address> {

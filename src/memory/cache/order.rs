@@ -135,7 +135,9 @@ impl Cache {
             }
         }
         core.finish_pending();
-        core.share_past();
+        if !core.policy.is_apart() {
+            core.share_past();
+        }
     }
 
     /// Nobody marks a stream while this lives.

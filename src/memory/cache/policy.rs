@@ -53,12 +53,15 @@ const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
-/// To make free memory fit may hold a program up for this share of its time, looked at over `WINDOW`; if it is more, the slack rises
-/// by `STEP_OF_TIME`.
+/// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
+/// was more, and over twice `MEMORY` at most; if it is more, the slack rises by `STEP_OF_TIME`.
 const SHARE_OF_TIME: f64 = 0.03;
-const WINDOW: Duration = Duration::from_millis(250);
+const WINDOW: Duration = Duration::from_secs(1);
+const MEMORY: Duration = Duration::from_secs(4);
 const STEP_OF_TIME: f64 = 0.04;
 const MOST_OF_TIME: f64 = 0.24;
+/// Where streams that have work keep apart, so much may be held beyond the most in use before they take from each other all the same.
+const MOST_APART: f64 = 0.3;
 /// Handles become larger again only while more than this share of what is held is free: near its peak a program has none to spare.
 const ROOM: usize = 8;
 /// Scarce is what leaves less than this share of the bound.
@@ -86,12 +89,15 @@ pub struct Policy {
     /// There was no more to spare.
     is_short: bool,
     restless: Option<Restless>,
-    /// When the window began, and how long the device was held up since.
+    /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
+    since: Option<Instant>,
     held_up: Duration,
     /// Whether a stream had work when memory was mapped for it in that time, without which nothing is held up, and in the window before.
     worked: bool,
     worked_before: bool,
+    /// Streams had work when memory was mapped anew. It stays, as `hurry` does.
+    apart: bool,
 }
 
 /// What one growth may do.
@@ -236,9 +242,14 @@ impl Policy {
         }
     }
 
-    /// Whether there is slack for the sake of time.
-    pub fn is_hurried(&self) -> bool {
-        self.hurry > 0.0
+    /// Whether each stream keeps what it has, past or not: what one takes from another that has work is missed there when it is not past.
+    pub fn is_apart(&self) -> bool {
+        self.apart
+    }
+
+    /// Whether a stream that keeps apart may still have so much more than the slack.
+    pub fn has_room_apart(&self, reserved: usize, need: usize) -> bool {
+        !self.is_short && reserved + need <= self.high + (self.high as f64 * MOST_APART) as usize
     }
 
     /// Whether there is slack for a load that does not come to rest.
@@ -257,9 +268,10 @@ impl Policy {
         (self.worked, self.worked_before) = (false, false);
     }
 
-    /// Free memory is about to be mapped anew, for a stream that has work or not.
-    pub fn maps_anew(&mut self, busy: bool) {
+    /// Free memory is about to be mapped anew, for a stream that has work or not, the only one or not.
+    pub fn maps_anew(&mut self, busy: bool, several: bool) {
         self.worked |= busy;
+        self.apart |= busy && several;
     }
 
     /// Whether it is known of this window that streams had work when free memory was mapped anew.
@@ -273,17 +285,23 @@ impl Policy {
 
     /// To make free memory fit took from `began` to `now`. `busy`: streams have work still, so that the device was not held up.
     pub fn took(&mut self, began: Instant, now: Instant, busy: bool) {
-        let window = *self.window.get_or_insert(began);
+        let (window, since) = (*self.window.get_or_insert(began), *self.since.get_or_insert(began));
         if self.worked && !busy {
             self.held_up += now - began;
         }
-        let passed = now - window;
-        if passed >= WINDOW {
-            if self.held_up.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
-                self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
-            }
-            self.worked_before = std::mem::take(&mut self.worked);
-            (self.window, self.held_up) = (Some(now), Duration::ZERO);
+        if now - window < WINDOW {
+            return;
+        }
+        self.worked_before = std::mem::take(&mut self.worked);
+        self.window = Some(now);
+        let passed = now - since;
+        if self.held_up.as_secs_f64() > SHARE_OF_TIME * passed.as_secs_f64() {
+            self.hurry = (self.hurry + STEP_OF_TIME).min(MOST_OF_TIME);
+            (self.since, self.held_up) = (Some(now), Duration::ZERO);
+        } else if passed > 2 * MEMORY {
+            // What is long past counts no more.
+            self.held_up = self.held_up.mul_f64(MEMORY.as_secs_f64() / passed.as_secs_f64());
+            self.since = Some(now - MEMORY);
         }
     }
 
@@ -421,8 +439,8 @@ mod tests {
         let Unrest { long, .. } = OF_NEW;
         let mut policy = Policy::default();
         policy.does_not_rest(true, 0);
-        policy.maps_anew(true);
-        policy.maps_anew(false);
+        policy.maps_anew(true, true);
+        policy.maps_anew(false, true);
         [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
         policy.rests();
@@ -431,14 +449,34 @@ mod tests {
         // Nor for longer than they have it.
         let mut policy = Policy::default();
         let start = Instant::now();
-        policy.maps_anew(true);
+        policy.maps_anew(true, true);
         policy.took(start, start + WINDOW, true);
         [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
-        policy.maps_anew(false);
+        policy.maps_anew(false, true);
         policy.took(start + WINDOW, start + 2 * WINDOW, false);
         [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(policy.is_restless());
+    }
+
+    #[test]
+    fn streams_keep_apart_once_they_had_work_and_until_memory_is_short() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let room = |policy: &mut Policy, total: usize, need: usize| {
+            policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(4 * GIB) }, need, &options, true);
+            policy.has_room_apart(4 * GIB, need)
+        };
+        policy.maps_anew(true, false);
+        policy.maps_anew(false, true);
+        assert!(!policy.is_apart());
+        policy.maps_anew(true, true);
+        policy.rests();
+        assert!(policy.is_apart());
+        assert_eq!([1 << 20, GIB, 2 * GIB].map(|need| room(&mut policy, 64, need)), [true, true, false]);
+        assert!(!room(&mut policy, 5, 1 << 20));
+        policy.restart(0);
+        assert!(!policy.is_apart());
     }
 
     #[test]
@@ -449,7 +487,7 @@ mod tests {
             policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options, true).largest >> 20
         };
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
-        policy.maps_anew(true);
+        policy.maps_anew(true, true);
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
         let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options, true).largest;
         assert_eq!(alone >> 20, 4);
@@ -478,10 +516,10 @@ mod tests {
     #[test]
     fn who_is_held_up_for_long_gets_more_slack() {
         let start = Instant::now();
-        let at = |milliseconds: u64| start + Duration::from_millis(milliseconds);
+        let at = |parts: u64| start + WINDOW * parts as u32 / 250;
         let mut policy = Policy::default();
         let map = |policy: &mut Policy, from: u64, to: u64, (before, after): (bool, bool)| {
-            policy.maps_anew(before);
+            policy.maps_anew(before, true);
             policy.took(at(from), at(to), after);
         };
         const HELD_UP: (bool, bool) = (true, false);
@@ -493,9 +531,16 @@ mod tests {
         // One per cent is no matter.
         (0..100).for_each(|step| map(&mut policy, 251 + step * 100, 252 + step * 100, HELD_UP));
         assert_eq!(policy.hurry, STEP_OF_TIME);
+        // Nor are eight in one window among others, unless they stay.
+        let eight = |policy: &mut Policy, from: u64| map(policy, from, from + 20, HELD_UP);
+        eight(&mut policy, 10_260);
+        map(&mut policy, 10_520, 10_521, HELD_UP);
+        assert_eq!(policy.hurry, STEP_OF_TIME);
+        (0..2).for_each(|step| eight(&mut policy, 10_600 + step * 260));
+        assert_eq!(policy.hurry, 2.0 * STEP_OF_TIME);
         // Nor is half of the time of a host that is ahead of its device.
         (0..200).for_each(|step| map(&mut policy, 12_000 + step * 20, 12_010 + step * 20, (true, true)));
-        assert_eq!(policy.hurry, STEP_OF_TIME);
+        assert_eq!(policy.hurry, 2.0 * STEP_OF_TIME);
         (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
         assert_eq!(policy.hurry, MOST_OF_TIME);
         // What was before any work is no matter, and a replay with none is no hurry.

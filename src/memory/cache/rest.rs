@@ -127,12 +127,12 @@ impl Core {
         }
     }
 
-    /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some. None: there are two, or
+    /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some or keeps apart. None: there are two, or
     /// what is nobody's would become a stream's that does not ask for it.
     fn owner_of_all(&self, sources: &[Source], asks: StreamSlot) -> Option<Owner> {
         let (mut owner, mut ticket, mut common) = (COMMON, 0, false);
         for id in sources.iter().map(|source| source.block) {
-            if self.is_past(id) {
+            if self.is_past(id) && !self.policy.is_apart() {
                 common = true;
                 continue;
             }

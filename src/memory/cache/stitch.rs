@@ -17,11 +17,19 @@ use crate::runtime::Address;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Whose free memory a stream may have: its own, what is past, and what it was made to wait for, up to a count of each stream.
+/// Whose free memory a stream may have: its own and what is nobody's; unless it keeps `apart` what is past too, and what it was made to wait
+/// for, up to a count of each stream.
 #[derive(Clone, Copy)]
 pub struct Reach<'a> {
     pub slot: StreamSlot,
     pub ordered: &'a [Ordered],
+    pub apart: bool,
+}
+
+impl Reach<'_> {
+    pub fn of(slot: StreamSlot) -> Reach<'static> {
+        Reach { slot, ordered: &[], apart: false }
+    }
 }
 
 /// What of a stream comes before: its frees up to an epoch, as long as its epochs do not begin anew.
@@ -201,6 +209,9 @@ pub enum Idle {
 impl Core {
     fn reaches(&self, reach: &Reach, id: BlockId) -> bool {
         let block = block::at(id);
+        if reach.apart {
+            return [reach.slot, COMMON].contains(&block.owner());
+        }
         block.owner() == reach.slot
             || self.is_past(id)
             || reach.ordered.iter().any(|before| {
@@ -449,7 +460,7 @@ impl Core {
 
     /// The handles of such sizes that are free as a whole and past, the largest or the smallest first.
     pub fn idle_handles(&self, which: Idle) -> Vec<(HandleId, Vec<Span>)> {
-        let sources = self.sources(&Reach { slot: COMMON, ordered: &[] }, usize::MAX, true);
+        let sources = self.sources(&Reach::of(COMMON), usize::MAX, true);
         let mut shares = self.shares(&sources);
         shares.retain(|share| share.head == share.size);
         match which {
