@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use tcuda::base::config;
+use tcuda::device;
 use tcuda::memory::{self, stats::Family};
 use tcuda::runtime::sim::{self, Sim};
 use tcuda::runtime::{self, Address};
@@ -365,13 +366,23 @@ fn streams_that_had_work_keep_what_they_have() {
             held_by_one.extend(kept.into_iter().map(|(_, block)| block));
             free_all(held_by_one);
             one.synchronize().unwrap();
+            // But for what one leaves that is gone.
+            let third = stream::create(0, 0).unwrap();
+            let left = allocate(8, third);
+            let gate = Gate::on(third);
+            memory::free(left).unwrap();
+            stream::destroy(third.raw).unwrap();
+            drop(gate);
+            device::synchronize(0).unwrap();
             let had = held();
-            let little = allocate(12, other);
+            let left = allocate(8, other);
+            assert_eq!(held(), had);
+            let mut taken: Vec<Address> = (0..3).map(|_| allocate(4, other)).collect();
             assert_eq!(held() > had, works, "{had} bytes were held, {} are", held());
             let had = held();
-            let much = allocate(48, other);
+            taken.extend([left, allocate(48, other)]);
             assert_eq!(held(), had, "what would be more than enough is taken from the other");
-            free_all(vec![little, much]);
+            free_all(taken);
             memory::empty_cache(None).unwrap();
             memory::reset_peak_stats(0);
         }

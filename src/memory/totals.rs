@@ -25,7 +25,6 @@ pub(super) const LARGE: usize = 1;
 
 /// A lane with several threads is the device's memory over this.
 const CREDIT: i64 = 512;
-
 const LOOK: i64 = i64::MAX;
 const LOOKING: i64 = LOOK - 1;
 const NEVER: i64 = i64::MIN;
@@ -121,11 +120,10 @@ impl Shard {
         if ebbs {
             self.ebb.store(NEVER, Relaxed);
             // Of two that find it at once one has the floor.
-            let floor = self.totals.floor.swap(0, Relaxed);
-            if floor == 0 {
-                return false;
+            match self.totals.floor.swap(0, Relaxed) {
+                0 => return false,
+                floor => self.totals.low.store(floor, Relaxed),
             }
-            self.totals.low.store(floor, Relaxed);
         } else if !told {
             // There is less to free for the others too. What was told stays, and its line with whoever has it.
             let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self) && other.ebb.load(Relaxed) != LOOK);
@@ -293,8 +291,7 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn lower(&self) {
-        let room = |measure: usize| self.totals.credit_of(measure) / 4 * 7;
-        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + room(measure)));
+        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + self.totals.credit_of(measure) / 4 * 7));
     }
 
     fn set_ceilings(&self, ceiling: impl Fn(usize, usize, i64) -> i64) {
@@ -495,8 +492,9 @@ impl Totals {
             shard
         });
         shard.taken.store(true, Relaxed);
-        shard.ebb.store(LOOK, Relaxed);
         shard.close();
+        // Who joins takes a part of what the others are to free.
+        self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
         shard
     }
 
@@ -840,21 +838,25 @@ mod tests {
         (noticed, looks)
     }
 
+    /// Also one that joins late, and frees what the first one has.
     #[test]
     fn that_little_is_in_use_is_noticed_whoever_frees() {
-        for turn in [BLOCKS, 4, 1] {
-            for threads in 1..=4 {
-                let totals = totals();
-                let shards: Vec<&Shard> = (0..threads).map(|_| thread(totals)).collect();
-                totals.watch_for((2 * SIZE) as usize);
-                let (noticed, looks) = frees(&shards, turn);
-                assert_eq!(noticed, Some(BLOCKS * threads - 1), "{threads} threads");
-                assert!(looks <= 16 * threads, "{threads} threads looked {looks} times");
-                assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
-                totals.watch_again(2 * SIZE);
-                shards[0].allocated_large(SIZE, SIZE);
-                assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
+        for (case, turn) in [BLOCKS, 4, 1].into_iter().cycle().enumerate().take(24) {
+            let (threads, late) = (1 + case as i64 / 3 % 4, case >= 12);
+            let totals = totals();
+            let mut shards: Vec<&Shard> = (0..threads).map(|_| thread(totals)).collect();
+            totals.watch_for((2 * SIZE) as usize);
+            if late {
+                (0..BLOCKS).for_each(|_| shards[0].allocated_large(SIZE, SIZE));
+                shards.insert(0, totals.take_shard(true));
             }
+            let (noticed, looks) = frees(&shards, turn);
+            assert_eq!(noticed, Some(BLOCKS * shards.len() as i64 - 1), "{threads} threads, {late}");
+            assert!(looks <= 16 * shards.len() as i64, "{threads} threads looked {looks} times");
+            assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
+            totals.watch_again(2 * SIZE);
+            shards[0].allocated_large(SIZE, SIZE);
+            assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
         }
     }
 

@@ -456,10 +456,27 @@ impl Core {
         block.ticket() <= self.slots[block.owner() as usize].past
     }
 
-    /// What is past on a stream becomes memory of none, joined with its like.
+    /// Whether a stream that is gone left something that is not known to be past.
+    pub fn has_legacy(&self) -> bool {
+        self.slots.iter().any(|slot| slot.gone && slot.is_behind())
+    }
+
+    /// What is past on a stream becomes memory of none, joined with its like; while streams keep apart, of one that is gone.
     pub fn share_past(&mut self) {
+        let apart = self.policy.is_apart();
+        self.share_past_of(|slot| !apart || slot.gone);
+    }
+
+    pub fn share_all_past(&mut self) {
+        self.share_past_of(|_| true);
+    }
+
+    fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
         self.give_records_back();
         for slot in COMMON + 1..self.slots.len() as StreamSlot {
+            if !shares(&self.slots[slot as usize]) {
+                continue;
+            }
             let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
             if std::mem::replace(shared, past) == past && past != u32::MAX {
                 continue;

@@ -342,7 +342,7 @@ pub fn take(size: usize, handle: usize, key: usize) -> Option<usize> {
 #[inline(never)]
 fn malloc_miss(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
     let units = (size + UNIT - 1) >> UNIT_SHIFT;
-    // `malloc_in` asked.
+    // Who calls it asked.
     unsafe { std::hint::assert_unchecked(units > 0 && units < SIZES) };
     let mut home = front.home.hold(thread);
     front.miss(units, &mut home);
@@ -476,7 +476,8 @@ fn send_home(thread: &Thread, front: &Front, id: BlockId, small: bool) {
     let (bytes, requested) = (record.size() as i64, record.requested() as i64);
     front.home.hold(thread).free(table, id, small);
     if small {
-        front.shard().freed_small(bytes, requested)
+        front.shard().freed_small(bytes, requested);
+        front.shard().check_room();
     } else if front.shard().freed_large(bytes, requested) {
         thread.forget_choices();
     }
@@ -569,6 +570,7 @@ fn take_from(thread: &Thread, owner: &Front, id: BlockId, head: u64) -> Option<O
     front.loose_bytes.set(front.loose_bytes.get() + bytes);
     if head & SMALL != 0 {
         front.shard().freed_small(bytes as i64, requested as i64);
+        front.shard().check_room();
     } else if front.shard().freed_large(bytes as i64, requested as i64) {
         thread.forget_choices();
     }

@@ -89,10 +89,10 @@ impl Cache {
         let peak = core.stats.active().peak;
         core.stats.watch_for(peak / LITTLE);
         let mut settled = false;
-        if core.keeps_apart(slot) {
+        if abilities.virtual_memory.is_some() && core.keeps_apart(slot) {
             let apart = core.policy.is_apart();
-            // What waits for the other streams is its own, and would be made anew.
-            if apart && !core.pending.is_empty() {
+            // What waits for other streams is its own, what streams left that are gone is everybody's, and either would be made anew.
+            if apart && (!core.pending.is_empty() || core.has_legacy()) {
                 drop(core);
                 self.settle(slot);
                 settled = true;
@@ -102,9 +102,10 @@ impl Cache {
                 }
             }
             let reach = &Reach { apart, ..Reach::of(slot) };
-            let changes = core.changes();
+            // What others are done with is no matter yet.
+            let searched = (!apart).then(|| core.changes());
             drop(core);
-            if let Ok(address) = self.search_or_grow(climb, reach, false, Some(changes))? {
+            if let Ok(address) = self.search_or_grow(climb, reach, false, searched)? {
                 return Ok(address);
             }
             core = self.core.lock();
@@ -126,7 +127,7 @@ impl Cache {
             self.settle(slot);
         }
         if self.core.quiet().policy.is_apart() {
-            self.core.lock().share_past();
+            self.core.lock().share_all_past();
         }
         self.bring_home(slot);
         // 2. What is free, mapped anew, and more from the driver.

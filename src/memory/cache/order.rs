@@ -135,9 +135,7 @@ impl Cache {
             }
         }
         core.finish_pending();
-        if !core.policy.is_apart() {
-            core.share_past();
-        }
+        core.share_past();
     }
 
     /// Nobody marks a stream while this lives.
@@ -204,7 +202,7 @@ impl Cache {
             }
             let mut core = self.core.lock();
             core.finish_pending();
-            core.share_past();
+            core.share_all_past();
             if enough(&mut core) {
                 return Ok(());
             }

@@ -279,6 +279,11 @@ impl Policy {
         self.worked
     }
 
+    /// Whether it would say nothing new that the stream has work for which memory is mapped anew.
+    pub fn knows_work(&self, several: bool) -> bool {
+        self.worked && (self.apart || !several)
+    }
+
     fn is_busy(&self) -> bool {
         self.worked || self.worked_before
     }

@@ -127,12 +127,19 @@ impl Core {
         }
     }
 
-    /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some or keeps apart. None: there are two, or
-    /// what is nobody's would become a stream's that does not ask for it.
+    /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some. None: there are two, or
+    /// what is nobody's would become a stream's that does not ask for it. While streams keep apart what is one's alone stays his.
     fn owner_of_all(&self, sources: &[Source], asks: StreamSlot) -> Option<Owner> {
+        let blocks = || sources.iter().map(|source| block::at(source.block));
+        let mut owners = blocks().map(|block| block.owner());
+        if let (true, Some(first)) = (self.policy.is_apart(), owners.next())
+            && owners.all(|owner| owner == first)
+        {
+            return Some((first, blocks().map(|block| block.ticket()).max().unwrap_or(0)));
+        }
         let (mut owner, mut ticket, mut common) = (COMMON, 0, false);
         for id in sources.iter().map(|source| source.block) {
-            if self.is_past(id) && !self.policy.is_apart() {
+            if self.is_past(id) {
                 common = true;
                 continue;
             }

@@ -326,11 +326,16 @@ impl Cache {
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
-            if anew && !self.core.quiet().policy.works() {
-                let busy = self.is_busy(Some(reach.slot));
-                let mut core = self.core.quiet();
-                let several = core.streams() > 1;
-                core.policy.maps_anew(busy, several);
+            if anew {
+                let (several, known) = {
+                    let core = self.core.quiet();
+                    let several = core.streams() > 1;
+                    (several, core.policy.knows_work(several))
+                };
+                if !known {
+                    let busy = self.is_busy(Some(reach.slot));
+                    self.core.quiet().policy.maps_anew(busy, several);
+                }
             }
             match self.build_plan(runtime, &properties, plan, reach, request) {
                 // What is there has to do: once more, without the budget that the driver does not have.
