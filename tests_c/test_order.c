@@ -21,6 +21,7 @@ struct allocator {
     void (*give_back)(void *ptr);
     void (*record)(void *ptr, void *stream);
     size_t (*reserved_peak)(void);
+    size_t (*active_peak)(void); /* NULL: nobody knows */
 };
 
 static void *own_allocate(size_t size, void *stream)
@@ -47,7 +48,15 @@ static size_t own_reserved_peak(void)
     return (size_t)bytes;
 }
 
-static struct allocator memory = {own_allocate, own_give_back, own_record, own_reserved_peak};
+/* With what was freed and may still be in use. */
+static size_t own_active_peak(void)
+{
+    int64_t bytes = 0;
+    CHECK_OK(tcuda_memory_stat_get(&bytes, 0, "active_bytes.all.peak"));
+    return (size_t)bytes;
+}
+
+static struct allocator memory = {own_allocate, own_give_back, own_record, own_reserved_peak, own_active_peak};
 
 enum { COMPUTING, COPYING, STREAMS };
 
@@ -160,6 +169,7 @@ static int use_allocator(const char *path)
         !stamp_find(library, "order_give_back", &memory.give_back) || !stamp_find(library, "order_record", &memory.record) ||
         !stamp_find(library, "order_reserved_peak", &memory.reserved_peak))
         return 0;
+    memory.active_peak = NULL;
     start();
     return 1;
 }
@@ -226,8 +236,11 @@ int main(int argc, char **argv)
     wrong = stamps_wrong(&stamps);
     CHECK_OK(tcuda_event_elapsed_time(&milliseconds, first, last));
     later = rounds > 1 ? (double)milliseconds / (rounds - 1) : 0;
-    printf("order: %u words reused too early; %u rounds of %u blocks, %.3f ms a round, %.3f after the first; peak reserved %.4f of peak requested\n",
+    printf("order: %u words reused too early; %u rounds of %u blocks, %.3f ms a round, %.3f after the first; peak reserved %.4f of peak requested",
            (unsigned)wrong, (unsigned)rounds, (unsigned)run.blocks, wall / rounds, later, (double)memory.reserved_peak() / (double)run.peak);
+    if (memory.active_peak != NULL)
+        printf(", in use or not past %.4f", (double)memory.active_peak() / (double)run.peak);
+    printf("\n");
     CHECK_EQUAL(wrong, 0);
 
     for (i = 0; i < STREAMS; i++)

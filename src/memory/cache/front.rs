@@ -276,11 +276,9 @@ pub unsafe fn malloc(out: *mut usize, size: usize, handle: usize) -> bool {
 pub unsafe fn malloc_at_once(out: *mut usize, size: usize, handle: usize) -> Result<(), Further> {
     let thread = tls::get();
     thread.enter();
-    if thread.key.load(Relaxed) != handle as u64 || handle as u64 == NEVER || size.wrapping_sub(1) >= SMALL_LIMIT {
-        return Err(Further { thread, small: NIL });
-    }
-    let front = unsafe { &*thread.front.load(Relaxed) };
-    if unsafe { front.take::<false>(thread, out, size) } { Ok(()) } else { Err(Further { thread, small: NIL }) }
+    let fits = thread.key.load(Relaxed) == handle as u64 && handle as u64 != NEVER && size.wrapping_sub(1) < SMALL_LIMIT;
+    let taken = fits && unsafe { (*thread.front.load(Relaxed)).take::<false>(thread, out, size) };
+    if taken { Ok(()) } else { Err(Further { thread, small: NIL }) }
 }
 
 /// The second half.
@@ -292,18 +290,19 @@ pub unsafe fn malloc_further(out: *mut usize, size: usize, handle: usize, Furthe
     if thread.key.load(Relaxed) != handle as u64 || handle as u64 == NEVER {
         return malloc_other(thread, out, size, handle);
     }
-    let front = unsafe { &*thread.front.load(Relaxed) };
-    if size.wrapping_sub(1) >= SMALL_LIMIT { malloc_large(thread, front, out, size) } else { malloc_miss(thread, front, out, size) }
+    malloc_from_home(thread, unsafe { &*thread.front.load(Relaxed) }, out, size)
+}
+
+#[inline(always)]
+fn malloc_from_home(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
+    if size.wrapping_sub(1) < SMALL_LIMIT { malloc_miss(thread, front, out, size) } else { malloc_large(thread, front, out, size) }
 }
 
 /// `RECORDS`: the front does.
 #[inline(always)]
 unsafe fn malloc_in<const RECORDS: bool>(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
-    if size.wrapping_sub(1) >= SMALL_LIMIT {
-        return malloc_large(thread, front, out, size);
-    }
-    let taken = unsafe { front.take::<RECORDS>(thread, out, size) };
-    taken || malloc_miss(thread, front, out, size)
+    let taken = size.wrapping_sub(1) < SMALL_LIMIT && unsafe { front.take::<RECORDS>(thread, out, size) };
+    taken || malloc_from_home(thread, front, out, size)
 }
 
 /// The stream is not the one that was used last, or the front records.

@@ -111,7 +111,7 @@ impl Cache {
             core = self.core.lock();
             if apart && !at_budget && core.policy.has_room_apart(core.reserved(), request.search) {
                 drop(core);
-                self.bring_home(slot);
+                self.go_home(slot, false);
                 if let Ok(address) = self.search_or_grow(climb, reach, true, None)? {
                     return Ok(address);
                 }
@@ -126,10 +126,7 @@ impl Cache {
         if !settled {
             self.settle(slot);
         }
-        if self.core.quiet().policy.is_apart() {
-            self.core.lock().share_all_past();
-        }
-        self.bring_home(slot);
+        self.go_home(slot, true);
         // 2. What is free, mapped anew, and more from the driver.
         let all = &Reach::of(slot);
         let mut refused = self.search_or_grow(climb, all, !at_budget, Some(changes))?;
@@ -225,11 +222,15 @@ impl Cache {
         }
     }
 
-    /// Handles that were mapped elsewhere go back where nothing keeps them.
-    fn bring_home(&self, slot: StreamSlot) {
+    /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what streams kept apart serves all first.
+    fn go_home(&self, slot: StreamSlot, shares: bool) {
         // What is in the driver's hands is nobody's to move.
         let _growing = self.growing.lock();
-        self.core.lock().go_home(LOOK_AT, slot);
+        let mut core = self.core.lock();
+        if shares && core.policy.is_apart() {
+            core.share_all_past();
+        }
+        core.go_home(LOOK_AT, slot);
     }
 
     /// The outer error is a failure that no other rung can mend. `searched`: nothing was found when so much had changed.
