@@ -162,6 +162,55 @@ impl Trace {
         Trace::of("pipeline", events)
     }
 
+    /// Steps on parts of a graph, none of which is as large as another: hardly a size comes back.
+    fn sampled() -> Trace {
+        const LAYERS: usize = 6;
+        let mut below = random(11);
+        let mut events = Vec::new();
+        for _ in 0..200 {
+            let nodes = 20_000 + below(100_000);
+            let mut kept: Vec<usize> = Vec::new();
+            for _ in 0..LAYERS {
+                let here = nodes * (200 + below(800)) / 1000;
+                let edges = here * (5 + below(7));
+                kept.push(allocate(&mut events, here * 512, 0));
+                let messages = allocate(&mut events, edges * 256, 0);
+                kept.push(allocate(&mut events, edges * 128 + below(4096), 0));
+                free(&mut events, messages);
+            }
+            for block in kept.into_iter().rev() {
+                let size = events[block].size * (600 + below(400)) / 1000;
+                let gradient = allocate(&mut events, size, 0);
+                free(&mut events, block);
+                free(&mut events, gradient);
+            }
+        }
+        Trace::of("sampled", events)
+    }
+
+    /// Batches of any size, copied on two streams by turns while a third one computes with the last.
+    fn batches() -> Trace {
+        let mut below = random(13);
+        let mut events = Vec::new();
+        (0..40).for_each(|_| _ = allocate(&mut events, (1 + below(30)) * MIB, 0));
+        let mut last: Vec<usize> = Vec::new();
+        for step in 0..200 {
+            let batch = 8 + below(120);
+            let copied = [602_112, 150_528, 4096, 75_264].map(|item| allocate(&mut events, batch * item, 1 + step % 2));
+            let used = std::mem::replace(&mut last, copied.into());
+            let kept: Vec<usize> =
+                used.iter().flat_map(|_| 0..3).map(|_| batch << (17 + below(3))).map(|size| allocate(&mut events, size, 0)).collect();
+            used.into_iter().for_each(|block| free(&mut events, block));
+            for block in kept.into_iter().rev() {
+                let size = events[block].size;
+                let gradient = allocate(&mut events, size, 0);
+                free(&mut events, block);
+                free(&mut events, gradient);
+            }
+        }
+        Trace::of("batches", events)
+    }
+
     /// The same with other sizes: each times a factor of its own, from 0.7 to 1.3.
     fn varied(&self, seed: u64) -> Trace {
         let mut below = random(seed);
@@ -390,6 +439,12 @@ fn streams_that_had_work_keep_what_they_have() {
             memory::reset_peak_stats(0);
         }
     });
+}
+
+#[test]
+fn sizes_that_never_come_back_waste_no_more() {
+    in_plenty(&Trace::sampled());
+    in_plenty(&Trace::batches());
 }
 
 #[test]

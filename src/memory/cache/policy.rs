@@ -36,9 +36,12 @@ const COARSE: usize = 3;
 const SCARCE_SLACK: f64 = 0.005;
 /// Handles' worth of slack that every program has.
 const LEAST_SLACK: usize = 2;
-/// The slack beside that of the options where sizes do not come back: more than `NEW` of the large blocks have one of their own.
-const SLACK_OF_NEW: f64 = 0.2;
+/// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
+/// Then the slack beside that of the options, from so many large blocks in use on: of so many some are freed in every place but fit nowhere, and
+/// to look through them for each request costs more than the memory. Of fewer what is free mapped anew soon does for all that comes.
+const SLACK_OF_NEW: f64 = 0.2;
+const MANY_BLOCKS: usize = 2048;
 /// A load that has to be mapped anew again and again gets more slack for each time, until every stream has what it needs at its own worst
 /// times: if there were `times` of it in each `window` of blocks that were freed, for `long`...
 struct Unrest {
@@ -168,7 +171,8 @@ impl Policy {
             self.ask_at = 0;
         }
         let new = is_new(holding.new_sizes);
-        let more = if new { SLACK_OF_NEW } else { 0.0 };
+        let many = holding.active / holding.mean.max(1) >= MANY_BLOCKS;
+        let more = if new && many { SLACK_OF_NEW } else { 0.0 };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
@@ -412,6 +416,18 @@ mod tests {
     }
 
     #[test]
+    fn sizes_that_do_not_come_back_get_more_slack_among_thousands_of_blocks() {
+        let options = Options::default();
+        let budget = |new_sizes: f64, blocks: usize| {
+            let used = Holding { new_sizes, mean: 8 * GIB / blocks, total: 1024 * GIB, ..holding(8 * GIB) };
+            Policy::default().terms(&used, GIB, &options, true).budget >> 20
+        };
+        let usual = budget(0.0, 8);
+        assert_eq!([(0.39, 2048), (0.41, 2047), (1.0, 8), (0.0, 1 << 20)].map(|(new, blocks)| budget(new, blocks)), [usual; 4]);
+        assert_eq!([2048, 8192].map(|blocks| budget(0.41, blocks)), [usual + 1638; 2]);
+    }
+
+    #[test]
     fn who_does_not_come_to_rest_gets_more_slack() {
         let mut policy = Policy::default();
         let options = Options::default();
@@ -429,7 +445,7 @@ mod tests {
         (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
-        assert_eq!([24, 16, 12, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
+        assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
         assert!(policy.is_short());
         policy.rests();
         assert_eq!(budget(&mut policy, 1024), at_first);
