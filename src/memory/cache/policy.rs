@@ -74,7 +74,7 @@ const NEAR: usize = 8;
 pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
-    /// 0: as coarse as can be. Rises when more is held than may be although all was tried. Falls as many small ones are made
+    /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried. Falls as many small ones are made
     /// anew in large ones.
     fineness: u32,
     /// What was held when it last rose.
@@ -121,8 +121,7 @@ pub struct Terms {
     pub coarse: usize,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
     pub coarsen: bool,
-    /// Bytes that are held too far beyond the slack, where streams keep apart beyond what they may have, as far as a request of this size goes
-    /// into giving them back.
+    /// Bytes that are held too far beyond the slack, as far as a request of this size goes into giving them back.
     pub excess: usize,
     /// Whether sizes do not come back.
     pub new: bool,
@@ -180,8 +179,7 @@ impl Policy {
         let unrest = (self.high as f64 * self.unrest) as usize;
         self.is_short = unrest >= spare;
         let allowed = allowed + unrest.min(spare);
-        let kept = if self.apart && !scarce { allowed.max(self.most_apart()) } else { allowed };
-        self.adapt(reserved, kept);
+        self.adapt(reserved, allowed);
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
         let (share, request_share) =
@@ -205,19 +203,14 @@ impl Policy {
             scarce,
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
-            excess: if scarce { 0 } else { reserved.saturating_sub(kept + self.high / KEPT).min(need) },
+            excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
             new,
         }
     }
 
-    /// What streams that keep apart may hold together.
-    fn most_apart(&self) -> usize {
-        self.high + (self.high as f64 * MOST_APART) as usize
-    }
-
-    /// Finer when more was made than is kept, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
-    fn adapt(&mut self, reserved: usize, kept: usize) {
-        if reserved > kept + kept / 1000 && reserved > self.risen_at + self.risen_at / 32 && self.fineness < FINEST {
+    /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
+    fn adapt(&mut self, reserved: usize, allowed: usize) {
+        if reserved > allowed + allowed / 1000 && reserved > self.risen_at + self.risen_at / 32 && self.fineness < FINEST {
             self.fineness = (self.fineness + RISE).min(FINEST);
             self.risen_at = reserved;
         } else if self.fineness > 0 && reserved > self.risen_at + self.risen_at / 2 {
@@ -260,7 +253,7 @@ impl Policy {
 
     /// Whether a stream that keeps apart may still have so much more than the slack.
     pub fn has_room_apart(&self, reserved: usize, need: usize) -> bool {
-        !self.is_short && reserved + need <= self.most_apart()
+        !self.is_short && reserved + need <= self.high + (self.high as f64 * MOST_APART) as usize
     }
 
     /// Whether there is slack for a load that does not come to rest.
@@ -505,24 +498,6 @@ mod tests {
         assert!(!room(&mut policy, 5, 1 << 20));
         policy.restart(0);
         assert!(!policy.is_apart());
-    }
-
-    #[test]
-    fn what_streams_have_that_keep_apart_stays() {
-        let options = Options::default();
-        let terms = |policy: &mut Policy, reserved: usize| {
-            let used = Holding { streams: 2, active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
-            let Terms { excess, budget, .. } = policy.terms(&used, GIB, &options, true);
-            (excess, budget, policy.fineness)
-        };
-        let (ten, twelve) = (10 * GIB, 12 * GIB);
-        assert_eq!(terms(&mut Policy::default(), ten), (GIB, 0, RISE));
-        let mut policy = Policy::default();
-        policy.maps_anew(true, true);
-        assert_eq!(terms(&mut policy, ten), (0, 0, 0));
-        assert_eq!(terms(&mut policy, twelve), (GIB, 0, RISE));
-        let beyond = policy.most_apart() + GIB / 2;
-        assert_eq!(terms(&mut policy, beyond).0, GIB / 2 - 8 * GIB / KEPT);
     }
 
     #[test]
