@@ -48,7 +48,7 @@ static size_t own_reserved_peak(void)
     return (size_t)bytes;
 }
 
-/* With what was freed and may still be in use. */
+/* With what was freed while another stream was recorded on it. */
 static size_t own_active_peak(void)
 {
     int64_t bytes = 0;
@@ -239,7 +239,7 @@ int main(int argc, char **argv)
     printf("order: %u words reused too early; %u rounds of %u blocks, %.3f ms a round, %.3f after the first; peak reserved %.4f of peak requested",
            (unsigned)wrong, (unsigned)rounds, (unsigned)run.blocks, wall / rounds, later, (double)memory.reserved_peak() / (double)run.peak);
     if (memory.active_peak != NULL)
-        printf(", in use or not past %.4f", (double)memory.active_peak() / (double)run.peak);
+        printf(", in use or pending %.4f", (double)memory.active_peak() / (double)run.peak);
     printf("\n");
     CHECK_EQUAL(wrong, 0);
 

@@ -293,6 +293,7 @@ pub unsafe fn malloc_further(out: *mut usize, size: usize, handle: usize, Furthe
     malloc_from_home(thread, unsafe { &*thread.front.load(Relaxed) }, out, size)
 }
 
+/// What the front does not have.
 #[inline(always)]
 fn malloc_from_home(thread: &Thread, front: &Front, out: *mut usize, size: usize) -> bool {
     if size.wrapping_sub(1) < SMALL_LIMIT { malloc_miss(thread, front, out, size) } else { malloc_large(thread, front, out, size) }

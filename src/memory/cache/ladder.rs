@@ -222,7 +222,8 @@ impl Cache {
         }
     }
 
-    /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what streams kept apart serves all first.
+    /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what is past of streams that
+    /// keep apart is made everybody's first.
     fn go_home(&self, slot: StreamSlot, shares: bool) {
         // What is in the driver's hands is nobody's to move.
         let _growing = self.growing.lock();

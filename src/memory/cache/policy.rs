@@ -1,8 +1,8 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. That pays where sizes come back; a program of ever new sizes would map all the time, and gets more slack,
-//! and so does one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
+//! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one with several streams that does not
+//! come to rest, and one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
 //! small, so that a live block keeps little else from being used.
 
 use crate::memory::options::Options;
@@ -38,8 +38,8 @@ const SCARCE_SLACK: f64 = 0.005;
 const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
-/// Then the slack beside that of the options, from so many large blocks in use on: of so many some are freed in every place but fit nowhere, and
-/// to look through them for each request costs more than the memory. Of fewer what is free mapped anew soon does for all that comes.
+/// Then the slack beside that of the options, from so many large blocks in use on until half as many are. With fewer, mappings made for one request
+/// soon serve the next ones; with thousands, pieces too small for any request lie everywhere, and to search them costs more than the memory.
 const SLACK_OF_NEW: f64 = 0.2;
 const MANY_BLOCKS: usize = 2048;
 /// A load that has to be mapped anew again and again gets more slack for each time, until every stream has what it needs at its own worst
@@ -89,6 +89,8 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
+    /// Thousands of large blocks are in use.
+    many: bool,
     /// There was no more to spare.
     is_short: bool,
     restless: Option<Restless>,
@@ -142,7 +144,8 @@ pub struct Holding {
     /// In use with the request, and the most that was counted.
     pub active: usize,
     pub peak: usize,
-    /// Of the large blocks in use, with the request.
+    /// The large blocks in use, with the request: how many, and their mean size.
+    pub large: usize,
     pub mean: usize,
     /// The share of large blocks whose size was not seen lately.
     pub new_sizes: f64,
@@ -170,8 +173,8 @@ impl Policy {
             self.ask_at = 0;
         }
         let new = is_new(holding.new_sizes);
-        let many = holding.active / holding.mean.max(1) >= MANY_BLOCKS;
-        let more = if new && many { SLACK_OF_NEW } else { 0.0 };
+        self.many = holding.large >= if self.many { MANY_BLOCKS / 2 } else { MANY_BLOCKS };
+        let more = if new && self.many { SLACK_OF_NEW } else { 0.0 };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
@@ -225,7 +228,7 @@ impl Policy {
         self.risen_at = self.risen_at.min(reserved);
     }
 
-    /// Free memory is mapped anew, for a stream whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
+    /// Free memory is mapped anew, for one of several streams, whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
     /// spare every load is, and where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, new: bool, frees: u64) {
         if self.is_short || self.is_busy() {
@@ -353,6 +356,7 @@ mod tests {
             reserved,
             active: reserved,
             peak: reserved,
+            large: 8,
             mean: GIB,
             new_sizes: 0.0,
             streams: 1,
@@ -411,13 +415,16 @@ mod tests {
     #[test]
     fn sizes_that_do_not_come_back_get_more_slack_among_thousands_of_blocks() {
         let options = Options::default();
-        let budget = |new_sizes: f64, blocks: usize| {
-            let used = Holding { new_sizes, mean: 8 * GIB / blocks, total: 1024 * GIB, ..holding(8 * GIB) };
-            Policy::default().terms(&used, GIB, &options, true).budget >> 20
+        let budget = |policy: &mut Policy, new_sizes: f64, large: usize| {
+            policy.terms(&Holding { new_sizes, large, total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
         };
-        let usual = budget(0.0, 8);
-        assert_eq!([(0.39, 2048), (0.41, 2047), (1.0, 8), (0.0, 1 << 20)].map(|(new, blocks)| budget(new, blocks)), [usual; 4]);
-        assert_eq!([2048, 8192].map(|blocks| budget(0.41, blocks)), [usual + 1638; 2]);
+        let usual = budget(&mut Policy::default(), 0.0, 8);
+        let mut policy = Policy::default();
+        let of_few = [(0.39, 2048), (1.0, 8), (0.0, 1 << 20), (0.0, 1023), (0.41, 2047)];
+        assert_eq!(of_few.map(|(new, large)| budget(&mut policy, new, large)), [usual; 5]);
+        // It does not come and go with a few blocks.
+        assert_eq!([2048, 8192, 1024].map(|large| budget(&mut policy, 0.41, large)), [usual + 1638; 3]);
+        assert_eq!([1023, 2047].map(|large| budget(&mut policy, 0.41, large)), [usual; 2]);
     }
 
     #[test]

@@ -185,6 +185,7 @@ impl Core {
             new_sizes: self.new_sizes(slot),
             streams: self.streams(),
             reserved: self.reserved(),
+            large: active.large + 1,
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
             peak: active.peak,
@@ -353,7 +354,10 @@ impl Cache {
                         self.looked_since(began);
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
-                        core.policy.does_not_rest(terms.new, frees);
+                        // One stream's free memory mapped anew serves all that comes.
+                        if core.streams() > 1 {
+                            core.policy.does_not_rest(terms.new, frees);
+                        }
                     }
                     return answer;
                 }
