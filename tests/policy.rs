@@ -4,11 +4,13 @@
 
 mod gate;
 mod lag;
+mod runs;
 mod trace;
 
 use gate::Gate;
 use lag::Lag;
-use std::collections::{BTreeMap, HashMap};
+use runs::{STREAMS, Trace, random};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use tcuda::base::config;
@@ -60,188 +62,6 @@ struct Touched {
 
 fn held() -> usize {
     memory::current(Family::ReservedBytes, 0) as usize
-}
-
-struct Event {
-    block: usize,
-    /// 0: the block is freed.
-    size: usize,
-    stream: usize,
-}
-
-struct Trace {
-    name: &'static str,
-    events: Vec<Event>,
-    /// The most bytes in use at a time.
-    peak: usize,
-}
-
-impl Trace {
-    fn of(name: &'static str, events: Vec<Event>) -> Trace {
-        let (mut sizes, mut now, mut peak) = (HashMap::new(), 0, 0);
-        for event in &events {
-            if event.size > 0 {
-                now += event.size;
-                sizes.insert(event.block, event.size);
-            } else {
-                now -= sizes.remove(&event.block).unwrap();
-            }
-            peak = peak.max(now);
-        }
-        Trace { name, events, peak }
-    }
-
-    fn recorded(name: &'static str) -> Trace {
-        let event = |event: trace::Event| Event { block: event.block, size: if event.free { 0 } else { event.size }, stream: event.stream };
-        Trace::of(name, trace::recorded(name, usize::MAX).into_iter().map(event).collect())
-    }
-
-    /// Requests that come in bursts on one stream after another: layers whose memory goes at once, and caches that live for some bursts.
-    fn serving() -> Trace {
-        Trace::bursts(120)
-    }
-
-    fn bursts(bursts: usize) -> Trace {
-        const LAYERS: usize = 16;
-        let mut below = random(3);
-        let mut events = Vec::new();
-        for _ in 0..LAYERS {
-            allocate(&mut events, 160 * MIB, 0);
-        }
-        let mut caches: Vec<(usize, usize)> = Vec::new();
-        for burst in 0..bursts {
-            let stream = below(STREAMS);
-            for _ in 0..1 + below(4) {
-                let tokens = 64 + below(8128);
-                let until = burst + 1 + below(9);
-                caches.extend((0..2 * LAYERS).map(|_| (until, allocate(&mut events, tokens * 2048, stream))));
-                for _ in 0..LAYERS {
-                    let a = allocate(&mut events, tokens * 8192, stream);
-                    let b = allocate(&mut events, tokens * 12288, stream);
-                    let c = allocate(&mut events, tokens * 32768, stream);
-                    free(&mut events, b);
-                    let d = allocate(&mut events, tokens * 8192, stream);
-                    [a, c, d].into_iter().for_each(|block| free(&mut events, block));
-                }
-            }
-            caches.retain(|(until, block)| {
-                let stays = *until > burst;
-                if !stays {
-                    free(&mut events, *block);
-                }
-                stays
-            });
-        }
-        Trace::of("serving", events)
-    }
-
-    /// A training step in four stages, each on a stream of its own, whose blocks live from a micro-batch's way forth to its way back.
-    fn pipeline() -> Trace {
-        let mut below = random(5);
-        let mut events = Vec::new();
-        for stage in 0..STREAMS {
-            (0..12).for_each(|_| _ = allocate(&mut events, (8 << below(3)) * MIB, stage));
-        }
-        for _ in 0..60 {
-            let (batches, tokens) = (4 + below(5), 200 + below(1848));
-            let mut kept: Vec<Vec<usize>> = Vec::new();
-            for stage in (0..batches).flat_map(|_| 0..STREAMS) {
-                kept.push([2, 6, 8, 2, 2].map(|parts| allocate(&mut events, tokens * 4096 * parts, stage)).into());
-                let work = allocate(&mut events, tokens * 4096 * 8, stage);
-                free(&mut events, work);
-            }
-            for (batch, stage) in (0..batches).flat_map(|batch| (0..STREAMS).rev().map(move |stage| (batch, stage))) {
-                for block in kept[batch * STREAMS + stage].drain(..).rev() {
-                    let size = events[block].size;
-                    let gradient = allocate(&mut events, size, stage);
-                    free(&mut events, block);
-                    free(&mut events, gradient);
-                }
-            }
-        }
-        Trace::of("pipeline", events)
-    }
-
-    /// Steps on parts of a graph, none of which is as large as another: hardly a size comes back. So many bytes stay for good.
-    fn sampled(steps: usize, resident: usize) -> Trace {
-        const LAYERS: usize = 6;
-        let mut below = random(11);
-        let mut events = Vec::new();
-        (0..resident / (10 * MIB)).for_each(|_| _ = allocate(&mut events, 10 * MIB, 0));
-        for _ in 0..steps {
-            let nodes = 20_000 + below(100_000);
-            let mut kept: Vec<usize> = Vec::new();
-            for _ in 0..LAYERS {
-                let here = nodes * (200 + below(800)) / 1000;
-                let edges = here * (5 + below(7));
-                kept.push(allocate(&mut events, here * 512, 0));
-                let messages = allocate(&mut events, edges * 256, 0);
-                kept.push(allocate(&mut events, edges * 128 + below(4096), 0));
-                free(&mut events, messages);
-            }
-            for block in kept.into_iter().rev() {
-                let size = events[block].size * (600 + below(400)) / 1000;
-                let gradient = allocate(&mut events, size, 0);
-                free(&mut events, block);
-                free(&mut events, gradient);
-            }
-        }
-        Trace::of("sampled", events)
-    }
-
-    /// Batches of any size, copied on two streams by turns, where hardly a size comes back, while a third one computes with the last.
-    fn batches() -> Trace {
-        let mut below = random(13);
-        let mut events = Vec::new();
-        (0..40).for_each(|_| _ = allocate(&mut events, (1 + below(30)) * MIB, 0));
-        let mut last: Vec<usize> = Vec::new();
-        for step in 0..200 {
-            let batch = 8 + below(120);
-            let copied = [602_112, 150_528, 4096, 75_264].map(|item| allocate(&mut events, batch * item, 1 + step % 2));
-            let used = std::mem::replace(&mut last, copied.into());
-            let kept: Vec<usize> =
-                used.iter().flat_map(|_| 0..3).map(|_| batch << (17 + below(3))).map(|size| allocate(&mut events, size, 0)).collect();
-            used.into_iter().for_each(|block| free(&mut events, block));
-            for block in kept.into_iter().rev() {
-                let size = events[block].size;
-                let gradient = allocate(&mut events, size, 0);
-                free(&mut events, block);
-                free(&mut events, gradient);
-            }
-        }
-        Trace::of("batches", events)
-    }
-
-    /// The same with other sizes: each times a factor of its own, from 0.7 to 1.3.
-    fn varied(&self, seed: u64) -> Trace {
-        let mut below = random(seed);
-        let mut factors: HashMap<usize, usize> = HashMap::new();
-        let vary = |event: &Event| {
-            let factor = *factors.entry(event.size).or_insert_with(|| 700 + below(601));
-            Event { size: if event.size == 0 { 0 } else { (event.size * factor / 1000).max(1) }, ..*event }
-        };
-        Trace::of(self.name, self.events.iter().map(vary).collect())
-    }
-}
-
-const STREAMS: usize = 4;
-
-/// Numbers below a bound.
-fn random(mut state: u64) -> impl FnMut(usize) -> usize {
-    move |bound| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % bound
-    }
-}
-
-/// A block is named by where it is allocated.
-fn allocate(events: &mut Vec<Event>, size: usize, stream: usize) -> usize {
-    events.push(Event { block: events.len(), size, stream });
-    events.len() - 1
-}
-
-fn free(events: &mut Vec<Event>, block: usize) {
-    events.push(Event { block, size: 0, stream: 0 });
 }
 
 /// A word of a block's own at its start, in the middle and at its end.

@@ -127,6 +127,8 @@ pub struct Terms {
     pub excess: usize,
     /// Whether sizes do not come back.
     pub new: bool,
+    /// Whether memory was asked for several streams.
+    pub several: bool,
 }
 
 /// Mapping anew, by how many blocks had been freed.
@@ -172,7 +174,7 @@ impl Policy {
         if near(offered) {
             self.ask_at = 0;
         }
-        let new = is_new(holding.new_sizes);
+        let (new, several) = (is_new(holding.new_sizes), holding.streams > 1);
         self.many = holding.large >= if self.many { MANY_BLOCKS / 2 } else { MANY_BLOCKS };
         let more = if new && self.many { SLACK_OF_NEW } else { 0.0 };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
@@ -185,11 +187,10 @@ impl Policy {
         self.adapt(reserved, allowed);
         let fineness = if scarce { FINEST } else { self.fineness };
         let divisor = STEP.pow(fineness);
-        let (share, request_share) =
-            if holding.streams > 1 { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
+        let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, self.is_restless(), self.is_busy() && holding.streams > 1) {
+        let largest = match (scarce, self.is_restless(), self.is_busy() && several) {
             (true, ..) | (_, false, false) => largest,
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
@@ -208,6 +209,7 @@ impl Policy {
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
             new,
+            several,
         }
     }
 
@@ -228,8 +230,8 @@ impl Policy {
         self.risen_at = self.risen_at.min(reserved);
     }
 
-    /// Free memory is mapped anew, for one of several streams, whose sizes are `new` or come back. So many blocks were freed so far. Where there is nothing to
-    /// spare every load is, and where streams have work others' memory is not past: then it says nothing.
+    /// Free memory is mapped anew, for one of several streams, whose sizes are `new` or come back. So many blocks were freed so far. Where there
+    /// is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, new: bool, frees: u64) {
         if self.is_short || self.is_busy() {
             self.restless = None;

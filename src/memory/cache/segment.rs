@@ -327,16 +327,9 @@ impl Cache {
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
-            if anew {
-                let (several, known) = {
-                    let core = self.core.quiet();
-                    let several = core.streams() > 1;
-                    (several, core.policy.knows_work(several))
-                };
-                if !known {
-                    let busy = self.is_busy(Some(reach.slot));
-                    self.core.quiet().policy.maps_anew(busy, several);
-                }
+            if anew && !self.core.quiet().policy.knows_work(terms.several) {
+                let busy = self.is_busy(Some(reach.slot));
+                self.core.quiet().policy.maps_anew(busy, terms.several);
             }
             match self.build_plan(runtime, &properties, plan, reach, request) {
                 // What is there has to do: once more, without the budget that the driver does not have.
@@ -355,7 +348,7 @@ impl Cache {
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
                         // One stream's free memory mapped anew serves all that comes.
-                        if core.streams() > 1 {
+                        if terms.several {
                             core.policy.does_not_rest(terms.new, frees);
                         }
                     }
