@@ -304,10 +304,9 @@ struct Mixed {
 }
 
 impl Mixed {
-    fn new(stream: Stream, round: usize, seed: usize, in_use: &Arc<InUse>) -> Mixed {
-        const BLOCKS: usize = 64;
+    fn new(blocks: usize, stream: Stream, round: usize, seed: usize, in_use: &Arc<InUse>) -> Mixed {
         let mut mixed = Mixed { blocks: Vec::new(), in_use: in_use.clone(), stream, round, below: Box::new(random(seed as u64)) };
-        mixed.blocks = (0..BLOCKS).map(|_| mixed.allocate()).collect();
+        mixed.blocks = (0..blocks).map(|_| mixed.allocate()).collect();
         mixed
     }
 
@@ -340,7 +339,7 @@ fn mixed_leave_the_driver_alone(count: usize, round: usize, run: impl Fn(&mut [M
     let _turn = machine("");
     let streams: Vec<Stream> = (0..count).map(|_| stream::create(0, 0).unwrap()).collect();
     let in_use = Arc::default();
-    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(|(seed, stream)| Mixed::new(*stream, round, seed, &in_use)).collect();
+    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(|(seed, stream)| Mixed::new(64, *stream, round, seed, &in_use)).collect();
     run(&mut sets, WARM / count);
     let before = calls(None);
     run(&mut sets, PAIRS / count);
@@ -375,6 +374,27 @@ fn a_thread_each(sets: &mut [Mixed], steps: usize) {
 fn sizes_that_never_come_back_settle() {
     [2, 4, 16].into_iter().for_each(|count| mixed_leave_the_driver_alone(count, 1, in_turns));
     [2, 16].into_iter().for_each(|count| mixed_leave_the_driver_alone(count, 1, a_thread_each));
+}
+
+/// One stream's soon, with much less slack than several have.
+#[test]
+fn a_thousand_blocks_of_sizes_that_never_come_back_settle() {
+    const PAIRS: usize = 40_000;
+    for seed in 1..5 {
+        let _turn = machine("");
+        with_streams(|streams| {
+            let in_use = Arc::default();
+            let mut set = Mixed::new(1000, streams[0], 1, seed, &in_use);
+            set.steps(28_000);
+            let before = calls(None);
+            set.steps(PAIRS);
+            let made = calls(None) - before;
+            assert!(made < PAIRS as u64 / 100, "{made} calls of the driver in {PAIRS} pairs, seed {seed}");
+            let waste = memory::peak(Family::ReservedBytes, 0) as f64 / in_use.peak.load(SeqCst) as f64;
+            assert!(waste < 1.25, "{waste}, seed {seed}");
+            set.blocks.into_iter().for_each(|(block, _)| memory::free(block).unwrap());
+        });
+    }
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one with several streams that does not
-//! come to rest, and one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
+//! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one that does not come to rest, and one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
 //! small, so that a live block keeps little else from being used.
 
 use crate::memory::options::Options;
@@ -50,10 +49,13 @@ struct Unrest {
     long: u64,
 }
 const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14 };
-/// ... where sizes come back, it may take longer to find its way.
+/// ... where sizes come back, it may take longer to find its way...
 const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16 };
+/// ... and one stream's memory that is mapped anew soon serves all that comes: only where hardly a size comes back it has to be often.
+const OF_ONE: Unrest = Unrest { window: 1 << 13, times: 24, long: 1 << 14 };
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
+const MOST_OF_ONE: f64 = 0.2;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -230,14 +232,20 @@ impl Policy {
         self.risen_at = self.risen_at.min(reserved);
     }
 
-    /// Free memory is mapped anew, for one of several streams, whose sizes are `new` or come back. So many blocks were freed so far. Where there
-    /// is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
-    pub fn does_not_rest(&mut self, new: bool, frees: u64) {
+    /// Free memory is mapped anew, for the only stream or one of `several`, whose sizes are `new` or come back. So many blocks were freed so
+    /// far. Where there is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
+    pub fn does_not_rest(&mut self, new: bool, several: bool, frees: u64) {
         if self.is_short || self.is_busy() {
             self.restless = None;
             return;
         }
-        let unrest = if new || self.is_restless() { OF_NEW } else { OF_OLD };
+        let (unrest, most) = match (several, new) {
+            (true, true) => (OF_NEW, MOST_OF_UNREST),
+            (true, false) => (OF_OLD, MOST_OF_UNREST),
+            (false, true) => (OF_ONE, MOST_OF_ONE),
+            (false, false) => return,
+        };
+        let unrest = if self.is_restless() { OF_NEW } else { unrest };
         let Restless { mut began, mut from, mut times } = self.restless.unwrap_or(Restless { began: frees, from: frees, times: 0 });
         // What was freed twice is not counted in the end.
         let frees = frees.max(from);
@@ -247,7 +255,7 @@ impl Policy {
         }
         self.restless = Some(Restless { began, from, times: times + 1 });
         if frees - began >= unrest.long {
-            self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
+            self.unrest = (self.unrest + STEP_OF_UNREST).min(most);
         }
     }
 
@@ -439,12 +447,14 @@ mod tests {
         let at_first = budget(&mut policy, 1024);
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { window, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
+            .into_iter()
+            .for_each(|frees| policy.does_not_rest(true, true, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, 5 + 4 * window + long);
+        policy.does_not_rest(true, true, 5 + 4 * window + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
-        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
+        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, true, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -455,37 +465,55 @@ mod tests {
         // Where sizes come back it has to be often, and for longer.
         let Unrest { window, times, long } = OF_OLD;
         let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
-        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
-        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
+        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, true, frees));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, true, frees));
         assert!(!policy.is_restless());
-        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
+        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, true, frees));
         assert!(policy.is_restless());
         policy.restart(8 * GIB);
         assert!(!policy.is_restless());
     }
 
     #[test]
+    fn one_stream_that_does_not_come_to_rest_gets_a_little_more_slack() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let budget =
+            |policy: &mut Policy| policy.terms(&Holding { total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20;
+        let at_first = budget(&mut policy);
+        let Unrest { window, times, long } = OF_ONE;
+        let every = |gap: u64, from: u64| (from..from + 2 * long).step_by(gap as usize);
+        // Not where sizes come back, nor where it is seldom, nor often for a while.
+        every(1, 0).for_each(|frees| policy.does_not_rest(false, false, frees));
+        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(true, false, frees));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(true, false, frees));
+        assert_eq!(budget(&mut policy), at_first);
+        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(true, false, frees));
+        assert_eq!(budget(&mut policy), at_first + 1638);
+    }
+
+    #[test]
     fn streams_with_work_say_nothing_of_rest_until_they_rest() {
         let Unrest { long, .. } = OF_NEW;
         let mut policy = Policy::default();
-        policy.does_not_rest(true, 0);
+        policy.does_not_rest(true, true, 0);
         policy.maps_anew(true, true);
         policy.maps_anew(false, true);
-        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
         assert!(!policy.is_restless());
         policy.rests();
-        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
         assert!(policy.is_restless());
         // Nor for longer than they have it.
         let mut policy = Policy::default();
         let start = Instant::now();
         policy.maps_anew(true, true);
         policy.took(start, start + WINDOW, true);
-        [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
         assert!(!policy.is_restless());
         policy.maps_anew(false, true);
         policy.took(start + WINDOW, start + 2 * WINDOW, false);
-        [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
         assert!(policy.is_restless());
     }
 

@@ -347,10 +347,7 @@ impl Cache {
                         self.looked_since(began);
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
-                        // One stream's free memory mapped anew serves all that comes.
-                        if terms.several {
-                            core.policy.does_not_rest(terms.new, frees);
-                        }
+                        core.policy.does_not_rest(terms.new, terms.several, frees);
                     }
                     return answer;
                 }
