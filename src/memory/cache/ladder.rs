@@ -19,7 +19,7 @@ use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::MutexGuard;
 
-/// Little in use is this part of the most that ever was.
+/// Little in use is this part of the most that was, since everything was last given back.
 const LITTLE: usize = 16;
 
 /// Who asks for what.
@@ -86,8 +86,8 @@ impl Cache {
             !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         // 1. What other streams are done with, as far as is known, then as far as they say.
         let mut core = self.core.lock();
-        let peak = core.stats.active().peak;
-        core.stats.watch_for(peak / LITTLE);
+        let high = core.policy.high();
+        core.stats.watch_for(high / LITTLE);
         let mut settled = false;
         if abilities.virtual_memory.is_some() && core.keeps_apart(slot) {
             let apart = core.policy.is_apart();

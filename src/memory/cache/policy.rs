@@ -1,8 +1,9 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one that does not come to rest, and one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
-//! small, so that a live block keeps little else from being used.
+//! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one that does not come to rest, and
+//! one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become small, so that
+//! a live block keeps little else from being used.
 
 use crate::memory::options::Options;
 use std::time::{Duration, Instant};
@@ -76,6 +77,8 @@ const NEAR: usize = 8;
 pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
+    /// The most that was counted by then, which says nothing of what came after.
+    peak_before: usize,
     /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried. Falls as many small ones are made
     /// anew in large ones.
     fineness: u32,
@@ -168,7 +171,8 @@ pub fn is_new(share: f64) -> bool {
 impl Policy {
     pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options, exceed: bool) -> Terms {
         let Holding { reserved, limit, total, granularity, .. } = *holding;
-        self.high = self.high.max(holding.active).max(holding.peak);
+        let peak = if holding.peak == self.peak_before { 0 } else { holding.peak };
+        self.high = self.high.max(holding.active).max(peak);
         let offered = total.min(self.room.unwrap_or(usize::MAX)).min(self.ceiling.unwrap_or(usize::MAX));
         let bound = limit.unwrap_or(offered).min(offered);
         let near = |bound: usize| reserved.saturating_add(need) > bound - bound / NEAR;
@@ -350,8 +354,13 @@ impl Policy {
     }
 
     /// Everything free went back: what was is no measure any more.
-    pub fn restart(&mut self, active: usize) {
-        *self = Policy { high: active, ..Policy::default() };
+    pub fn restart(&mut self, active: usize, peak: usize) {
+        *self = Policy { high: active, peak_before: peak, ..Policy::default() };
+    }
+
+    /// The most bytes in use at a time, as far as is known, since everything was last given back.
+    pub fn high(&self) -> usize {
+        self.high
     }
 }
 
@@ -359,6 +368,7 @@ impl Policy {
 mod tests {
     use super::*;
 
+    const MIB: usize = 1 << 20;
     const GIB: usize = 1 << 30;
 
     fn holding(reserved: usize) -> Holding {
@@ -470,7 +480,7 @@ mod tests {
         assert!(!policy.is_restless());
         every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, true, frees));
         assert!(policy.is_restless());
-        policy.restart(8 * GIB);
+        policy.restart(8 * GIB, 0);
         assert!(!policy.is_restless());
     }
 
@@ -533,7 +543,7 @@ mod tests {
         assert!(policy.is_apart());
         assert_eq!([1 << 20, GIB, 2 * GIB].map(|need| room(&mut policy, 64, need)), [true, true, false]);
         assert!(!room(&mut policy, 5, 1 << 20));
-        policy.restart(0);
+        policy.restart(0, 0);
         assert!(!policy.is_apart());
     }
 
@@ -553,6 +563,24 @@ mod tests {
         assert_eq!([16, 4, 2].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 4, 2]);
         policy.rests();
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+    }
+
+    #[test]
+    fn the_peak_from_before_a_restart_does_not_count() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let high = |policy: &mut Policy, active: usize, peak: usize| {
+            policy.terms(&Holding { active, peak, ..holding(active) }, MIB, &options, true);
+            policy.high() / MIB
+        };
+        assert_eq!(high(&mut policy, 64 * MIB, GIB), 1024);
+        policy.restart(16 * MIB, GIB);
+        assert_eq!(policy.high(), 16 * MIB);
+        assert_eq!([64, 32].map(|active| high(&mut policy, active * MIB, GIB)), [64, 64]);
+        // One that rose since is from after it, and so is one that was reset.
+        assert_eq!(high(&mut policy, 64 * MIB, GIB + MIB), 1025);
+        policy.restart(0, GIB);
+        assert_eq!(high(&mut policy, 64 * MIB, 96 * MIB), 96);
     }
 
     #[test]
@@ -602,11 +630,11 @@ mod tests {
         (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
         assert_eq!(policy.hurry, MOST_OF_TIME);
         // What was before any work is no matter, and a replay with none is no hurry.
-        policy.restart(0);
+        policy.restart(0, 0);
         (0..12).for_each(|step| map(&mut policy, 65_000 + step * 20, 65_010 + step * 20, (false, false)));
         map(&mut policy, 65_250, 65_251, (true, true));
         assert_eq!(policy.hurry, 0.0);
-        policy.restart(0);
+        policy.restart(0, 0);
         (0..2000).for_each(|step| map(&mut policy, 70_000 + step * 20, 70_010 + step * 20, (false, false)));
         assert_eq!(policy.hurry, 0.0);
     }

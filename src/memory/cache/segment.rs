@@ -545,8 +545,8 @@ impl Cache {
             }
         }
         let mut core = self.core.lock();
-        let active = core.stats.active().bytes;
-        core.policy.restart(active);
+        let active = core.stats.active();
+        core.policy.restart(active.bytes, active.peak);
         core.runs = Runs::default();
         core.forget_habits();
         released
