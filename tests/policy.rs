@@ -563,6 +563,15 @@ fn a_limit_just_above_the_need_suffices() {
     every_run(|trace, share| in_scarcity(trace, share, "", limit));
 }
 
+/// What blocks of any size leave over at both ends of theirs has to serve others.
+#[test]
+fn a_limit_just_above_the_need_of_caches_of_any_size_suffices() {
+    for seed in 1..=5 {
+        in_scarcity(&Trace::caches(seed), 1.02, "", |bytes| memory::set_limit(Some(bytes), 0).unwrap());
+        in_scarcity(&Trace::caches(seed), 1.02, "tight:True", |_| ());
+    }
+}
+
 /// TCUDA_POLICY_EFFORT=N: with so many times as many sizes.
 #[test]
 fn a_limit_just_above_the_need_of_other_sizes_suffices() {

@@ -156,6 +156,27 @@ impl Trace {
         Trace::of("batches", events)
     }
 
+    /// Weights, caches of any size that live for long, and beside them each step's own blocks.
+    pub fn caches(seed: u64) -> Trace {
+        let mut below = random(seed);
+        let mut events = Vec::new();
+        (0..60).for_each(|_| _ = allocate(&mut events, (8 + below(57)) * MIB, 0));
+        let mut caches: Vec<Vec<usize>> = Vec::new();
+        for _ in 0..1000 {
+            if below(100) < 40 {
+                caches.push((0..1 + below(6)).map(|_| allocate(&mut events, MIB + below(39 * MIB), 0)).collect());
+            }
+            if below(100) < 38 && !caches.is_empty() {
+                let ends = below(caches.len());
+                caches.swap_remove(ends).into_iter().for_each(|block| free(&mut events, block));
+            }
+            let tokens = 1 + below(4096);
+            let own = [(); 4].map(|()| allocate(&mut events, tokens * [8192, 16384, 28672][below(3)], 0));
+            own.into_iter().for_each(|block| free(&mut events, block));
+        }
+        Trace::of("caches", events)
+    }
+
     /// The same with other sizes: each times a factor of its own, from 0.7 to 1.3.
     pub fn varied(&self, seed: u64) -> Trace {
         let mut below = random(seed);

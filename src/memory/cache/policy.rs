@@ -21,8 +21,10 @@ const REQUEST_SHARE_OF_STREAMS: usize = 32;
 /// seldom past when it is wanted, so that much more is mapped anew, and each handle of it costs the same...
 const REQUEST_SHARE_OF_BUSY: usize = 4;
 /// ... and this one of what is left, times the share that this is of all: handles become finer while there is still room, so that those
-/// that are coarse are few where it ends.
+/// that are coarse are few where it ends...
 const SHARE_OF_LEFT: usize = 512;
+/// ... or the share that it is of so much, where all is less: of little there are never many handles, so that they may be fine from the first.
+const MUCH: usize = 64 << 30;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
 const STEP: usize = 2;
 const RISE: u32 = 3;
@@ -202,7 +204,7 @@ impl Policy {
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
         };
         let left = bound.saturating_sub(reserved);
-        let largest = largest.min((left as f64 * (left as f64 / bound as f64)) as usize / SHARE_OF_LEFT);
+        let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
         Terms {
             granularity,
@@ -393,6 +395,9 @@ mod tests {
         let options = Options::default();
         let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
         assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
+        // And where there never was more.
+        let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options, true).largest >> 20;
+        assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
     }
 
     #[test]
@@ -560,7 +565,7 @@ mod tests {
         let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options, true).largest;
         assert_eq!(alone >> 20, 4);
         // With more in use, where less is left, and where there is hardly any.
-        assert_eq!([16, 4, 2].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 4, 2]);
+        assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
         policy.rests();
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
     }

@@ -110,33 +110,38 @@ struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// Those with which, and with up to so many bytes of whole handles between them, least is missing; then those with least left over.
-    fn choose(shares: &'a [Share], in_front: usize, rest: usize, granularity: usize, of_whole: usize) -> Ends<'a> {
+    /// With so many bytes of whole handles between them. In plenty those with which least is missing, then those with least left over; where
+    /// memory is scarce those for which least has to be made, then those that spend least of whole handles: these fit anywhere.
+    fn choose(shares: &'a [Share], in_front: usize, rest: usize, terms: &Terms, of_whole: usize) -> Ends<'a> {
+        let granularity = terms.granularity;
         let partly = || shares.iter().filter(|share| share.head < share.size);
         let mut heads: Vec<&Share> = partly().filter(|share| share.head > 0).collect();
         heads.sort_unstable_by_key(|share| share.head);
         let tails = partly().filter(|share| share.tail > in_front);
+        let of_whole = of_whole / granularity * granularity;
         let with = |first: Option<&'a Share>| {
             let needed = Ends { first, last: None }.rest(in_front, rest);
-            let whole = (needed / granularity * granularity).min(of_whole);
-            let (needed, one_more) = (needed - whole, of_whole > whole);
-            let fits = heads.partition_point(|share| share.head < needed);
+            let behind = needed - (needed / granularity * granularity).min(of_whole);
             let other = |share: &&&'a Share| first.is_none_or(|first| first.handle != share.handle);
-            // A whole handle leaves less over than a head that is larger by more.
-            let fitting = |head: &&&'a Share| !one_more || head.head - needed < granularity;
-            let enough = heads[fits..].iter().find(other).filter(fitting);
-            let less = || if one_more { None } else { heads[..fits].iter().rev().find(other) };
-            let last = if needed == 0 { None } else { enough.or_else(less).copied() };
-            let head = last.map_or(0, |share| share.head);
-            // Where a whole handle has to do, what it leaves over counts as all of it.
-            let (missing, over) = match last {
-                None if needed > 0 && one_more => (0, granularity),
-                _ => (needed.saturating_sub(head), head.saturating_sub(needed)),
+            let from = |least: usize| heads.partition_point(|share| share.head < least);
+            let enough = |least: usize| heads[from(least)..].iter().find(other).copied();
+            let less = heads[..from(behind)].iter().rev().find(other).copied();
+            let cost = move |last: Option<&'a Share>| {
+                let head = last.map_or(0, |share| share.head);
+                let missing = needed.saturating_sub(head);
+                let spent = missing.next_multiple_of(granularity);
+                let over = spent + head - needed;
+                let cost = match terms.scarce {
+                    true => (spent.saturating_sub(of_whole), spent + over),
+                    false => (missing, head.saturating_sub(needed)),
+                };
+                let helps = last.is_none() || over < head;
+                helps.then_some((cost, Ends { first, last }))
             };
-            (missing, over, Ends { first, last })
+            [None, enough(behind), less, enough(behind % granularity)].into_iter().filter_map(cost)
         };
-        let pairs = [None].into_iter().chain(tails.map(Some)).map(with);
-        pairs.min_by_key(|(missing, over, _)| (*missing, *over)).expect("with no tail is one").2
+        let ends = [None].into_iter().chain(tails.map(Some)).flat_map(with);
+        ends.min_by_key(|(cost, _)| *cost).expect("with none is one").1
     }
 
     /// What they leave of what is needed behind the memory in front.
@@ -585,7 +590,7 @@ impl Core {
         // What is left of handles in use goes first: whole ones fit anywhere.
         if terms.scarce && rest > budget {
             let of_whole = whole.iter().map(|share| share.size).sum();
-            ends = Ends::choose(&shares, in_front, rest, terms.granularity, of_whole);
+            ends = Ends::choose(&shares, in_front, rest, terms, of_whole);
             rest = ends.rest(in_front, rest);
         }
         let mut chosen: Vec<(&Share, Range<usize>)> = Vec::new();
@@ -602,7 +607,7 @@ impl Core {
             return Found::Fine(request.search + terms.excess);
         }
         if !terms.scarce && rest > budget {
-            ends = Ends::choose(&shares, in_front, rest, terms.granularity, 0);
+            ends = Ends::choose(&shares, in_front, rest, terms, 0);
             rest = ends.rest(in_front, rest);
         }
         let before = ends.first.map_or(in_front, |share| share.tail);
