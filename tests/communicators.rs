@@ -1,5 +1,5 @@
-//! Communicators of simulated devices between processes: they find each other by what a launcher sets, and a process that is killed or stopped is
-//! an error on the others. And what ends a process' own device. Every rank, and every case, is a process of its own.
+//! Communicators of simulated devices between processes: they find each other by what a launcher sets, and a process that is killed or
+//! stopped is an error on the others. And what ends a process' own device. Every rank, and every case, is a process of its own.
 
 use std::ffi::CStr;
 use std::io::{BufRead, BufReader, Read};

@@ -1,7 +1,7 @@
 //! Each call of the backend fails once, in turn, during the replay of a whole recorded run on two streams, with little memory, so that
 //! every rung of the ladder is climbed: whatever fails, no block is lost, nothing leaks, the statistics are right afterwards, and the next
-//! replay works. All calls of the whole recording take long, so TCUDA_FAULT_TRACE=all asks for them (`make test-long`); without it every few calls
-//! of its beginning, others for each code.
+//! replay works. All calls of the whole recording take long, so TCUDA_FAULT_TRACE=all asks for them (`make test-long`); without it every
+//! few calls of its beginning, others for each code.
 
 mod trace;
 

@@ -1,4 +1,5 @@
-//! Annotations: what a thread says that it is doing, for those who look at its allocations and waits. A text is kept once, for as long as the process, and has a number.
+//! Annotations: what a thread says that it is doing, for those who look at its allocations and waits. A text is kept once, for as long as
+//! the process, and has a number.
 
 use super::{Error, Result, Status};
 use parking_lot::Mutex;

@@ -11,8 +11,9 @@ use crate::stream::Stream;
 use crate::tensor;
 
 /// The destination's own input goes to the next device, which adds its own and hands the sum on; the last one writes it to the segment's one.
-/// `streams` are those of the inputs, in the order of the sum; the first is the circle's centre. False: no kernel was enqueued, since kernels cannot
-/// wait for each other, partial sums would be rounded, tensors are not aligned, a device has several inputs, or no memory for what comes to it.
+/// `streams` are those of the inputs, in the order of the sum; the first is the circle's centre. False: no kernel was enqueued, since
+/// kernels cannot wait for each other, partial sums would be rounded, tensors are not aligned, a device has several inputs, or no memory
+/// for what comes to it.
 pub fn sum(circle: &mut Circle, streams: &[Stream], element: Element, segment: &Segment) -> Result<bool> {
     let is_once = |at: usize| !streams[..at].iter().any(|stream| stream.device == streams[at].device);
     let is_aligned = |address: &usize| address.is_multiple_of(16);

@@ -52,7 +52,8 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const ANY: usize = usize::MAX;
 
-/// For H200 with NVLink between all devices: measured on two and on four. Not so the ring of a sum, which two do not gain by: it is taken by name only.
+/// For H200 with NVLink between all devices: measured on two and on four. Not so the ring of a sum, which two do not gain by: it is taken
+/// by name only.
 const TABLE: &[Row] = &[
     row(Broadcast, 2, ANY, Copies),
     row(Broadcast, ANY, 8 * MIB, Kernel),

@@ -25,8 +25,8 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Beside each of the streams. Where they are captured the streams themselves: lanes would stay in the capture until it ends. So is a thread's
-    /// default stream, which has no name for other threads.
+    /// Beside each of the streams. Where they are captured the streams themselves: lanes would stay in the capture until it ends. So is a
+    /// thread's default stream, which has no name for other threads.
     pub fn new(from: &[Stream], is_captured: bool) -> Result<Lanes> {
         let mut lanes = Lanes { hops: Vec::with_capacity(from.len()), borrowed: Vec::new(), is_joined: true };
         for stream in from {

@@ -12,8 +12,8 @@ use crate::stream::{self, Stream};
 use crate::tensor::{self, Owned};
 use parking_lot::{Mutex, MutexGuard};
 
-/// The last call whose kernels wait: its last lane, which is idle when none of them does, and its last target, which comes behind that lane. Each
-/// with what tells it from a later stream of its name.
+/// The last call whose kernels wait: its last lane, which is idle when none of them does, and its last target, which comes behind that
+/// lane. Each with what tells it from a later stream of its name.
 #[derive(Clone, Copy)]
 struct Last {
     lane: (Stream, Option<u64>),
@@ -58,7 +58,8 @@ impl Ring {
         let lanes = Lanes::new(&path[..path.len() - 1], is_captured)?;
         let (came, taken, marks) = (Vec::new(), Vec::new(), Vec::new());
         let mut ring = Ring { path, lanes, ties: Ties::Events, came, taken, marks, pace: Pace::of(bytes) };
-        // A graph's kernels do not wait for each other: nothing says in which order it starts them. Who watches streams knows of order by events only.
+        // A graph's kernels do not wait for each other: nothing says in which order it starts them. Who watches streams knows of order by
+        // events only.
         if ring.path.len() == 2 || is_captured || watch::any(watch::SANITIZER) {
             return Ok(ring);
         }

@@ -184,8 +184,8 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     allocate_in(cache, &request, stream)
 }
 
-/// For who does without where there is no room, which nobody is told of. Of the device's own memory: a pool that is open is for what users ask for.
-/// Not while the stream is captured.
+/// For who does without where there is no room, which nobody is told of. Of the device's own memory: a pool that is open is for what users
+/// ask for. Not while the stream is captured.
 pub fn allocate_if_there(size: usize, stream: Stream) -> Result<Option<Address>> {
     let request = Request::new(size, 1).ok_or_else(|| too_large(size, stream.device))?;
     match allocate_in(cache_of(stream.device)?, &Request { is_modest: true, ..request }, stream) {

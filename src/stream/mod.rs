@@ -87,8 +87,8 @@ impl Stream {
         idle
     }
 
-    /// Whether it comes behind the legacy default stream, of whose work a query of this one says nothing. That of the legacy stream says what blocks
-    /// it too.
+    /// Whether it comes behind the legacy default stream, of whose work a query of this one says nothing. That of the legacy stream says
+    /// what blocks it too.
     fn blocks(self, runtime: &Runtime) -> bool {
         match registry::find(self.raw).map(|entry| entry.kind) {
             _ if self.is_default() => self.raw == PER_THREAD,

@@ -476,8 +476,8 @@ fn large_tensors_by_every_way() {
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 
-/// Several tiles for each block, and several chunks where there are three devices and more and events tie a ring, the last of them short. What outputs
-/// are given is wiped first.
+/// Several tiles for each block, and several chunks where there are three devices and more and events tie a ring, the last of them short.
+/// What outputs are given is wiped first.
 fn chunks_arrive_where_they_belong() {
     const COUNT: usize = (13 << 18) + 5;
     let value = |device: usize, at: usize| (at as i32).wrapping_mul(0x9e37_79b1_u32 as i32).rotate_left(device as u32);
@@ -537,8 +537,8 @@ fn many_tensors_go_round_a_ring() {
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 
-/// What comes to a device is added to and handed on. Where there is no room for it, or partial sums would be rounded, it takes another way, which
-/// nobody hears of.
+/// What comes to a device is added to and handed on. Where there is no room for it, or partial sums would be rounded, it takes another way,
+/// which nobody hears of.
 fn a_sum_on_its_way_needs_memory_and_does_without() {
     const BYTES: usize = (13 << 20) + 16;
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");

@@ -1,6 +1,6 @@
-//! Each call of the backend fails once, in turn, while a program works with memory on two devices and with pinned memory: every failure is a clean status, nothing
-//! leaks, and the library works afterwards. With virtual memory and with plain segments, each in a process of its own. Sharing between
-//! processes: tests/conformance/ipc_faults.rs.
+//! Each call of the backend fails once, in turn, while a program works with memory on two devices and with pinned memory: every failure is
+//! a clean status, nothing leaks, and the library works afterwards. With virtual memory and with plain segments, each in a process of its
+//! own. Sharing between processes: tests/conformance/ipc_faults.rs.
 
 mod graphs;
 

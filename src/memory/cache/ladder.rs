@@ -86,7 +86,8 @@ impl Cache {
             !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         // 1. What other streams are done with, as far as is known, then as far as they say.
         let mut core = self.core.lock();
-        let high = core.policy.high();
+        let active = core.stats.active();
+        let high = core.policy.in_use(active.bytes, active.peak);
         core.stats.watch_for(high / LITTLE);
         let mut settled = false;
         if abilities.virtual_memory.is_some() && core.keeps_apart(slot) {

@@ -1,6 +1,6 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
-//! While there is plenty, growth up to `slack` above the most that was ever in use costs no second thought. Beyond that, free memory is
+//! While there is plenty, growth up to `slack` above the most that was in use costs no second thought. Beyond that, free memory is
 //! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one that does not come to rest, and
 //! one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become small, so that
 //! a live block keeps little else from being used.
@@ -23,7 +23,7 @@ const REQUEST_SHARE_OF_BUSY: usize = 4;
 /// ... and this one of what is left, times the share that this is of all: handles become finer while there is still room, so that those
 /// that are coarse are few where it ends...
 const SHARE_OF_LEFT: usize = 512;
-/// ... or the share that it is of so much, where all is less: of little there are never many handles, so that they may be fine from the first.
+/// ... or of so much, where all is less: of little memory there are never many handles, so that they may be fine from the first.
 const MUCH: usize = 64 << 30;
 /// Each step of fineness divides the size of handles by this. It rises by several at once, and falls by one.
 const STEP: usize = 2;
@@ -40,8 +40,9 @@ const SCARCE_SLACK: f64 = 0.005;
 const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
-/// Then the slack beside that of the options, from so many large blocks in use on until half as many are. With fewer, mappings made for one request
-/// soon serve the next ones; with thousands, pieces too small for any request lie everywhere, and to search them costs more than the memory.
+/// Then the slack beside that of the options, from so many large blocks in use on until half as many are. With fewer, mappings made for one
+/// request soon serve the next ones; with thousands, pieces too small for any request lie everywhere, and to search them costs more than
+/// the memory.
 const SLACK_OF_NEW: f64 = 0.2;
 const MANY_BLOCKS: usize = 2048;
 /// A load that has to be mapped anew again and again gets more slack for each time, until every stream has what it needs at its own worst
@@ -79,8 +80,8 @@ const NEAR: usize = 8;
 pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
-    /// The most that was counted by then, which says nothing of what came after.
-    peak_before: usize,
+    /// The most that was counted by then, which says nothing of what came after as long as it is the most.
+    peak_before: Option<usize>,
     /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried. Falls as many small ones are made
     /// anew in large ones.
     fineness: u32,
@@ -113,7 +114,7 @@ pub struct Policy {
 }
 
 /// What one growth may do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     pub granularity: usize,
     /// Bytes that may be made before free memory is mapped anew.
@@ -173,8 +174,7 @@ pub fn is_new(share: f64) -> bool {
 impl Policy {
     pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options, exceed: bool) -> Terms {
         let Holding { reserved, limit, total, granularity, .. } = *holding;
-        let peak = if holding.peak == self.peak_before { 0 } else { holding.peak };
-        self.high = self.high.max(holding.active).max(peak);
+        self.in_use(holding.active, holding.peak);
         let offered = total.min(self.room.unwrap_or(usize::MAX)).min(self.ceiling.unwrap_or(usize::MAX));
         let bound = limit.unwrap_or(offered).min(offered);
         let near = |bound: usize| reserved.saturating_add(need) > bound - bound / NEAR;
@@ -357,11 +357,14 @@ impl Policy {
 
     /// Everything free went back: what was is no measure any more.
     pub fn restart(&mut self, active: usize, peak: usize) {
-        *self = Policy { high: active, peak_before: peak, ..Policy::default() };
+        *self = Policy { high: active, peak_before: Some(peak), ..Policy::default() };
     }
 
-    /// The most bytes in use at a time, as far as is known, since everything was last given back.
-    pub fn high(&self) -> usize {
+    /// So much is in use, and was at most as far as is counted. The answer is the most since everything was last given back.
+    pub fn in_use(&mut self, active: usize, peak: usize) -> usize {
+        self.peak_before = self.peak_before.filter(|before| *before == peak);
+        let peak = if self.peak_before.is_some() { 0 } else { peak };
+        self.high = self.high.max(active).max(peak);
         self.high
     }
 }
@@ -395,7 +398,7 @@ mod tests {
         let options = Options::default();
         let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
         assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
-        // And where there never was more.
+        // And on smaller devices.
         let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options, true).largest >> 20;
         assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
     }
@@ -573,19 +576,16 @@ mod tests {
     #[test]
     fn the_peak_from_before_a_restart_does_not_count() {
         let mut policy = Policy::default();
-        let options = Options::default();
-        let high = |policy: &mut Policy, active: usize, peak: usize| {
-            policy.terms(&Holding { active, peak, ..holding(active) }, MIB, &options, true);
-            policy.high() / MIB
-        };
-        assert_eq!(high(&mut policy, 64 * MIB, GIB), 1024);
+        let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
+        assert_eq!(high(64, 1024), 1024);
         policy.restart(16 * MIB, GIB);
-        assert_eq!(policy.high(), 16 * MIB);
-        assert_eq!([64, 32].map(|active| high(&mut policy, active * MIB, GIB)), [64, 64]);
-        // One that rose since is from after it, and so is one that was reset.
-        assert_eq!(high(&mut policy, 64 * MIB, GIB + MIB), 1025);
+        let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
+        assert_eq!([16, 64, 32].map(|active| high(active, 1024)), [16, 64, 64]);
+        // One that rose since is from after it, and so is one that was reset and came to be as high again.
+        assert_eq!(high(64, 1025), 1025);
         policy.restart(0, GIB);
-        assert_eq!(high(&mut policy, 64 * MIB, 96 * MIB), 96);
+        let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
+        assert_eq!([(64, 96), (32, 1024)].map(|(active, peak)| high(active, peak)), [96, 1024]);
     }
 
     #[test]

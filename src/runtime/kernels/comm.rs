@@ -151,8 +151,8 @@ impl Move {
     }
 }
 
-/// Where a relay is: what the call before with these counters answered, at first 0; bytes that a block hands on at once; tiles of a block by which
-/// it may be ahead of the next device.
+/// Where a relay is: what the call before with these counters answered, at first 0; bytes that a block hands on at once; tiles of a block
+/// by which it may be ahead of the next device.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub before: u32,

@@ -1,8 +1,8 @@
 //! tcuda's own kernels: device code embedded as PTX, and the Rust twins that the simulated device runs.
 //!
 //! A family is one file of `kernels/`; kernels/build.py makes the PTX. A kernel is loaded when it is first launched on a device, and takes
-//! one struct by value. Its twin takes the same struct and does the same work on the host; `launch` is the only place that knows which of the two
-//! runs. To add a family: its `.cu` file, `kernels/build.py`, a file here with the struct, the kernels and the twins.
+//! one struct by value. Its twin takes the same struct and does the same work on the host; `launch` is the only place that knows which of
+//! the two runs. To add a family: its `.cu` file, `kernels/build.py`, a file here with the struct, the kernels and the twins.
 
 pub mod comm;
 pub mod compiled;

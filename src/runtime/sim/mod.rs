@@ -144,7 +144,8 @@ pub fn machine() -> Result<&'static Sim> {
     })
 }
 
-/// Enqueues host work that stands for a kernel, once or in each replay of a graph, on a stream of the current device. It may touch `accesses` and nothing else.
+/// Enqueues host work that stands for a kernel, once or in each replay of a graph, on a stream of the current device. It may touch
+/// `accesses` and nothing else.
 pub fn launch(stream: RawStream, work: impl Fn() + Send + Sync + 'static, accesses: &[Access]) -> Result<()> {
     let runtime = select::runtime()?;
     let spans = accesses.iter().map(|access| Span { address: access.address, size: access.size, write: access.write }).collect();

@@ -68,7 +68,8 @@ static NORMAL: Family = Family { name: "random_normal", images: &[image!("random
 static TRANSFORM: Family = Family { name: "random_transform", images: &[image!("random_transform", 75), image!("random_transform", 80)] };
 static INTEGERS: Family = Family { name: "random_integers", images: &[image!("random_integers", 75)] };
 
-/// The flat kernel of each element type with the elements that a thread of it stores at once, and the strided one of those that are computed as floats and as doubles.
+/// The flat kernel of each element type with the elements that a thread of it stores at once, and the strided one of those that are
+/// computed as floats and as doubles.
 struct Kernels<const N: usize> {
     flat: [(Element, u32, Kernel<Random>); N],
     strided: Kernel<Random>,
