@@ -431,6 +431,27 @@ fn free_memory_comes_to_rest() {
     });
 }
 
+/// Once little is in use, what streams are done with is everybody's, and the next one asks nobody.
+#[test]
+fn what_is_past_comes_to_rest() {
+    for options in ["", "expandable_segments:False"] {
+        let _turn = machine(options);
+        let mut asked = 0;
+        with_streams(|streams| {
+            let allocate = |stream: Stream| memory::allocate(64 * MIB, 1, stream).unwrap();
+            let free = |blocks: [Address; 2]| blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+            free([allocate(streams[0]), allocate(streams[1])]);
+            // Who comes next finds it done.
+            memory::free(allocate(streams[1])).unwrap();
+            let before = calls(None);
+            let blocks = [allocate(streams[1]), allocate(streams[1])];
+            asked = calls(None) - before;
+            free(blocks);
+        });
+        assert_eq!(asked, 0, "{options}");
+    }
+}
+
 /// However much it is: more than goes home at once.
 #[test]
 fn thousands_of_handles_come_to_rest() {
