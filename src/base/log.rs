@@ -1,8 +1,12 @@
 //! Warnings and notes: to the program's callback, else to stderr as far as TCUDA_LOG asks for them.
 
 use super::{config, process, work};
+use once_cell::race::OnceNonZeroUsize;
 use parking_lot::RwLock;
-use std::sync::OnceLock;
+use std::fs::File;
+use std::io::{Write, stderr};
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(i32)]
@@ -34,10 +38,11 @@ pub fn write(level: Level, text: &str) {
     let sink = SINK.read().clone();
     match sink {
         Some(sink) => work::aside(|| sink(level, text)),
-        None if level <= threshold() => {
-            use std::io::Write;
-            // stderr may be closed: a log line is not worth a panic.
-            let _ = writeln!(std::io::stderr(), "tcuda: {text}");
+        None if level as usize <= threshold() => {
+            // Past std's lock, which a child of fork may find held. stderr may be closed: a log line is not worth a panic.
+            if let Ok(stderr) = stderr().as_fd().try_clone_to_owned() {
+                let _ = File::from(stderr).write_all(format!("tcuda: {text}\n").as_bytes());
+            }
         }
         None => {}
     }
@@ -55,9 +60,10 @@ fn parse(word: &str) -> Option<Level> {
 }
 
 /// The least important level that goes to stderr. A word that is none counts as the default.
-fn threshold() -> Level {
-    static THRESHOLD: OnceLock<Level> = OnceLock::new();
-    *THRESHOLD.get_or_init(|| config::get(VARIABLE).and_then(|word| parse(&word)).unwrap_or(Level::Warning))
+fn threshold() -> usize {
+    static THRESHOLD: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let read = || NonZeroUsize::new(config::get(VARIABLE).and_then(|word| parse(&word)).unwrap_or(Level::Warning) as usize);
+    THRESHOLD.get_or_init(|| read().unwrap_or(NonZeroUsize::MIN)).get()
 }
 
 /// Says which word is none.

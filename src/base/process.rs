@@ -1,9 +1,9 @@
 //! What becomes of the process: fork and shutdown; the numbers of its threads.
 
 use super::{Error, Result, Status, annotation, config, log, sync_debug, trace};
+use once_cell::race::OnceRef;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Once, OnceLock};
 
 const RUNNING: u32 = 0;
 const FORKED: u32 = 1;
@@ -11,13 +11,14 @@ const SHUT_DOWN: u32 = 2;
 
 static STATE: AtomicU32 = AtomicU32::new(RUNNING);
 static RUN: AtomicU32 = AtomicU32::new(0);
-static HOOK: Once = Once::new();
+/// Whether forks are minded. Nothing here waits for another thread: in a child that thread may not be there.
+static MINDED: AtomicBool = AtomicBool::new(false);
 /// Whether a device was looked for.
 static USED: AtomicBool = AtomicBool::new(false);
 /// Whether a thread does what it does without a device and is not done with.
-static BUSY: OnceLock<fn() -> bool> = OnceLock::new();
+static BUSY: OnceRef<'static, fn() -> bool> = OnceRef::new();
 
-static IN_CHILD: OnceLock<fn()> = OnceLock::new();
+static IN_CHILD: OnceRef<'static, fn()> = OnceRef::new();
 
 /// Who held a lock then holds it for ever, unless it was the thread that forked, which is inside of a call then.
 extern "C" fn in_child() {
@@ -33,7 +34,7 @@ extern "C" fn in_child() {
 }
 
 /// What has to happen in the child of a fork, where nearly nothing may be done. One hook: the first given.
-pub fn in_child_of_fork(hook: fn()) {
+pub fn in_child_of_fork(hook: &'static fn()) {
     let _ = IN_CHILD.set(hook);
 }
 
@@ -44,15 +45,17 @@ pub fn refuse_forks() {
 }
 
 /// The same for what needs no device, as far as `busy` says that it is under way. Called before any of it is.
-pub fn refuse_forks_while(busy: fn() -> bool) {
+pub fn refuse_forks_while(busy: &'static fn() -> bool) {
     let _ = BUSY.set(busy);
     mind_forks();
 }
 
+/// Threads that come at the same time each ask for it: told twice, a child does the same twice.
 fn mind_forks() {
-    HOOK.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
-    });
+    if !MINDED.load(Ordering::Acquire) {
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        MINDED.store(true, Ordering::Release);
+    }
 }
 
 pub fn set_shut_down(down: bool) {

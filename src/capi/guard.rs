@@ -99,7 +99,7 @@ fn is_busy() -> bool {
 
 /// Before the first lock is taken: a child of `fork` is not to wait for a thread that is not there.
 pub fn mind_forks() {
-    process::refuse_forks_while(is_busy);
+    process::refuse_forks_while(&(is_busy as fn() -> bool));
 }
 
 /// What the environment wants to be watched, at the first call of all. Other threads wait for that: their calls are watched too.

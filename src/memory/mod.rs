@@ -72,7 +72,7 @@ fn caches() -> Result<&'static [Cache]> {
                 let text = "The host has no addresses for the table of blocks.";
                 return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, text));
             }
-            process::in_child_of_fork(thread::forked);
+            process::in_child_of_fork(&(thread::forked as fn()));
             let cache = |device| {
                 let cache = Cache::new(device as u32, device, device::properties(device)?.total_memory);
                 cache.stats.set_limit(limit_of(fraction, device)?);

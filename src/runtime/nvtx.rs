@@ -139,9 +139,10 @@ fn attached() -> Option<Tool> {
     if STATE.load(Acquire) != ATTACHED && (SEARCHES.get() || process::is_forked()) {
         return None;
     }
+    // Before: a child of fork is to know of it, and not to wait.
+    let _ = STATE.compare_exchange(NOT_KNOWN, STARTING, Relaxed, Relaxed);
     SEARCH.call_once_force(|_| {
         SEARCHES.set(true);
-        STATE.store(STARTING, Relaxed);
         let state = if search() { ATTACHED } else { NONE };
         SEARCHES.set(false);
         STATE.store(state, Release);

@@ -41,8 +41,9 @@ pub fn runtime() -> Result<&'static Runtime> {
 #[cold]
 fn initialise() -> Result<&'static Runtime> {
     process::check()?;
+    // Before: a child does not wait for a thread that is not there.
+    process::refuse_forks();
     let runtime = CELL.get_or_try_init(|| {
-        process::refuse_forks();
         let choice = Choice::parse(config::get("TCUDA_BACKEND").as_deref().unwrap_or("cuda"))?;
         let opened = match choice {
             Choice::Sim => sim::open("TCUDA_BACKEND asks for the simulated device"),

@@ -121,6 +121,7 @@ pub fn child(scene: &str) {
         "trace_fork" => crate::watch_ends::scene_trace_fork(),
         "log_fork" => crate::watch_ends::scene_log_fork(),
         "fork_early" => crate::watch_ends::scene_fork_early(),
+        "fork_in_first" => crate::watch_ends::scene_fork_in_first(),
         "fork_beside" => crate::watch_ends::scene_fork_beside(),
         "log_again" => crate::watch_ends::scene_log_again(),
         "torch_late" => crate::watch_ends::scene_torch_late(),

@@ -6,12 +6,14 @@ use crate::{fails, get, ok, tests};
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use tcuda::base::status::tcuda_status_t::{self, *};
+use tcuda::capi::device::tcuda_set_device;
 use tcuda::capi::error::{tcuda_set_log_callback, tcuda_status_name};
 use tcuda::capi::init::*;
 use tcuda::capi::jit::{tcuda_jit_create, tcuda_jit_destroy};
 use tcuda::capi::memory::tcuda_set_alloc_conf;
-use tcuda::capi::nvtx::{tcuda_nvtx_domain_create, tcuda_nvtx_domain_destroy};
+use tcuda::capi::nvtx::{tcuda_nvtx_domain_create, tcuda_nvtx_domain_destroy, tcuda_nvtx_mark};
 use tcuda::capi::plugin::{
     tcuda_change_current_allocator, tcuda_get_allocator_backend, tcuda_pluggable_allocator_create, tcuda_pluggable_allocator_destroy,
 };
@@ -30,6 +32,7 @@ tests![
     a_child_of_fork_waits_for_no_first_call,
     a_child_of_fork_waits_for_no_lock,
     a_child_that_is_forked_before_the_first_use_waits_for_no_lock,
+    a_child_that_is_forked_in_the_first_call_waits_for_nobody,
     who_hears_of_wrong_options_may_use_memory,
     threads_that_change_their_modes_do_not_lose_each_others,
     what_pytorch_frees_late_is_no_warning,
@@ -228,6 +231,40 @@ pub fn scene_fork_early() {
     }
     // Nobody has looked for a device.
     forked(|| assert!(tcuda_is_available()));
+}
+
+fn a_child_that_is_forked_in_the_first_call_waits_for_nobody() {
+    in_child("fork_in_first", &[("TCUDA_LOG", "nonsense")]);
+}
+
+/// In processes that have called nothing yet, another thread makes the first call while this one forks, sooner or later.
+pub fn scene_fork_in_first() {
+    let calls: [fn(); 3] = [
+        || assert!(matches!(tcuda_manual_seed_all(1), TCUDA_SUCCESS | TCUDA_ERROR_FORKED)),
+        || assert!(matches!(unsafe { tcuda_nvtx_mark(c"a".as_ptr()) }, TCUDA_SUCCESS | TCUDA_ERROR_FORKED)),
+        || assert!(matches!(tcuda_set_device(0), TCUDA_SUCCESS | TCUDA_ERROR_FORKED)),
+    ];
+    for turn in 0..1200 {
+        let call = calls[turn % calls.len()];
+        forked(|| {
+            let ready = Arc::new(Barrier::new(2));
+            let beside = std::thread::spawn({
+                let ready = ready.clone();
+                move || {
+                    ready.wait();
+                    call();
+                }
+            });
+            ready.wait();
+            (0..turn / 10 * 20).for_each(|_| std::hint::spin_loop());
+            forked(|| {
+                // If it waits, it ends so.
+                unsafe { libc::alarm(60) };
+                call();
+            });
+            beside.join().unwrap();
+        });
+    }
 }
 
 fn who_hears_of_wrong_options_may_use_memory() {
