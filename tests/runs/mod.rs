@@ -177,6 +177,23 @@ impl Trace {
         Trace::of("caches", events)
     }
 
+    /// Large blocks, `all` bytes of them, and when they are gone as many small ones.
+    pub fn turns(all: usize, large: usize) -> Trace {
+        const SMALL: usize = 640 << 10;
+        let mut events = Vec::new();
+        for size in [large, SMALL] {
+            let blocks: Vec<usize> = (0..all / size).map(|_| allocate(&mut events, size, 0)).collect();
+            blocks.into_iter().for_each(|block| free(&mut events, block));
+        }
+        Trace::of("turns", events)
+    }
+
+    /// The same of a model that is so many times smaller.
+    pub fn scaled(&self, by: usize) -> Trace {
+        let scale = |event: &Event| Event { size: event.size.div_ceil(by), ..*event };
+        Trace::of(self.name, self.events.iter().map(scale).collect())
+    }
+
     /// The same with other sizes: each times a factor of its own, from 0.7 to 1.3.
     pub fn varied(&self, seed: u64) -> Trace {
         let mut below = random(seed);

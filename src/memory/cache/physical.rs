@@ -48,7 +48,7 @@ pub struct Mapping {
     pub start: Address,
     pub size: usize,
     pub handle: HandleId,
-    /// The handle was mapped there before all other places where it is.
+    /// The handle was mapped there before all other places where it is, or this place was made its first.
     pub first: bool,
 }
 
@@ -165,6 +165,18 @@ impl Physical {
         }
     }
 
+    /// Of the places where it is mapped this one counts as the first from now on.
+    pub fn set_first(&mut self, id: HandleId, start: Address) {
+        let places = &mut self[id].places;
+        let Some(at) = places.iter().position(|place| *place == start) else { return };
+        let before = places[0];
+        places[..=at].rotate_right(1);
+        for (place, first) in [(before, false), (start, true)] {
+            let note = self.mapped[&place];
+            self.notes[note as usize].mapping.first = first;
+        }
+    }
+
     /// The first mapping that starts there or behind.
     fn first_from(&self, start: Address) -> Note {
         self.mapped.range(start..).next().map_or(NONE, |(_, note)| *note)
@@ -266,8 +278,14 @@ mod tests {
                 physical.map(id, start);
                 plain.push((start, id));
             } else if !plain.is_empty() {
-                let (start, _) = plain.remove(below(plain.len() as u64) as usize);
-                physical.unmap(start);
+                let at = below(plain.len() as u64) as usize;
+                let (start, id) = plain.remove(at);
+                if below(3) == 0 {
+                    physical.set_first(id, start);
+                    plain.insert(0, (start, id));
+                } else {
+                    physical.unmap(start);
+                }
             }
             let (from, length) = (below(210) as Address, below(40) as Address + 1);
             let is_first = |(start, id): &(Address, HandleId)| plain.iter().find(|(_, of)| of == id).unwrap().0 == *start;

@@ -32,6 +32,9 @@ const FINEST: u32 = 9;
 /// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
 /// slack is needed by the next round too, and would be made again each time.
 const KEPT: usize = 100;
+/// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
+/// use. Then small handles are mapped anew for them, or others go back.
+const KEPT_FOR_SMALL: usize = 80;
 /// Times the size of what would be made.
 const COARSE: usize = 3;
 /// The slack where memory is scarce.
@@ -60,6 +63,8 @@ const OF_ONE: Unrest = Unrest { window: 1 << 13, times: 24, long: 1 << 14 };
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
 const MOST_OF_ONE: f64 = 0.2;
+/// With fewer large blocks it comes to rest by itself.
+const BLOCKS_OF_ONE: usize = 256;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -97,7 +102,8 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
-    /// Thousands of large blocks are in use.
+    /// So many large blocks are in use; and whether there are thousands.
+    large: usize,
     many: bool,
     /// There was no more to spare.
     is_short: bool,
@@ -131,7 +137,8 @@ pub struct Terms {
     pub coarse: usize,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
     pub coarsen: bool,
-    /// Bytes that are held too far beyond the slack, as far as a request of this size goes into giving them back.
+    /// Bytes that are held too far beyond the slack, or would be with a handle for small blocks; for large ones as far as a request of this
+    /// size goes into giving them back.
     pub excess: usize,
     /// Whether sizes do not come back.
     pub new: bool,
@@ -164,6 +171,8 @@ pub struct Holding {
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
+    /// Whether the request is for a small block.
+    pub small: bool,
 }
 
 /// Whether the share of new sizes says that sizes do not come back.
@@ -183,6 +192,7 @@ impl Policy {
             self.ask_at = 0;
         }
         let (new, several) = (is_new(holding.new_sizes), holding.streams > 1);
+        self.large = holding.large;
         self.many = holding.large >= if self.many { MANY_BLOCKS / 2 } else { MANY_BLOCKS };
         let more = if new && self.many { SLACK_OF_NEW } else { 0.0 };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
@@ -215,7 +225,11 @@ impl Policy {
             scarce,
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
-            excess: if scarce { 0 } else { reserved.saturating_sub(allowed + self.high / KEPT).min(need) },
+            excess: match (scarce, holding.small) {
+                (true, _) => 0,
+                (_, true) => (reserved + granularity).saturating_sub(allowed + self.high / KEPT_FOR_SMALL),
+                (_, false) => reserved.saturating_sub(allowed + self.high / KEPT).min(need),
+            },
             new,
             several,
         }
@@ -248,8 +262,8 @@ impl Policy {
         let (unrest, most) = match (several, new) {
             (true, true) => (OF_NEW, MOST_OF_UNREST),
             (true, false) => (OF_OLD, MOST_OF_UNREST),
-            (false, true) => (OF_ONE, MOST_OF_ONE),
-            (false, false) => return,
+            (false, true) if self.large >= BLOCKS_OF_ONE => (OF_ONE, MOST_OF_ONE),
+            (false, _) => return,
         };
         let unrest = if self.is_restless() { OF_NEW } else { unrest };
         let Restless { mut began, mut from, mut times } = self.restless.unwrap_or(Restless { began: frees, from: frees, times: 0 });
@@ -388,6 +402,7 @@ mod tests {
             limit: None,
             total: 0,
             granularity: 0,
+            small: false,
         };
         Holding { total: 64 * GIB, granularity: 2 << 20, ..used }
     }
@@ -438,6 +453,21 @@ mod tests {
         assert!(!terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
         // As much as made them small is enough once more.
         assert_eq!(terms(&mut policy, 9 * GIB, 8 * GIB).largest, fine.largest);
+    }
+
+    #[test]
+    fn small_blocks_exceed_the_slack_by_a_little() {
+        let mut policy = Policy::default();
+        let options = Options::default();
+        let mut excess = |reserved: usize, total: usize| {
+            let of_small = Holding { active: 8 * GIB, peak: 8 * GIB, small: true, total: total * GIB, ..holding(reserved) };
+            policy.terms(&of_small, MIB, &options, true).excess
+        };
+        // 3.5 per cent and a little.
+        let most = 8 * GIB + (8 * GIB) * 35 / 1000 + 8 * GIB / KEPT_FOR_SMALL;
+        assert_eq!([8 * GIB, most - 3 * MIB].map(|reserved| excess(reserved, 1024)), [0, 0]);
+        assert_eq!([most - MIB, most + GIB].map(|reserved| excess(reserved, 1024).div_ceil(MIB)), [1, 1026]);
+        assert_eq!(excess(most + GIB, 9), 0);
     }
 
     #[test]
@@ -496,8 +526,10 @@ mod tests {
     fn one_stream_that_does_not_come_to_rest_gets_a_little_more_slack() {
         let mut policy = Policy::default();
         let options = Options::default();
-        let budget =
-            |policy: &mut Policy| policy.terms(&Holding { total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20;
+        let with = |policy: &mut Policy, large: usize| {
+            policy.terms(&Holding { large, total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
+        };
+        let budget = |policy: &mut Policy| with(policy, BLOCKS_OF_ONE);
         let at_first = budget(&mut policy);
         let Unrest { window, times, long } = OF_ONE;
         let every = |gap: u64, from: u64| (from..from + 2 * long).step_by(gap as usize);
@@ -506,7 +538,11 @@ mod tests {
         every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(true, false, frees));
         every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(true, false, frees));
         assert_eq!(budget(&mut policy), at_first);
+        // Nor with few blocks.
+        with(&mut policy, BLOCKS_OF_ONE - 1);
         every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(true, false, frees));
+        assert_eq!(budget(&mut policy), at_first);
+        every(window / u64::from(times), 12 * long).for_each(|frees| policy.does_not_rest(true, false, frees));
         assert_eq!(budget(&mut policy), at_first + 1638);
     }
 

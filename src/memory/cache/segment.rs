@@ -192,6 +192,7 @@ impl Core {
             limit: self.stats.limit().map(|limit| limit.saturating_sub(others)),
             total: abilities.total.saturating_sub(others),
             granularity,
+            small: request.small,
         };
         self.policy.terms(&holding, request.search, &abilities.options, exceed)
     }
@@ -340,10 +341,11 @@ impl Cache {
                     tries += 1;
                 }
                 answer => {
+                    let more = if request.small { makes > 0 } else { anew };
+                    if more && terms.excess > 0 && answer.is_ok() {
+                        self.give_back(runtime, request.small, terms.excess);
+                    }
                     if anew {
-                        if terms.excess > 0 && answer.is_ok() {
-                            let _ = self.release(runtime, Idle::Within(terms.excess), usize::MAX);
-                        }
                         self.looked_since(began);
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
@@ -353,6 +355,16 @@ impl Cache {
                 }
             }
         }
+    }
+
+    /// What is held too far beyond the slack, as far as it is free, past and taken: for small blocks as much as was made for them.
+    fn give_back(&self, runtime: &Runtime, small: bool, excess: usize) {
+        let _ = if small {
+            self.settle(StreamSlot::MAX);
+            self.release(runtime, Idle::Small(usize::MAX), excess)
+        } else {
+            self.release(runtime, Idle::Within(excess), usize::MAX)
+        };
     }
 
     /// What the driver does not tell is found out when it refuses.

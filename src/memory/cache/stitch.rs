@@ -532,7 +532,15 @@ impl Core {
             }
         }
         let making = request.search.next_multiple_of(terms.granularity);
-        // Small blocks would hold a large handle back for long.
+        // Small blocks would hold a large handle back for long: for them small ones are mapped anew, else made.
+        if request.small && terms.excess > 0 && making <= terms.most {
+            let mut small = sources.take().unwrap_or_else(|| self.sources(reach, LOOK_AT, false));
+            small.retain(|source| self.physical[source.handle].size <= making);
+            let terms = Terms { exceed: false, ..*terms };
+            if let found @ Found::Plan(_) = self.stitch(reach, request, &terms, 0, small) {
+                return found;
+            }
+        }
         let budget = if request.small { terms.budget.max(making) } else { terms.budget }.min(terms.most);
         if let Some((space, front)) = self.open_end(reach, request, |have| (request.search - have).next_multiple_of(terms.granularity)) {
             let make = (request.search - self.size_of(front)).next_multiple_of(terms.granularity);
@@ -603,8 +611,10 @@ impl Core {
             chosen.push((share, 0..share.size));
         }
         let bytes: usize = chosen.iter().map(|(share, _)| share.size).sum();
-        // Each costs as much to map as a large one.
-        if terms.coarsen && chosen.len() > MANY && bytes <= chosen.len() * 2 * terms.largest {
+        // Each costs as much to map as a large one. Those that small blocks had would be made again for them.
+        let many = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
+        let few_bytes = |count: usize| many().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest;
+        if terms.coarsen && many().count() > MANY && few_bytes(many().count()) {
             return Found::Fine(request.search + terms.excess);
         }
         if !terms.scarce && rest > budget {
@@ -686,6 +696,10 @@ impl Core {
             self.physical.map(part.handle, at);
             if part.owned == (0..part.size) {
                 self.recount(part.handle, small);
+                // What small blocks once had they will have again: between two times it stays with them.
+                if small {
+                    self.physical.set_first(part.handle, at);
+                }
             }
             if part.owned.start > 0 {
                 owned_from = at + part.owned.start;
