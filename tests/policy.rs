@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard};
 use tcuda::base::config;
 use tcuda::device;
-use tcuda::memory::{self, stats::Family};
+use tcuda::memory::provider::Source;
+use tcuda::memory::{self, pools, stats::Family};
 use tcuda::runtime::sim::{self, Sim};
 use tcuda::runtime::{self, Address};
 use tcuda::stream::{self, Stream};
@@ -283,6 +284,30 @@ fn small_blocks_take_what_large_ones_left() {
     for (all, large) in [(1024 * MIB, 8 * MIB), (2048 * MIB, 64 * MIB), (8192 * MIB, 1024 * MIB)] {
         in_plenty(&Trace::turns(all, large));
     }
+}
+
+/// In a pool too, which has fewer addresses.
+#[test]
+fn a_pools_small_blocks_take_what_its_large_ones_left() {
+    let _turn = machine("");
+    let pool = pools::create(0, pools::Options { source: Source::Driver, use_on_oom: false, no_split: false }).unwrap();
+    let allocate = |size: usize, stream: Stream| pools::allocate(&pools::numbered(pool).unwrap(), size, 1, stream).unwrap();
+    let trace = Trace::turns(512 * MIB, 2 * MIB);
+    let (mut wasted, mut made) = (0.0, 0);
+    with_streams(|streams| {
+        let mut blocks = BTreeMap::new();
+        let before = calls(Some("cuMemCreate"));
+        for event in &trace.events {
+            match event.size {
+                0 => memory::free(blocks.remove(&event.block).unwrap()).unwrap(),
+                size => drop(blocks.insert(event.block, allocate(size, streams[0]))),
+            }
+        }
+        memory::check(0);
+        (wasted, made) = (waste(&trace), calls(Some("cuMemCreate")) - before);
+        pools::destroy(pool).unwrap();
+    });
+    assert!(wasted <= 1.05 && made < 280, "{wasted}, {made} handles");
 }
 
 /// Smaller models have more small blocks, and handles that are large for them.

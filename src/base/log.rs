@@ -29,8 +29,8 @@ pub(super) fn is_locked() -> bool {
     SINK.is_locked()
 }
 
-/// No lock is held while the sink runs, so it may call back. In the child of a fork nothing is written: another thread of the parent may have
-/// held a lock, that of stderr too.
+/// No lock is held while the sink runs, so it may call back. In the child of a fork that is refused nothing is written: another thread of the
+/// parent may have held a lock.
 pub fn write(level: Level, text: &str) {
     if process::is_forked() {
         return;
@@ -39,10 +39,12 @@ pub fn write(level: Level, text: &str) {
     match sink {
         Some(sink) => work::aside(|| sink(level, text)),
         None if level as usize <= threshold() => {
+            let line = format!("tcuda: {text}\n");
             // Past std's lock, which a child of fork may find held. stderr may be closed: a log line is not worth a panic.
-            if let Ok(stderr) = stderr().as_fd().try_clone_to_owned() {
-                let _ = File::from(stderr).write_all(format!("tcuda: {text}\n").as_bytes());
-            }
+            let _ = match stderr().as_fd().try_clone_to_owned() {
+                Ok(stderr) => File::from(stderr).write_all(line.as_bytes()),
+                Err(_) => stderr().write_all(line.as_bytes()),
+            };
         }
         None => {}
     }

@@ -40,7 +40,8 @@ pub fn in_child_of_fork(hook: &'static fn()) {
 
 /// Called when the device is first used: from here on, a child of `fork` is refused.
 pub fn refuse_forks() {
-    USED.store(true, Ordering::Relaxed);
+    // Before anything is held that a child might wait for.
+    USED.store(true, Ordering::SeqCst);
     mind_forks();
 }
 

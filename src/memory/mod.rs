@@ -63,9 +63,9 @@ fn caches() -> Result<&'static [Cache]> {
         return Ok(caches);
     }
     let wrong = poison::configure();
+    let count = runtime::runtime()?.device_count;
     let caches = CACHES
         .get_or_try_init(|| {
-            let count = runtime::runtime()?.device_count;
             stream::on_gone(stream::Turn::Caches, stream_goes);
             device::peer::on_enabled(peer_enabled);
             if !block::reserve() {

@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 static DOMAINS: Handles<Domain> = Handles::new("domain", "tcuda_nvtx_domain_create");
 
-/// Whether a tool is being started, or domains are locked.
+/// Whether a tool is being started, or domains or names are locked.
 pub fn is_busy() -> bool {
-    is_starting() || DOMAINS.is_locked()
+    is_starting() || DOMAINS.is_locked() || own::is_locked()
 }
 
 /// Without a tool there is a number all the same, so that a program runs alike. Nobody has domains in the child of a fork.

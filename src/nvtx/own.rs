@@ -60,6 +60,10 @@ pub fn configure() {
     }
 }
 
+pub(super) fn is_locked() -> bool {
+    SHOWN.get().and_then(Option::as_ref).is_some_and(|shown| shown.names.is_locked())
+}
+
 #[cold]
 fn begin() -> Option<Shown> {
     let wanted = config::get(VARIABLE);

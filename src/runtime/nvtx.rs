@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
 const ENTRY: &str = "InitializeInjectionNvtx2";
@@ -135,12 +135,15 @@ pub fn tool() -> Option<Tool> {
 fn attached() -> Option<Tool> {
     thread_local!(static SEARCHES: Cell<bool> = const { Cell::new(false) });
     static SEARCH: Once = Once::new();
+    if STATE.load(Acquire) == ATTACHED {
+        return Some(Tool(()));
+    }
     // From inside the tool's start, or from a log callback that is told why there is none; or the thread that starts it is the parent's.
-    if STATE.load(Acquire) != ATTACHED && (SEARCHES.get() || process::is_forked()) {
+    if SEARCHES.get() || process::is_forked() {
         return None;
     }
     // Before: a child of fork is to know of it, and not to wait.
-    let _ = STATE.compare_exchange(NOT_KNOWN, STARTING, Relaxed, Relaxed);
+    let _ = STATE.compare_exchange(NOT_KNOWN, STARTING, SeqCst, Relaxed);
     SEARCH.call_once_force(|_| {
         SEARCHES.set(true);
         let state = if search() { ATTACHED } else { NONE };

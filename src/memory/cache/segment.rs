@@ -328,7 +328,7 @@ impl Cache {
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
-            if anew && !self.core.quiet().policy.knows_work(terms.several) {
+            if anew && !request.small && !self.core.quiet().policy.knows_work(terms.several) {
                 let busy = self.is_busy(Some(reach.slot));
                 self.core.quiet().policy.maps_anew(busy, terms.several);
             }
@@ -341,12 +341,17 @@ impl Cache {
                     tries += 1;
                 }
                 answer => {
-                    let more = if request.small { makes > 0 } else { anew };
-                    if more && terms.excess > 0 && answer.is_ok() {
-                        self.give_back(runtime, request.small, terms.excess);
+                    if terms.excess > 0 && answer.is_ok() {
+                        match request.small {
+                            true if makes > 0 => self.give_back_for_small(runtime, makes),
+                            false if anew => drop(self.release(runtime, Idle::Within(terms.excess), usize::MAX)),
+                            _ => {}
+                        }
                     }
                     if anew {
                         self.looked_since(began);
+                    }
+                    if anew && !request.small {
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
                         core.policy.does_not_rest(terms.new, terms.several, frees);
@@ -357,14 +362,12 @@ impl Cache {
         }
     }
 
-    /// What is held too far beyond the slack, as far as it is free, past and taken: for small blocks as much as was made for them.
-    fn give_back(&self, runtime: &Runtime, small: bool, excess: usize) {
-        let _ = if small {
+    /// So much was made too far beyond the slack. What each stream keeps while they have work, or is watched where it lies, stays.
+    fn give_back_for_small(&self, runtime: &Runtime, bytes: usize) {
+        if !self.core.quiet().policy.is_apart() && !poison::is_on() {
             self.settle(StreamSlot::MAX);
-            self.release(runtime, Idle::Small(usize::MAX), excess)
-        } else {
-            self.release(runtime, Idle::Within(excess), usize::MAX)
-        };
+            let _ = self.release(runtime, Idle::Small(usize::MAX), bytes);
+        }
     }
 
     /// What the driver does not tell is found out when it refuses.

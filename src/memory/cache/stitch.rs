@@ -204,7 +204,8 @@ pub enum Found {
     No(Refusal),
 }
 
-/// Handles from a size on, the largest first; up to one, the smallest first; or the largest that are no more than so many bytes together.
+/// Handles from a size on, the largest first; up to one, the smallest of large blocks first; or the largest that are no more than so many bytes
+/// together.
 #[derive(Clone, Copy)]
 pub enum Idle {
     Large(usize),
@@ -475,7 +476,7 @@ impl Core {
                 shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
             }
             Idle::Small(most) => {
-                shares.retain(|share| share.size <= most);
+                shares.retain(|share| share.size <= most && !self.physical[share.handle].small);
                 shares.sort_unstable_by_key(|share| (share.size, share.handle));
             }
             Idle::Within(mut left) => {
@@ -534,11 +535,18 @@ impl Core {
         let making = request.search.next_multiple_of(terms.granularity);
         // Small blocks would hold a large handle back for long: for them small ones are mapped anew, else made.
         if request.small && terms.excess > 0 && making <= terms.most {
-            let mut small = sources.take().unwrap_or_else(|| self.sources(reach, LOOK_AT, false));
-            small.retain(|source| self.physical[source.handle].size <= making);
-            let terms = Terms { exceed: false, ..*terms };
-            if let found @ Found::Plan(_) = self.stitch(reach, request, &terms, 0, small) {
+            let free = sources.get_or_insert_with(|| self.sources(reach, LOOK_AT, false));
+            let is_whole = |of_handle: &&[Source]| {
+                let size = self.physical[of_handle[0].handle].size;
+                size <= making && of_handle.iter().map(|source| source.size).sum::<usize>() == size
+            };
+            let small = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
+            let anew = Terms { exceed: false, ..*terms };
+            if let found @ Found::Plan(_) = self.stitch(reach, request, &anew, 0, small) {
                 return found;
+            }
+            if !terms.exceed {
+                return Found::No(Refusal::Budget);
             }
         }
         let budget = if request.small { terms.budget.max(making) } else { terms.budget }.min(terms.most);
@@ -584,7 +592,10 @@ impl Core {
 
     /// Free memory mapped anew, and what is still missing made.
     fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize, mut sources: Vec<Source>) -> Found {
-        let most_space = request.search.saturating_add(3 * LARGEST_HANDLE.max(terms.granularity)).next_multiple_of(terms.granularity);
+        // That of a pool for small blocks has less than three of the largest.
+        let of_sources = || sources.iter().map(|source| self.physical[source.handle].size).max().unwrap_or(0);
+        let largest = if request.small { of_sources() } else { LARGEST_HANDLE };
+        let most_space = request.search.saturating_add(3 * largest.max(terms.granularity)).next_multiple_of(terms.granularity);
         let Some((space, front)) = self.open_end(reach, request, |_| most_space) else { return Found::NoAddresses(most_space) };
         sources.retain(|source| source.block != front);
         let shares = self.shares(&sources);
@@ -612,9 +623,9 @@ impl Core {
         }
         let bytes: usize = chosen.iter().map(|(share, _)| share.size).sum();
         // Each costs as much to map as a large one. Those that small blocks had would be made again for them.
-        let many = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
-        let few_bytes = |count: usize| many().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest;
-        if terms.coarsen && many().count() > MANY && few_bytes(many().count()) {
+        let of_large = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
+        let count = of_large().count();
+        if terms.coarsen && count > MANY && of_large().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest {
             return Found::Fine(request.search + terms.excess);
         }
         if !terms.scarce && rest > budget {
