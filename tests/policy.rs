@@ -281,7 +281,7 @@ fn sizes_that_never_come_back_waste_no_more() {
 /// Small handles are mapped anew for them, and large ones make room. The other way round it is as ever.
 #[test]
 fn small_blocks_take_what_large_ones_left() {
-    for (all, large) in [(1024 * MIB, 8 * MIB), (2048 * MIB, 64 * MIB), (8192 * MIB, 1024 * MIB)] {
+    for (all, large) in [(2048 * MIB, 8 * MIB), (4096 * MIB, 64 * MIB), (8192 * MIB, 1024 * MIB)] {
         in_plenty(&Trace::turns(all, large));
     }
 }
@@ -292,7 +292,7 @@ fn a_pools_small_blocks_take_what_its_large_ones_left() {
     let _turn = machine("");
     let pool = pools::create(0, pools::Options { source: Source::Driver, use_on_oom: false, no_split: false }).unwrap();
     let allocate = |size: usize, stream: Stream| pools::allocate(&pools::numbered(pool).unwrap(), size, 1, stream).unwrap();
-    let trace = Trace::turns(512 * MIB, 2 * MIB);
+    let trace = Trace::turns(960 * MIB, 2 * MIB);
     let (mut wasted, mut made) = (0.0, 0);
     with_streams(|streams| {
         let mut blocks = BTreeMap::new();
@@ -307,7 +307,7 @@ fn a_pools_small_blocks_take_what_its_large_ones_left() {
         (wasted, made) = (waste(&trace), calls(Some("cuMemCreate")) - before);
         pools::destroy(pool).unwrap();
     });
-    assert!(wasted <= 1.05 && made < 280, "{wasted}, {made} handles");
+    assert!(wasted <= 1.055 && made < 520, "{wasted}, {made} handles");
 }
 
 /// Smaller models have more small blocks, and handles that are large for them.

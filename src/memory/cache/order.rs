@@ -107,12 +107,19 @@ impl Cache {
     /// Learns, without waiting, how far the streams are, and frees the pending blocks that are done. An idle stream is past; a
     /// busy one gets a mark. What cannot be asked (a capturing stream, a lost device) stays as it is.
     pub fn settle(&self, slot: StreamSlot) {
+        if self.learn(slot) {
+            self.core.lock().share_past();
+        }
+    }
+
+    /// The same, but what is past stays with its stream. False: there is nothing to be learned.
+    pub fn learn(&self, slot: StreamSlot) -> bool {
         let _driving = self.driving.lock();
         let mut questions = {
             let mut core = self.core.lock();
             core.collect();
             if !core.concerns_others(slot) {
-                return;
+                return false;
             }
             core.questions()
         };
@@ -135,7 +142,7 @@ impl Cache {
             }
         }
         core.finish_pending();
-        core.share_past();
+        true
     }
 
     /// Nobody marks a stream while this lives.

@@ -33,8 +33,10 @@ const FINEST: u32 = 9;
 /// slack is needed by the next round too, and would be made again each time.
 const KEPT: usize = 100;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
-/// use. Then small handles are mapped anew for them, or others go back.
+/// use...
 const KEPT_FOR_SMALL: usize = 80;
+/// ... or so many handles. Then small handles are mapped anew for them, or others go back.
+const LEAST_FOR_SMALL: usize = 8;
 /// Times the size of what would be made.
 const COARSE: usize = 3;
 /// The slack where memory is scarce.
@@ -227,7 +229,9 @@ impl Policy {
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess: match (scarce, holding.small) {
                 (true, _) => 0,
-                (_, true) => (reserved + granularity).saturating_sub(allowed + self.high / KEPT_FOR_SMALL),
+                (_, true) => {
+                    (reserved + granularity).saturating_sub(allowed + (self.high / KEPT_FOR_SMALL).max(LEAST_FOR_SMALL * granularity))
+                }
                 (_, false) => reserved.saturating_sub(allowed + self.high / KEPT).min(need),
             },
             new,

@@ -365,7 +365,7 @@ impl Cache {
     /// So much was made too far beyond the slack. What each stream keeps while they have work, or is watched where it lies, stays.
     fn give_back_for_small(&self, runtime: &Runtime, bytes: usize) {
         if !self.core.quiet().policy.is_apart() && !poison::is_on() {
-            self.settle(StreamSlot::MAX);
+            self.learn(StreamSlot::MAX);
             let _ = self.release(runtime, Idle::Small(usize::MAX), bytes);
         }
     }

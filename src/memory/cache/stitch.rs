@@ -8,7 +8,7 @@ use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
 use super::order::Serial;
-use super::physical::{HandleId, Mapping};
+use super::physical::{Handle, HandleId, Mapping};
 use super::policy::{LARGEST_HANDLE, Terms};
 use super::segment::Refusal;
 use super::slot::COMMON;
@@ -533,12 +533,12 @@ impl Core {
             }
         }
         let making = request.search.next_multiple_of(terms.granularity);
-        // Small blocks would hold a large handle back for long: for them small ones are mapped anew, else made.
+        // Small blocks would hold a large handle back for long: for them small ones that large blocks had are mapped anew, else some made.
         if request.small && terms.excess > 0 && making <= terms.most {
             let free = sources.get_or_insert_with(|| self.sources(reach, LOOK_AT, false));
             let is_whole = |of_handle: &&[Source]| {
-                let size = self.physical[of_handle[0].handle].size;
-                size <= making && of_handle.iter().map(|source| source.size).sum::<usize>() == size
+                let Handle { size, small, .. } = self.physical[of_handle[0].handle];
+                !small && size <= making && of_handle.iter().map(|source| source.size).sum::<usize>() == size
             };
             let small = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
             let anew = Terms { exceed: false, ..*terms };
