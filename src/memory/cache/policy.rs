@@ -65,8 +65,6 @@ const OF_ONE: Unrest = Unrest { window: 1 << 13, times: 24, long: 1 << 14 };
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
 const MOST_OF_ONE: f64 = 0.2;
-/// With fewer large blocks it comes to rest by itself.
-const BLOCKS_OF_ONE: usize = 256;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -104,8 +102,7 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
-    /// So many large blocks are in use; and whether there are thousands.
-    large: usize,
+    /// Thousands of large blocks are in use.
     many: bool,
     /// There was no more to spare.
     is_short: bool,
@@ -194,7 +191,6 @@ impl Policy {
             self.ask_at = 0;
         }
         let (new, several) = (is_new(holding.new_sizes), holding.streams > 1);
-        self.large = holding.large;
         self.many = holding.large >= if self.many { MANY_BLOCKS / 2 } else { MANY_BLOCKS };
         let more = if new && self.many { SLACK_OF_NEW } else { 0.0 };
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
@@ -266,8 +262,8 @@ impl Policy {
         let (unrest, most) = match (several, new) {
             (true, true) => (OF_NEW, MOST_OF_UNREST),
             (true, false) => (OF_OLD, MOST_OF_UNREST),
-            (false, true) if self.large >= BLOCKS_OF_ONE => (OF_ONE, MOST_OF_ONE),
-            (false, _) => return,
+            (false, true) => (OF_ONE, MOST_OF_ONE),
+            (false, false) => return,
         };
         let unrest = if self.is_restless() { OF_NEW } else { unrest };
         let Restless { mut began, mut from, mut times } = self.restless.unwrap_or(Restless { began: frees, from: frees, times: 0 });
@@ -530,10 +526,8 @@ mod tests {
     fn one_stream_that_does_not_come_to_rest_gets_a_little_more_slack() {
         let mut policy = Policy::default();
         let options = Options::default();
-        let with = |policy: &mut Policy, large: usize| {
-            policy.terms(&Holding { large, total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
-        };
-        let budget = |policy: &mut Policy| with(policy, BLOCKS_OF_ONE);
+        let budget =
+            |policy: &mut Policy| policy.terms(&Holding { total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20;
         let at_first = budget(&mut policy);
         let Unrest { window, times, long } = OF_ONE;
         let every = |gap: u64, from: u64| (from..from + 2 * long).step_by(gap as usize);
@@ -542,11 +536,7 @@ mod tests {
         every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(true, false, frees));
         every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(true, false, frees));
         assert_eq!(budget(&mut policy), at_first);
-        // Nor with few blocks.
-        with(&mut policy, BLOCKS_OF_ONE - 1);
         every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(true, false, frees));
-        assert_eq!(budget(&mut policy), at_first);
-        every(window / u64::from(times), 12 * long).for_each(|frees| policy.does_not_rest(true, false, frees));
         assert_eq!(budget(&mut policy), at_first + 1638);
     }
 
