@@ -343,7 +343,7 @@ impl Cache {
                 answer => {
                     if terms.excess > 0 && answer.is_ok() {
                         match request.small {
-                            true if makes > 0 => self.give_back_for_small(runtime, makes),
+                            true if makes > 0 => self.give_back_for_small(runtime, makes, terms.several),
                             false if anew => drop(self.release(runtime, Idle::Within(terms.excess), usize::MAX)),
                             _ => {}
                         }
@@ -363,9 +363,14 @@ impl Cache {
     }
 
     /// So much was made too far beyond the slack. What each stream keeps while they have work, or is watched where it lies, stays.
-    fn give_back_for_small(&self, runtime: &Runtime, bytes: usize) {
+    fn give_back_for_small(&self, runtime: &Runtime, bytes: usize, several: bool) {
         if !self.core.quiet().policy.is_apart() && !poison::is_on() {
-            self.learn(StreamSlot::MAX);
+            // One stream has no use for memory that is everybody's: it takes that in pieces.
+            if several {
+                self.settle(StreamSlot::MAX);
+            } else {
+                self.learn(StreamSlot::MAX);
+            }
             let _ = self.release(runtime, Idle::Small(usize::MAX), bytes);
         }
     }

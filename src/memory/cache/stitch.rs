@@ -177,6 +177,8 @@ pub struct Plan {
     /// Sizes of the handles to be made. They come behind the parts, but for a last one that is owned in part.
     pub make: Vec<usize>,
     ordered: bool,
+    /// What is mapped has its home there from then on: what small blocks once had they will have again.
+    stays: bool,
 }
 
 impl Plan {
@@ -540,10 +542,13 @@ impl Core {
                 let Handle { size, small, .. } = self.physical[of_handle[0].handle];
                 !small && size <= making && of_handle.iter().map(|source| source.size).sum::<usize>() == size
             };
-            let small = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
-            let anew = Terms { exceed: false, ..*terms };
-            if let found @ Found::Plan(_) = self.stitch(reach, request, &anew, 0, small) {
-                return found;
+            let small: Vec<Source> = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
+            if !small.is_empty() {
+                match self.stitch(reach, request, &Terms { exceed: false, ..*terms }, 0, small) {
+                    Found::Plan(plan) => return Found::Plan(Plan { stays: true, ..plan }),
+                    found @ Found::NoAddresses(_) => return found,
+                    _ => {}
+                }
             }
             if !terms.exceed {
                 return Found::No(Refusal::Budget);
@@ -667,7 +672,7 @@ impl Core {
         let mut sizes = vec![terms.largest; make / terms.largest];
         sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
         let start = block::at(space).address();
-        let mut plan = Plan { front, space, start, parts, make: sizes, ordered: !reach.ordered.is_empty() };
+        let mut plan = Plan { front, space, start, parts, make: sizes, ordered: !reach.ordered.is_empty(), stays: false };
         plan.space = self.cut_out(space, start, start + plan.size());
         if front != NIL {
             let (start, end) = (block::at(front).address(), block::at(front).end());
@@ -707,8 +712,7 @@ impl Core {
             self.physical.map(part.handle, at);
             if part.owned == (0..part.size) {
                 self.recount(part.handle, small);
-                // What small blocks once had they will have again: between two times it stays with them.
-                if small {
+                if plan.stays {
                     self.physical.set_first(part.handle, at);
                 }
             }
