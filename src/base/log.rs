@@ -64,8 +64,8 @@ fn parse(word: &str) -> Option<Level> {
 /// The least important level that goes to stderr. A word that is none counts as the default.
 fn threshold() -> usize {
     static THRESHOLD: OnceNonZeroUsize = OnceNonZeroUsize::new();
-    let read = || NonZeroUsize::new(config::get(VARIABLE).and_then(|word| parse(&word)).unwrap_or(Level::Warning) as usize);
-    THRESHOLD.get_or_init(|| read().unwrap_or(NonZeroUsize::MIN)).get()
+    let read = || config::get(VARIABLE).and_then(|word| parse(&word)).unwrap_or(Level::Warning);
+    THRESHOLD.get_or_init(|| NonZeroUsize::new(read() as usize).expect("no level is 0")).get()
 }
 
 /// Says which word is none.

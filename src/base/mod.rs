@@ -15,6 +15,8 @@ pub mod error;
 pub mod few;
 pub mod handles;
 pub mod log;
+#[cfg(test)]
+pub mod numbers;
 pub mod process;
 pub mod status;
 pub mod sync_debug;

@@ -274,6 +274,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::numbers;
 
     fn found(source: &str) -> (String, usize) {
         let signature = parse(source, false).unwrap_or_else(|error| panic!("{error}"));
@@ -396,11 +397,7 @@ mod tests {
             "//",
             " ",
         ];
-        let mut state = 1u64;
-        let mut next = |most: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % most
-        };
+        let mut next = numbers::random(1);
         let mut good = 0;
         for round in 0..100_000 {
             let (begin, end) = [("", ""), ("template <typename T> T f", ""), ("template <typename T> T f(T x) {", "}")][round % 3];

@@ -157,6 +157,7 @@ mod tests {
     use super::super::block::{self, Pool, State, UNIT};
     use super::super::core::LARGEST;
     use super::*;
+    use crate::base::numbers;
 
     #[test]
     fn classes_rise_with_the_size_and_keep_within_one_per_cent() {
@@ -198,11 +199,10 @@ mod tests {
         assert!(block::reserve());
         let mut pool = Pool::default();
         let mut list = FreeList::new(pool.take(table()).unwrap());
-        let mut random = 12345u64;
+        let mut below = numbers::random(12345);
         let mut free: Vec<BlockId> = Vec::new();
         for round in 0..20_000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let units = ((random >> 33) % 4000) as u32 + 1;
+            let units = below(4000) as u32 + 1;
             if round % 3 != 0 || free.is_empty() {
                 let id = pool.insert(0, units as usize * UNIT, 0, State::Free, 0).unwrap();
                 list.insert(table(), id);

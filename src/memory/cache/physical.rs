@@ -241,6 +241,7 @@ impl Physical {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::numbers;
 
     #[test]
     fn a_mapping_is_as_old_as_it_is_there() {
@@ -265,20 +266,16 @@ mod tests {
         let mut physical = Physical::default();
         let ids: Vec<HandleId> = (1..=4).map(|size| physical.insert(Backing::Away, size, false)).collect();
         let mut plain: Vec<(Address, HandleId)> = Vec::new();
-        let mut random = 12345u64;
-        let mut below = |bound: u64| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 33) % bound
-        };
+        let mut below = numbers::random(12345);
         for _ in 0..5000 {
-            let id = ids[below(4) as usize];
-            let start = below(200) as Address;
+            let id = ids[below(4)];
+            let start = below(200);
             let free = |at: Address| plain.iter().all(|(start, id)| at < *start || at >= start + physical[*id].size);
             if (start..start + physical[id].size).all(free) {
                 physical.map(id, start);
                 plain.push((start, id));
             } else if !plain.is_empty() {
-                let at = below(plain.len() as u64) as usize;
+                let at = below(plain.len());
                 let (start, id) = plain.remove(at);
                 if below(3) == 0 {
                     physical.set_first(id, start);
@@ -287,7 +284,7 @@ mod tests {
                     physical.unmap(start);
                 }
             }
-            let (from, length) = (below(210) as Address, below(40) as Address + 1);
+            let (from, length) = (below(210), below(40) + 1);
             let is_first = |(start, id): &(Address, HandleId)| plain.iter().find(|(_, of)| of == id).unwrap().0 == *start;
             let mapping = |entry: &(Address, HandleId)| {
                 let (start, handle) = *entry;

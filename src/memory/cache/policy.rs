@@ -214,6 +214,11 @@ impl Policy {
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
         let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
+        let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
+        let excess = match holding.small {
+            true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(LEAST_FOR_SMALL * granularity)),
+            false => beyond(reserved, self.high / KEPT).min(need),
+        };
         Terms {
             granularity,
             budget: allowed.saturating_sub(reserved) / granularity * granularity,
@@ -223,13 +228,7 @@ impl Policy {
             scarce,
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
-            excess: match (scarce, holding.small) {
-                (true, _) => 0,
-                (_, true) => {
-                    (reserved + granularity).saturating_sub(allowed + (self.high / KEPT_FOR_SMALL).max(LEAST_FOR_SMALL * granularity))
-                }
-                (_, false) => reserved.saturating_sub(allowed + self.high / KEPT).min(need),
-            },
+            excess,
             new,
             several,
         }

@@ -628,10 +628,12 @@ impl Core {
         }
         let bytes: usize = chosen.iter().map(|(share, _)| share.size).sum();
         // Each costs as much to map as a large one. Those that small blocks had would be made again for them.
-        let of_large = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
-        let count = of_large().count();
-        if terms.coarsen && count > MANY && of_large().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest {
-            return Found::Fine(request.search + terms.excess);
+        if terms.coarsen {
+            let of_large = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
+            let count = of_large().count();
+            if count > MANY && of_large().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest {
+                return Found::Fine(request.search + terms.excess);
+            }
         }
         if !terms.scarce && rest > budget {
             ends = Ends::choose(&shares, in_front, rest, terms, 0);
@@ -847,6 +849,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::numbers;
 
     const G: usize = 2 << 20;
 
@@ -864,11 +867,7 @@ mod tests {
 
     #[test]
     fn no_pair_of_ends_is_better_where_memory_is_scarce() {
-        let mut state = 7_u64;
-        let mut below = |bound: usize| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) as usize % bound
-        };
+        let mut below = numbers::random(7);
         let mut with_both = 0;
         for _ in 0..2000 {
             let mut free = |size: usize| if below(3) == 0 { 0 } else { (1 + below(size / 512 - 1)) * 512 };
