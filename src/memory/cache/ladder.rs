@@ -22,6 +22,26 @@ use parking_lot::MutexGuard;
 /// Little in use is this part of the most that was, since everything was last given back.
 const LITTLE: usize = 16;
 
+/// What is known of a request that found nothing at hand.
+struct Look {
+    /// Whether its stream had better have memory of its own, and has to.
+    keeps_apart: bool,
+    is_apart: bool,
+    /// Whether blocks wait for other streams, or streams that are gone left some.
+    may_learn: bool,
+    changes: u64,
+}
+
+impl Core {
+    fn look(&mut self, slot: StreamSlot) -> Look {
+        let active = self.stats.active();
+        let high = self.policy.in_use(active.bytes, active.peak);
+        self.stats.watch_for(high / LITTLE);
+        let may_learn = !self.pending.is_empty() || self.has_legacy();
+        Look { keeps_apart: self.keeps_apart(slot), is_apart: self.policy.is_apart(), may_learn, changes: self.changes() }
+    }
+}
+
 /// Who asks for what.
 struct Climb<'a> {
     runtime: &'a Runtime,
@@ -48,8 +68,9 @@ impl Cache {
         if let Some(address) = core.allocate(slot, request, false) {
             return Ok(address);
         }
+        let look = core.look(slot);
         drop(core);
-        self.climb(request, stream, slot)
+        self.climb(request, stream, slot, look)
     }
 
     /// After a request that found no room: once little is in use, what is free comes to rest, before it is handed out again.
@@ -71,7 +92,7 @@ impl Cache {
     }
 
     #[cold]
-    fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot) -> Result<Address> {
+    fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot, look: Look) -> Result<Address> {
         device::check_lost(self.device)?;
         let runtime = runtime::runtime()?;
         let abilities = &self.abilities(runtime)?;
@@ -85,40 +106,34 @@ impl Cache {
         let at_budget =
             !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         // 1. What other streams are done with, as far as is known, then as far as they say.
-        let mut core = self.core.lock();
-        let active = core.stats.active();
-        let high = core.policy.in_use(active.bytes, active.peak);
-        core.stats.watch_for(high / LITTLE);
         let mut settled = false;
-        if abilities.virtual_memory.is_some() && core.keeps_apart(slot) {
-            let apart = core.policy.is_apart();
+        if abilities.virtual_memory.is_some() && look.keeps_apart {
+            let apart = look.is_apart;
             // What waits for other streams is its own, what streams left that are gone is everybody's, and either would be made anew.
-            if apart && (!core.pending.is_empty() || core.has_legacy()) {
-                drop(core);
+            if apart && look.may_learn {
                 self.settle(slot);
                 settled = true;
-                core = self.core.lock();
-                if let Some(address) = core.allocate(slot, request, true) {
+                if let Some(address) = self.core.lock().allocate(slot, request, true) {
                     return Ok(address);
                 }
             }
             let reach = &Reach { apart, ..Reach::of(slot) };
             // What others are done with is no matter yet.
-            let searched = (!apart).then(|| core.changes());
-            drop(core);
-            if let Ok(address) = self.search_or_grow(climb, reach, false, searched)? {
+            if let Ok(address) = self.search_or_grow(climb, reach, false, (!apart).then_some(look.changes))? {
                 return Ok(address);
             }
-            core = self.core.lock();
-            if apart && !at_budget && core.policy.has_room_apart(core.reserved(), request.search) {
-                drop(core);
+            let has_room = || {
+                let core = self.core.quiet();
+                core.policy.has_room_apart(core.reserved(), request.search)
+            };
+            if apart && !at_budget && has_room() {
                 self.go_home(slot, false);
                 if let Ok(address) = self.search_or_grow(climb, reach, true, None)? {
                     return Ok(address);
                 }
-                core = self.core.lock();
             }
         }
+        let mut core = self.core.lock();
         if let Some(address) = search(&mut core, slot, request) {
             return Ok(address);
         }
@@ -243,19 +258,10 @@ impl Cache {
             return Ok(Err(Refusal::Driver(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text))));
         }
         let _growing = self.growing.lock();
-        {
-            let mut core = self.core.lock();
-            if core.paused {
-                drop(core);
-                return Err(self.sleeps());
-            }
-            if searched != Some(core.changes())
-                && let Some(address) = search_within(&mut core, reach, request)
-            {
-                return Ok(Ok(address));
-            }
+        if self.core.quiet().paused {
+            return Err(self.sleeps());
         }
-        match self.grow(runtime, abilities, reach, request, exceed) {
+        match self.grow(runtime, abilities, reach, request, exceed, searched) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),
             answer => Ok(answer),
         }
@@ -282,11 +288,10 @@ impl Cache {
         if self.core.quiet().paused {
             return None;
         }
-        if let Some(address) = search_within(&mut self.core.lock(), &reach, request) {
-            return Some(address);
+        if abilities.virtual_memory.is_none() {
+            return search_within(&mut self.core.lock(), &reach, request);
         }
-        abilities.virtual_memory?;
-        self.grow(runtime, abilities, &reach, request, false).ok()
+        self.grow(runtime, abilities, &reach, request, false, None).ok()
     }
 
     /// Asks the program's functions for memory, and `retry` after each that gave some. None: that was not enough.
@@ -356,7 +361,7 @@ fn search(core: &mut Core, slot: StreamSlot, request: &Request) -> Option<Addres
     search_within(core, &Reach::of(slot), request)
 }
 
-fn search_within(core: &mut Core, reach: &Reach, request: &Request) -> Option<Address> {
+pub(super) fn search_within(core: &mut Core, reach: &Reach, request: &Request) -> Option<Address> {
     if let Some(address) = core.allocate(reach.slot, request, true) {
         return Some(address);
     }

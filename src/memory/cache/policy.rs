@@ -143,6 +143,8 @@ pub struct Terms {
     pub new: bool,
     /// Whether memory was asked for several streams.
     pub several: bool,
+    /// Whether what the budget has is made without a look at what is mapped.
+    pub at_once: bool,
 }
 
 /// Mapping anew, by how many blocks had been freed.
@@ -231,6 +233,7 @@ impl Policy {
             excess,
             new,
             several,
+            at_once: new && several && self.is_restless() && !scarce,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
+use super::ladder::search_within;
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
 use super::rest::Runs;
@@ -265,7 +266,7 @@ fn build(
 
 impl Cache {
     /// Room for the request, handed out at once: from what is free and within reach, else from the driver, up to the budget or, with
-    /// `exceed`, the limit. Under `growing`; nothing changes on failure.
+    /// `exceed`, the limit. `searched`: nothing was found when so much had changed. Under `growing`; nothing changes on failure.
     pub fn grow(
         &self,
         runtime: &Runtime,
@@ -273,16 +274,30 @@ impl Cache {
         reach: &Reach,
         request: &Request,
         exceed: bool,
+        searched: Option<u64>,
     ) -> Result<Address, Refusal> {
-        let Some((properties, granularity)) = abilities.virtual_memory else {
-            return self.grow_plain(runtime, abilities, reach.slot, request);
+        // Each time that fronts are stopped costs every thread: one time serves both looks.
+        let (mut searches, mut asks) = (true, true);
+        let mut search = |core: &mut Core| {
+            let searches = std::mem::take(&mut searches) && searched != Some(core.changes());
+            if searches { search_within(core, reach, request) } else { None }
         };
-        self.ask_what_is_left(runtime);
+        let Some((properties, granularity)) = abilities.virtual_memory else {
+            return self.grow_plain(runtime, abilities, reach.slot, request, search);
+        };
         let (mut tries, mut remade) = (0, false);
         loop {
             let began = Instant::now();
             let (found, terms) = {
                 let mut core = self.core.lock();
+                if let Some(address) = search(&mut core) {
+                    return Ok(address);
+                }
+                if std::mem::take(&mut asks) && core.policy.asks(core.reserved()) {
+                    drop(core);
+                    self.ask_what_is_left(runtime);
+                    continue;
+                }
                 let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
                 // Once is enough.
                 if remade {
@@ -377,13 +392,7 @@ impl Cache {
 
     /// What the driver does not tell is found out when it refuses.
     fn ask_what_is_left(&self, runtime: &Runtime) {
-        let reserved = {
-            let core = self.core.quiet();
-            if !core.policy.asks(core.reserved()) {
-                return;
-            }
-            core.reserved()
-        };
+        let reserved = self.core.quiet().reserved();
         let ask = || device::Guard::new(self.device).and_then(|_guard| runtime.mem_get_info());
         if let Ok((free, _)) = runtime.outside_capture(ask) {
             self.core.quiet().policy.left(reserved, free);
@@ -423,7 +432,7 @@ impl Cache {
         request: &Request,
     ) -> Result<Address, Refusal> {
         let raws: Vec<MemHandle> = {
-            let core = self.core.lock();
+            let core = self.core.quiet();
             plan.parts.iter().filter_map(|part| core.physical[part.handle].backing.raw()).collect()
         };
         let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access_list(self.device)));
@@ -448,7 +457,14 @@ impl Cache {
         address.ok_or_else(|| Refusal::Driver(Error::internal("New memory does not hold the request that it was made for.")))
     }
 
-    fn grow_plain(&self, runtime: &Runtime, abilities: &Abilities, slot: StreamSlot, request: &Request) -> Result<Address, Refusal> {
+    fn grow_plain(
+        &self,
+        runtime: &Runtime,
+        abilities: &Abilities,
+        slot: StreamSlot,
+        request: &Request,
+        search: impl FnOnce(&mut Core) -> Option<Address>,
+    ) -> Result<Address, Refusal> {
         let size = match request.search {
             // A segment is a block.
             size if self.core.quiet().no_split => size.next_multiple_of(PLAIN_SMALL),
@@ -458,7 +474,10 @@ impl Cache {
             size => size.next_multiple_of(PLAIN_SMALL),
         };
         let stream = {
-            let core = self.core.lock();
+            let mut core = self.core.lock();
+            if let Some(address) = search(&mut core) {
+                return Ok(address);
+            }
             let spare = if matches!(abilities.source, Source::Ordered) { core.ordered_spare } else { 0 };
             if core.limited(size.saturating_sub(spare)) {
                 return Err(Refusal::Limit);
@@ -501,13 +520,17 @@ impl Cache {
         /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
         const MOST_MAPPINGS: usize = 16 << 10;
         const AT_A_TIME: usize = 64;
+        let are_few = || {
+            let core = self.core.quiet();
+            let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
+            few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST)
+        };
         for _ in 0..AT_A_TIME {
+            if are_few() {
+                return;
+            }
             let taken = {
                 let mut core = self.core.lock();
-                let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
-                if few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
-                    return;
-                }
                 let Some(mapping) = core.physical.oldest() else { return };
                 core.take_moved(mapping.start, mapping.end(), true).map(|block| (mapping, block))
             };

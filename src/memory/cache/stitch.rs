@@ -520,7 +520,9 @@ impl Core {
     /// Room for the request: where memory is still mapped, else by a plan.
     pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
         let mut sources = None;
-        if !self.moved.is_empty() {
+        let making = request.search.next_multiple_of(terms.granularity);
+        // Of what is mapped now a load that never comes round would find nothing again.
+        if !(self.moved.is_empty() || terms.at_once && making <= terms.budget) {
             let blocks = self.free_blocks(reach, LOOK_AT, false);
             let run = self.known_run(reach, request, &blocks).or_else(|| {
                 let free = self.sources_of(&blocks, |_, _| true);
@@ -534,7 +536,6 @@ impl Core {
                 return Found::Here(address);
             }
         }
-        let making = request.search.next_multiple_of(terms.granularity);
         // Small blocks would hold a large handle back for long: for them small ones that large blocks had are mapped anew, else some made.
         if request.small && terms.excess > 0 && making <= terms.most {
             let free = sources.get_or_insert_with(|| self.sources(reach, LOOK_AT, false));
