@@ -359,7 +359,10 @@ impl Cache {
                     if terms.excess > 0 && answer.is_ok() {
                         match request.small {
                             true if makes > 0 => self.give_back_for_small(runtime, makes, terms.several),
-                            false if anew => drop(self.release(runtime, Idle::Within(terms.excess), usize::MAX)),
+                            false if anew => {
+                                self.core.quiet().policy.gives_back();
+                                let _ = self.release(runtime, Idle::Within(terms.excess), usize::MAX);
+                            }
                             _ => {}
                         }
                     }
@@ -516,7 +519,7 @@ impl Cache {
     /// Addresses of which too many are mapped to memory that is used elsewhere: the oldest such mappings end, some at a time.
     fn unmap_old(&self, runtime: &Runtime) {
         /// Times the memory that is held.
-        const MOST: usize = 16;
+        const MOST: usize = 64;
         /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
         const MOST_MAPPINGS: usize = 16 << 10;
         const AT_A_TIME: usize = 64;
@@ -532,7 +535,9 @@ impl Cache {
             let taken = {
                 let mut core = self.core.lock();
                 let Some(mapping) = core.physical.oldest() else { return };
-                core.take_moved(mapping.start, mapping.end(), true).map(|block| (mapping, block))
+                // Where it was mapped first a handle will be again: the next round begins as this one did.
+                let taken = if mapping.first { None } else { core.take_moved(mapping.start, mapping.end(), true) };
+                taken.map(|block| (mapping, block))
             };
             if let Some((mapping, block)) = taken {
                 let kept = self.unmap(runtime, mapping, block);

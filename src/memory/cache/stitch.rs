@@ -484,7 +484,7 @@ impl Core {
             Idle::Within(mut left) => {
                 shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
                 shares.retain(|share| {
-                    let fits = share.size <= left;
+                    let fits = share.size <= left && !self.physical[share.handle].small;
                     left -= if fits { share.size } else { 0 };
                     fits
                 });
