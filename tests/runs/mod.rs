@@ -107,9 +107,9 @@ impl Trace {
     }
 
     /// Steps on parts of a graph, none of which is as large as another: hardly a size comes back. So many bytes stay for good.
-    pub fn sampled(steps: usize, resident: usize) -> Trace {
+    pub fn sampled(seed: u64, steps: usize, resident: usize) -> Trace {
         const LAYERS: usize = 6;
-        let mut below = random(11);
+        let mut below = random(seed);
         let mut events = Vec::new();
         (0..resident / (10 * MIB)).for_each(|_| _ = allocate(&mut events, 10 * MIB, 0));
         for _ in 0..steps {

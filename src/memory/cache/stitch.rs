@@ -206,8 +206,8 @@ pub enum Found {
     No(Refusal),
 }
 
-/// Handles from a size on, the largest first; up to one, the smallest of large blocks first; or the largest that are no more than so many bytes
-/// together.
+/// Handles from a size on, the largest first; of large blocks up to a size, the smallest first, or the largest that are no more than so many
+/// bytes together.
 #[derive(Clone, Copy)]
 pub enum Idle {
     Large(usize),
