@@ -36,7 +36,10 @@ impl Core {
     fn look(&mut self, slot: StreamSlot) -> Look {
         let active = self.stats.active();
         let high = self.policy.in_use(active.bytes, active.peak);
-        self.stats.watch_for(high / LITTLE);
+        // The driver's own pool keeps nothing where it was.
+        if self.ordered_bytes + self.ordered_spare == 0 {
+            self.stats.watch_for(high / LITTLE);
+        }
         let may_learn = !self.pending.is_empty() || self.has_legacy();
         Look { keeps_apart: self.keeps_apart(slot), is_apart: self.policy.is_apart(), may_learn, changes: self.changes() }
     }

@@ -29,8 +29,8 @@ const MUCH: usize = 64 << 30;
 const STEP: usize = 2;
 const RISE: u32 = 3;
 const FINEST: u32 = 9;
-/// What is held beyond the slack goes back only from so much on, a part of the most that was in use, and once: what was needed again in
-/// spite of the slack is needed by the next round too, and would be made again each time.
+/// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
+/// slack is needed by the next round too, and would be made again each time.
 const KEPT: usize = 100;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
 /// use...
@@ -51,18 +51,22 @@ const NEW: f64 = 0.4;
 const SLACK_OF_NEW: f64 = 0.2;
 const MANY_BLOCKS: usize = 2048;
 /// A load that has to be mapped anew again and again gets more slack for each time, until every stream has what it needs at its own worst
-/// times: if there were `times` of it in each `window` of blocks that were freed, for `long`, and `in_all`...
+/// times: if there were `times` of it in each `window` of blocks that were freed, for `long`...
 struct Unrest {
     window: u64,
     times: u32,
     long: u64,
-    in_all: u32,
+    /// Whether one such window will do, so long after the first time.
+    once: bool,
 }
-const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14, in_all: 0 };
+const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14, once: false };
 /// ... where sizes come back, it may take longer to find its way...
-const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16, in_all: 0 };
+const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16, once: false };
 /// ... and one stream's memory that is mapped anew soon serves all that comes: only where hardly a size comes back, and it has to be often.
-const OF_ONE: Unrest = Unrest { window: 1 << 13, times: 24, long: 1 << 14, in_all: 112 };
+/// Runs on graphs are mapped anew as often while they begin, and then no more than 17 times.
+const OF_ONE: Unrest = Unrest { window: 1 << 11, times: 24, long: 1 << 11, once: true };
+/// After so many windows with none it begins anew.
+const LAPSE: u64 = 16;
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
 const MOST_OF_ONE: f64 = 0.2;
@@ -93,11 +97,6 @@ pub struct Policy {
     fineness: u32,
     /// What was held when it last rose.
     risen_at: usize,
-    /// What is kept beyond the slack, since it was given back in vain.
-    kept: usize,
-    /// The most that was held too far beyond it.
-    excess: usize,
-    returned: Returned,
     /// The driver had no more than this.
     ceiling: Option<usize>,
     /// What was held and what the driver had left, when it was asked.
@@ -122,16 +121,6 @@ pub struct Policy {
     worked_before: bool,
     /// Streams had work when memory was mapped anew. It stays, as `hurry` does.
     apart: bool,
-}
-
-/// What came of memory beyond the slack that went back.
-#[derive(Clone, Copy, Default, PartialEq)]
-enum Returned {
-    #[default]
-    Nothing,
-    Some,
-    /// No more than the slack is held, so that what is beyond it next is needed again.
-    Enough,
 }
 
 /// What one growth may do.
@@ -170,8 +159,6 @@ struct Restless {
     /// When `times` were counted anew.
     from: u64,
     times: u32,
-    /// Since it began.
-    in_all: u32,
 }
 
 /// The state that terms are made for.
@@ -237,7 +224,7 @@ impl Policy {
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
         let excess = match holding.small {
             true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(LEAST_FOR_SMALL * granularity)),
-            false => self.beyond_kept(beyond(reserved, self.high / KEPT), need),
+            false => beyond(reserved, self.high / KEPT).min(need),
         };
         Terms {
             granularity,
@@ -253,22 +240,6 @@ impl Policy {
             several,
             at_once: new && several && self.is_restless() && !scarce,
         }
-    }
-
-    /// Of so much that is held too far beyond the slack, what is to go back for a request of `need` bytes.
-    fn beyond_kept(&mut self, excess: usize, need: usize) -> usize {
-        match (self.returned, excess > self.kept) {
-            (Returned::Some, false) => self.returned = Returned::Enough,
-            (Returned::Enough, true) => (self.returned, self.kept) = (Returned::Nothing, self.excess.max(excess)),
-            _ => {}
-        }
-        self.excess = self.excess.max(excess);
-        excess.saturating_sub(self.kept).min(need)
-    }
-
-    /// What is held too far beyond the slack goes back.
-    pub fn gives_back(&mut self) {
-        self.returned = Returned::Some;
     }
 
     /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
@@ -302,19 +273,17 @@ impl Policy {
             (false, false) => return,
         };
         let unrest = if self.is_restless() { OF_NEW } else { unrest };
-        let first = Restless { began: frees, from: frees, times: 0, in_all: 0 };
-        let Restless { mut began, mut from, mut times, mut in_all } = self.restless.unwrap_or(first);
+        let Restless { mut began, mut from, mut times } = self.restless.unwrap_or(Restless { began: frees, from: frees, times: 0 });
         // What was freed twice is not counted in the end.
         let frees = frees.max(from);
         if frees - from >= unrest.window {
-            if times < unrest.times || frees - from >= 2 * unrest.window {
-                (began, in_all) = (frees, 0);
-            }
+            let (goes_on, lapse) = if unrest.once { (true, LAPSE) } else { (times >= unrest.times, 2) };
+            began = if goes_on && frees - from < lapse * unrest.window { began } else { frees };
             (from, times) = (frees, 0);
         }
-        (times, in_all) = (times + 1, in_all.saturating_add(1));
-        self.restless = Some(Restless { began, from, times, in_all });
-        if frees - began >= unrest.long && in_all >= unrest.in_all {
+        times += 1;
+        self.restless = Some(Restless { began, from, times });
+        if frees - began >= unrest.long && (!unrest.once || times >= unrest.times) {
             self.unrest = (self.unrest + STEP_OF_UNREST).min(most);
         }
     }
@@ -569,26 +538,19 @@ mod tests {
         let budget =
             |policy: &mut Policy| policy.terms(&Holding { total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20;
         let at_first = budget(&mut policy);
-        let Unrest { window, times, long, in_all } = OF_ONE;
-        let every = |gap: u64, from: u64| (from..from + 2 * long).step_by(gap as usize);
-        // Not where sizes come back, nor where it is seldom, nor often for a while.
-        every(1, 0).for_each(|frees| policy.does_not_rest(false, false, frees));
-        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(true, false, frees));
-        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(true, false, frees));
-        assert_eq!(budget(&mut policy), at_first);
-        // Just often enough it takes longer.
-        let just = |policy: &mut Policy, windows: u64| {
-            let frees = (8 * long..8 * long + windows * window).step_by((window / u64::from(times)) as usize);
-            frees.for_each(|frees| policy.does_not_rest(true, false, frees));
+        let Unrest { window, times, long, .. } = OF_ONE;
+        let gap = window / u64::from(times);
+        let at = |policy: &mut Policy, from: u64, to: u64, gap: u64| {
+            (from..to).step_by(gap as usize).for_each(|frees| policy.does_not_rest(true, false, frees));
+            budget(policy) - at_first
         };
-        just(&mut policy, u64::from(in_all / times));
-        assert_eq!(budget(&mut policy), at_first);
-        just(&mut policy, 2 * u64::from(in_all / times));
-        assert_eq!(budget(&mut policy), at_first + 1638);
-        let mut policy = Policy::default();
-        budget(&mut policy);
-        (0..long + window).step_by(window as usize / 100).for_each(|frees| policy.does_not_rest(true, false, frees));
-        assert!(policy.is_restless());
+        // Not where sizes come back, nor where it is seldom, nor while it begins, for the first time or after long without it.
+        (0..2 * long).for_each(|frees| policy.does_not_rest(false, false, frees));
+        assert_eq!(at(&mut policy, 0, 16 * window, 2 * gap), 0);
+        for begins in [100, 200] {
+            assert_eq!(at(&mut policy, begins * window, begins * window + long, 1), 0);
+        }
+        assert_eq!(at(&mut policy, 202 * window, 220 * window, gap - 1), 1638);
     }
 
     #[test]

@@ -287,8 +287,7 @@ impl Cache {
         };
         let (mut tries, mut remade) = (0, false);
         loop {
-            let began = Instant::now();
-            let (found, terms) = {
+            let (found, terms, began) = {
                 let mut core = self.core.lock();
                 if let Some(address) = search(&mut core) {
                     return Ok(address);
@@ -298,12 +297,13 @@ impl Cache {
                     self.ask_what_is_left(runtime);
                     continue;
                 }
+                let began = Instant::now();
                 let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
                 // Once is enough.
                 if remade {
                     (terms.coarse, terms.coarsen) = (usize::MAX, false);
                 }
-                (core.find_room(reach, request, &terms), terms)
+                (core.find_room(reach, request, &terms), terms, began)
             };
             let plan = match found {
                 Found::Here(address) => {
@@ -359,10 +359,7 @@ impl Cache {
                     if terms.excess > 0 && answer.is_ok() {
                         match request.small {
                             true if makes > 0 => self.give_back_for_small(runtime, makes, terms.several),
-                            false if anew => {
-                                self.core.quiet().policy.gives_back();
-                                let _ = self.release(runtime, Idle::Within(terms.excess), usize::MAX);
-                            }
+                            false if anew => drop(self.release(runtime, Idle::Within(terms.excess), usize::MAX)),
                             _ => {}
                         }
                     }
@@ -523,23 +520,20 @@ impl Cache {
         /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
         const MOST_MAPPINGS: usize = 16 << 10;
         const AT_A_TIME: usize = 64;
-        let are_few = || {
-            let core = self.core.quiet();
+        /// Of the oldest so many are looked at.
+        const LOOKS: usize = 1024;
+        // Where it was mapped first a handle will be again: the next round begins as this one did.
+        let oldest = || {
+            let mut core = self.core.quiet();
             let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
-            few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST)
+            let are_few = few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST);
+            let mut looks = if are_few { 0..0 } else { 0..LOOKS };
+            looks.find_map(|_| core.physical.oldest().filter(|mapping| !mapping.first))
         };
         for _ in 0..AT_A_TIME {
-            if are_few() {
-                return;
-            }
-            let taken = {
-                let mut core = self.core.lock();
-                let Some(mapping) = core.physical.oldest() else { return };
-                // Where it was mapped first a handle will be again: the next round begins as this one did.
-                let taken = if mapping.first { None } else { core.take_moved(mapping.start, mapping.end(), true) };
-                taken.map(|block| (mapping, block))
-            };
-            if let Some((mapping, block)) = taken {
+            let Some(mapping) = oldest() else { return };
+            let taken = self.core.lock().take_moved(mapping.start, mapping.end(), true);
+            if let Some(block) = taken {
                 let kept = self.unmap(runtime, mapping, block);
                 if kept {
                     self.core.lock().make_hole(block, State::Moved);

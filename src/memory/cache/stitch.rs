@@ -206,8 +206,8 @@ pub enum Found {
     No(Refusal),
 }
 
-/// Handles from a size on, the largest first; of large blocks up to a size, the smallest first, or the largest that are no more than so many
-/// bytes together.
+/// Handles from a size on, the largest first; up to one, the smallest of large blocks first; or the largest that are no more than so many bytes
+/// together.
 #[derive(Clone, Copy)]
 pub enum Idle {
     Large(usize),
@@ -484,7 +484,7 @@ impl Core {
             Idle::Within(mut left) => {
                 shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
                 shares.retain(|share| {
-                    let fits = share.size <= left && !self.physical[share.handle].small;
+                    let fits = share.size <= left;
                     left -= if fits { share.size } else { 0 };
                     fits
                 });
@@ -522,7 +522,7 @@ impl Core {
         let mut sources = None;
         let making = request.search.next_multiple_of(terms.granularity);
         // Of what is mapped now a load that never comes round would find nothing again.
-        if !(self.moved.is_empty() || terms.at_once && making <= terms.budget) {
+        if !(self.moved.is_empty() || terms.at_once && making <= terms.budget.min(terms.most)) {
             let blocks = self.free_blocks(reach, LOOK_AT, false);
             let run = self.known_run(reach, request, &blocks).or_else(|| {
                 let free = self.sources_of(&blocks, |_, _| true);
