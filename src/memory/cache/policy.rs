@@ -502,6 +502,11 @@ mod tests {
             policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
         };
         let at_first = budget(&mut policy, 1024);
+        let at_once = |policy: &mut Policy, new_sizes: f64, streams: usize, total: usize| {
+            let of_these = Holding { new_sizes, streams, total: total * GIB, ..holding(8 * GIB) };
+            policy.terms(&of_these, MIB, &options, true).at_once
+        };
+        assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { window, long, .. } = OF_NEW;
         [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
@@ -511,6 +516,9 @@ mod tests {
         policy.does_not_rest(true, true, 5 + 4 * window + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
+        // Then, but not where memory is scarce, for sizes that come back or for one stream.
+        let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
+        assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
         (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, true, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.

@@ -526,9 +526,10 @@ impl Cache {
         let oldest = || {
             let mut core = self.core.quiet();
             let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
-            let are_few = few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST);
-            let mut looks = if are_few { 0..0 } else { 0..LOOKS };
-            looks.find_map(|_| core.physical.oldest().filter(|mapping| !mapping.first))
+            if few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
+                return None;
+            }
+            (0..LOOKS).find_map(|_| core.physical.oldest().filter(|mapping| !mapping.first))
         };
         for _ in 0..AT_A_TIME {
             let Some(mapping) = oldest() else { return };
