@@ -1,9 +1,9 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. More slack gets a program with thousands of blocks of ever new sizes, one that does not come to rest, and
-//! one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become small, so that
-//! a live block keeps little else from being used.
+//! mapped a second time instead. More slack gets a program with hundreds of blocks of ever new sizes, one whose streams do not come to
+//! rest, and one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
+//! small, so that a live block keeps little else from being used.
 
 use crate::memory::options::Options;
 use std::time::{Duration, Instant};
@@ -46,30 +46,22 @@ const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
 /// Then the slack beside that of the options, from so many large blocks in use on until half as many are. With fewer, mappings made for one
-/// request soon serve the next ones; with thousands, pieces too small for any request lie everywhere, and to search them costs more than
-/// the memory.
-const SLACK_OF_NEW: f64 = 0.2;
-const MANY_BLOCKS: usize = 2048;
-/// A load that has to be mapped anew again and again gets more slack for each time, until every stream has what it needs at its own worst
-/// times: if there were `times` of it in each `window` of blocks that were freed, for `long`...
+/// request soon serve the next ones; with hundreds, pieces too small for any request lie everywhere, and to map them side by side costs more
+/// than the memory.
+const SLACK_OF_NEW: f64 = 0.1;
+const MANY_BLOCKS: usize = 256;
+/// Several streams that have to be mapped anew again and again get more slack for each time, until each has what it needs at its own worst
+/// times: if there were `times` of it for each `window` of blocks that were freed, for `long`...
 struct Unrest {
     window: u64,
-    times: u32,
+    times: u64,
     long: u64,
-    /// Whether one such window will do, so long after the first time.
-    once: bool,
 }
-const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14, once: false };
-/// ... where sizes come back, it may take longer to find its way...
-const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16, once: false };
-/// ... and one stream's memory that is mapped anew soon serves all that comes: only where hardly a size comes back, and it has to be often.
-/// Runs on graphs are mapped anew as often while they begin, and then no more than 17 times.
-const OF_ONE: Unrest = Unrest { window: 1 << 11, times: 24, long: 1 << 11, once: true };
-/// After so many windows with none it begins anew.
-const LAPSE: u64 = 16;
+const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14 };
+/// ... and where sizes come back, it may take longer to find its way.
+const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16 };
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
-const MOST_OF_ONE: f64 = 0.2;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -107,7 +99,7 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
-    /// Thousands of large blocks are in use.
+    /// Hundreds of large blocks are in use.
     many: bool,
     /// There was no more to spare.
     is_short: bool,
@@ -152,13 +144,11 @@ pub struct Terms {
     pub at_once: bool,
 }
 
-/// Mapping anew, by how many blocks had been freed.
+/// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
 #[derive(Clone, Copy)]
 struct Restless {
     began: u64,
-    /// When `times` were counted anew.
-    from: u64,
-    times: u32,
+    until: u64,
 }
 
 /// The state that terms are made for.
@@ -238,7 +228,7 @@ impl Policy {
             excess,
             new,
             several,
-            at_once: new && several && self.is_restless() && !scarce,
+            at_once: new && self.is_restless() && !scarce,
         }
     }
 
@@ -259,32 +249,20 @@ impl Policy {
         self.risen_at = self.risen_at.min(reserved);
     }
 
-    /// Free memory is mapped anew, for the only stream or one of `several`, whose sizes are `new` or come back. So many blocks were freed so
-    /// far. Where there is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
-    pub fn does_not_rest(&mut self, new: bool, several: bool, frees: u64) {
+    /// Free memory is mapped anew, for one of several streams, whose sizes are `new` or come back. So many blocks were freed so far. Where there
+    /// is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
+    pub fn does_not_rest(&mut self, new: bool, frees: u64) {
         if self.is_short || self.is_busy() {
             self.restless = None;
             return;
         }
-        let (unrest, most) = match (several, new) {
-            (true, true) => (OF_NEW, MOST_OF_UNREST),
-            (true, false) => (OF_OLD, MOST_OF_UNREST),
-            (false, true) => (OF_ONE, MOST_OF_ONE),
-            (false, false) => return,
-        };
-        let unrest = if self.is_restless() { OF_NEW } else { unrest };
-        let Restless { mut began, mut from, mut times } = self.restless.unwrap_or(Restless { began: frees, from: frees, times: 0 });
+        let Unrest { window, times, long } = if new || self.is_restless() { OF_NEW } else { OF_OLD };
+        let goes_on = self.restless.filter(|restless| frees <= restless.until);
+        let Restless { began, until } = goes_on.unwrap_or(Restless { began: frees, until: frees });
+        self.restless = Some(Restless { began, until: (until + window / times).min(frees + window) });
         // What was freed twice is not counted in the end.
-        let frees = frees.max(from);
-        if frees - from >= unrest.window {
-            let (goes_on, lapse) = if unrest.once { (true, LAPSE) } else { (times >= unrest.times, 2) };
-            began = if goes_on && frees - from < lapse * unrest.window { began } else { frees };
-            (from, times) = (frees, 0);
-        }
-        times += 1;
-        self.restless = Some(Restless { began, from, times });
-        if frees - began >= unrest.long && (!unrest.once || times >= unrest.times) {
-            self.unrest = (self.unrest + STEP_OF_UNREST).min(most);
+        if frees.saturating_sub(began) >= long {
+            self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
         }
     }
 
@@ -480,18 +458,18 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_do_not_come_back_get_more_slack_among_thousands_of_blocks() {
+    fn sizes_that_do_not_come_back_get_more_slack_among_hundreds_of_blocks() {
         let options = Options::default();
         let budget = |policy: &mut Policy, new_sizes: f64, large: usize| {
             policy.terms(&Holding { new_sizes, large, total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
         };
         let usual = budget(&mut Policy::default(), 0.0, 8);
         let mut policy = Policy::default();
-        let of_few = [(0.39, 2048), (1.0, 8), (0.0, 1 << 20), (0.0, 1023), (0.41, 2047)];
+        let of_few = [(0.39, 256), (1.0, 8), (0.0, 1 << 20), (0.0, 127), (0.41, 255)];
         assert_eq!(of_few.map(|(new, large)| budget(&mut policy, new, large)), [usual; 5]);
         // It does not come and go with a few blocks.
-        assert_eq!([2048, 8192, 1024].map(|large| budget(&mut policy, 0.41, large)), [usual + 1638; 3]);
-        assert_eq!([1023, 2047].map(|large| budget(&mut policy, 0.41, large)), [usual; 2]);
+        assert_eq!([256, 8192, 128].map(|large| budget(&mut policy, 0.41, large)), [usual + 818; 3]);
+        assert_eq!([127, 255].map(|large| budget(&mut policy, 0.41, large)), [usual; 2]);
     }
 
     #[test]
@@ -502,24 +480,22 @@ mod tests {
             policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
         };
         let at_first = budget(&mut policy, 1024);
-        let at_once = |policy: &mut Policy, new_sizes: f64, streams: usize, total: usize| {
-            let of_these = Holding { new_sizes, streams, total: total * GIB, ..holding(8 * GIB) };
+        let at_once = |policy: &mut Policy, new_sizes: f64, total: usize| {
+            let of_these = Holding { new_sizes, streams: 2, total: total * GIB, ..holding(8 * GIB) };
             policy.terms(&of_these, MIB, &options, true).at_once
         };
-        assert!(!at_once(&mut policy, 1.0, 2, 1024));
+        assert!(!at_once(&mut policy, 1.0, 1024));
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { window, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
-            .into_iter()
-            .for_each(|frees| policy.does_not_rest(true, true, frees));
+        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, true, 5 + 4 * window + long);
+        policy.does_not_rest(true, 5 + 4 * window + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
-        // Then, but not where memory is scarce, for sizes that come back or for one stream.
-        let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
-        assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
-        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, true, frees));
+        // Then, but not where memory is scarce or for sizes that come back.
+        let loads = [(1.0, 9), (0.0, 1024), (1.0, 1024)];
+        assert_eq!(loads.map(|(new, total)| at_once(&mut policy, new, total)), [false, false, true]);
+        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -530,59 +506,37 @@ mod tests {
         // Where sizes come back it has to be often, and for longer.
         let Unrest { window, times, long, .. } = OF_OLD;
         let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
-        every(window / (u64::from(times) - 2), 0).for_each(|frees| policy.does_not_rest(false, true, frees));
-        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, true, frees));
+        every(window / (times - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(!policy.is_restless());
-        every(window / u64::from(times), 8 * long).for_each(|frees| policy.does_not_rest(false, true, frees));
+        every(window / times, 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(policy.is_restless());
         policy.restart(8 * GIB, 0);
         assert!(!policy.is_restless());
     }
 
     #[test]
-    fn one_stream_that_does_not_come_to_rest_gets_a_little_more_slack() {
-        let mut policy = Policy::default();
-        let options = Options::default();
-        let budget =
-            |policy: &mut Policy| policy.terms(&Holding { total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20;
-        let at_first = budget(&mut policy);
-        let Unrest { window, times, long, .. } = OF_ONE;
-        let gap = window / u64::from(times);
-        let at = |policy: &mut Policy, from: u64, to: u64, gap: u64| {
-            (from..to).step_by(gap as usize).for_each(|frees| policy.does_not_rest(true, false, frees));
-            budget(policy) - at_first
-        };
-        // Not where sizes come back, nor where it is seldom, nor while it begins, for the first time or after long without it.
-        (0..2 * long).for_each(|frees| policy.does_not_rest(false, false, frees));
-        assert_eq!(at(&mut policy, 0, 16 * window, 2 * gap), 0);
-        for begins in [100, 200] {
-            assert_eq!(at(&mut policy, begins * window, begins * window + long, 1), 0);
-        }
-        assert_eq!(at(&mut policy, 202 * window, 220 * window, gap - 1), 1638);
-    }
-
-    #[test]
     fn streams_with_work_say_nothing_of_rest_until_they_rest() {
         let Unrest { long, .. } = OF_NEW;
         let mut policy = Policy::default();
-        policy.does_not_rest(true, true, 0);
+        policy.does_not_rest(true, 0);
         policy.maps_anew(true, true);
         policy.maps_anew(false, true);
-        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
+        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
         policy.rests();
-        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
+        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(policy.is_restless());
         // Nor for longer than they have it.
         let mut policy = Policy::default();
         let start = Instant::now();
         policy.maps_anew(true, true);
         policy.took(start, start + WINDOW, true);
-        [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
+        [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
         policy.maps_anew(false, true);
         policy.took(start + WINDOW, start + 2 * WINDOW, false);
-        [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, true, frees));
+        [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(policy.is_restless());
     }
 

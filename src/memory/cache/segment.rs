@@ -366,10 +366,10 @@ impl Cache {
                     if anew {
                         self.looked_since(began);
                     }
-                    if anew && !request.small {
+                    if anew && !request.small && terms.several {
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
-                        core.policy.does_not_rest(terms.new, terms.several, frees);
+                        core.policy.does_not_rest(terms.new, frees);
                     }
                     return answer;
                 }
