@@ -3,9 +3,10 @@
 
 use super::core::{Core, LARGEST, Request};
 use super::message::Facts;
+use super::reach::{Ordered, Reach};
 use super::segment::Refusal;
+use super::shares::LOOK_AT;
 use super::slot::StreamKey;
-use super::stitch::{LOOK_AT, Ordered, Reach};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;

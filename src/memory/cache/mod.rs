@@ -9,7 +9,9 @@
 //! - `ordered`   blocks of cudaMallocAsync, one call each
 //! - `physical`  handles of the driver, and where they are mapped
 //! - `policy`    how much to take from the driver, and in handles of which size
-//! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory
+//! - `reach`     whose free memory a stream may have, and what of it lies in a row
+//! - `shares`    what is free, handle by handle; `hole` takes it out, and puts back what has no memory of its own
+//! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
 //! - `rest`      where free memory lies, and how it comes back to where it is still mapped
 //! - `segment`   memory from the driver and back
 //! - `picture`   what there is and what happened, for a snapshot and the history
@@ -17,14 +19,18 @@
 //! - `held`      blocks that other processes may use
 //! - `ladder`    what happens when nothing fits: from a second look to the out-of-memory error
 //! - `message`   what that error says
+//! - `check`     the whole, as tests look at it
 
 pub mod block;
 mod border;
+mod check;
 pub mod core;
+mod ends;
 mod freelist;
 pub mod front;
 mod fronts;
 pub mod held;
+mod hole;
 mod home;
 mod ladder;
 pub(in crate::memory) mod message;
@@ -37,8 +43,10 @@ mod physical;
 pub mod picture;
 mod policy;
 mod pool;
+mod reach;
 mod rest;
 mod segment;
+mod shares;
 pub mod slot;
 mod stitch;
 pub mod thread;

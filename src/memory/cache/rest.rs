@@ -8,8 +8,9 @@ use super::StreamSlot;
 use super::block::{self, BlockId, State};
 use super::core::{Core, Request};
 use super::physical::{HandleId, Mapping};
+use super::reach::Reach;
+use super::shares::{Share, Source, Span, joined};
 use super::slot::COMMON;
-use super::stitch::{Reach, Share, Source, Span, joined};
 use crate::runtime::Address;
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,0 +1,139 @@
+//! Whose free memory a stream may have, and what of it lies in a row.
+
+use super::StreamSlot;
+use super::block::{self, BlockId, NIL, State};
+use super::core::{Core, Request};
+use super::order::Serial;
+use super::slot::COMMON;
+use std::collections::VecDeque;
+
+/// Whose free memory a stream may have: its own and what is nobody's; unless it keeps `apart` what is past too, and what it was made to wait
+/// for, up to a count of each stream.
+#[derive(Clone, Copy)]
+pub struct Reach<'a> {
+    pub slot: StreamSlot,
+    pub ordered: &'a [Ordered],
+    pub apart: bool,
+}
+
+impl Reach<'_> {
+    pub fn of(slot: StreamSlot) -> Reach<'static> {
+        Reach { slot, ordered: &[], apart: false }
+    }
+}
+
+/// What of a stream comes before: its frees up to an epoch, as long as its epochs do not begin anew.
+pub struct Ordered {
+    pub slot: StreamSlot,
+    pub serial: Serial,
+    pub count: u32,
+}
+
+impl Core {
+    // ---- whose it is
+
+    pub fn reaches(&self, reach: &Reach, id: BlockId) -> bool {
+        let block = block::at(id);
+        if reach.apart {
+            return [reach.slot, COMMON].contains(&block.owner());
+        }
+        block.owner() == reach.slot
+            || self.is_past(id)
+            || reach.ordered.iter().any(|before| {
+                let slot = before.slot;
+                slot == block.owner() && block.ticket() <= before.count && self.slots[slot as usize].serial() == before.serial
+            })
+    }
+
+    pub fn is_free(&self, reach: &Reach, id: BlockId) -> bool {
+        id != NIL && block::at(id).state() == State::Free && self.reaches(reach, id)
+    }
+
+    /// The free blocks of a kind that are within reach.
+    fn free_within<'a>(&'a self, reach: &'a Reach, small: bool) -> impl Iterator<Item = BlockId> + 'a {
+        let lists = (0..self.slots.len() as StreamSlot).map(move |slot| self.list(slot, small));
+        lists.flat_map(|list| list.iter()).filter(|id| self.reaches(reach, *id))
+    }
+
+    /// Bytes that waiting for other streams would bring into reach.
+    pub fn free_of(&self, reach: &Reach) -> usize {
+        let waited = |id: &BlockId| block::at(*id).owner() != reach.slot && !self.is_past(*id);
+        let both = [false, true].into_iter().flat_map(|small| self.free_within(reach, small));
+        both.filter(waited).map(|id| block::at(id).size()).sum()
+    }
+
+    // ---- in a row
+
+    /// Neighbouring free blocks, the shortest run with room for the request. Empty: there is none.
+    pub fn find_run(&self, reach: &Reach, request: &Request) -> Vec<BlockId> {
+        let mut best: Vec<BlockId> = Vec::new();
+        let mut best_size = usize::MAX;
+        // Neighbours of one slot are one block, so every run of several has one that is not common.
+        let has_free = |slot: StreamSlot| !self.list(slot, request.small).is_empty();
+        let mut others = (0..self.slots.len() as StreamSlot).filter(|slot| ![COMMON, reach.slot].contains(slot));
+        if ![COMMON, reach.slot].into_iter().all(has_free) && !others.any(has_free) {
+            return best;
+        }
+        let firsts = self.free_within(reach, request.small).filter(|id| block::at(*id).owner() != COMMON);
+        for mut first in firsts {
+            let mut before = block::left_of(first);
+            if self.is_free(reach, before) && block::at(before).owner() == COMMON {
+                first = before;
+                before = block::left_of(first);
+            }
+            if self.is_free(reach, before) {
+                continue;
+            }
+            let mut run: VecDeque<BlockId> = VecDeque::new();
+            let mut size = 0;
+            for id in block::chain(first).take_while(|id| self.is_free(reach, *id)) {
+                run.push_back(id);
+                size += block::at(id).size();
+                while let Some(front) = run.front().filter(|front| size - block::at(**front).size() >= request.search) {
+                    size -= block::at(*front).size();
+                    run.pop_front();
+                }
+                if size >= request.search && size < best_size {
+                    best_size = size;
+                    best = run.iter().copied().collect();
+                }
+            }
+        }
+        best
+    }
+
+    /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
+    pub fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u32 {
+        if ordered { self.slots[slot as usize].home.note_free() } else { 0 }
+    }
+
+    /// Moves free blocks to the stream, of the run's ends no more than the request needs.
+    pub fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
+        let slot = reach.slot;
+        let ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
+        let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
+        let mut surplus = if self.no_split { 0 } else { whole - request.search };
+        // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
+        for (at, id) in run.iter().enumerate().rev() {
+            let mut id = *id;
+            let size = block::at(id).size();
+            if block::at(id).owner() == slot {
+                continue;
+            }
+            self.list_remove(id);
+            if surplus > 0 && at == run.len() - 1 && surplus < size {
+                let rest = self.split(id, size - surplus);
+                self.list_insert(rest);
+                surplus = 0;
+            } else if surplus > 0 && at == 0 && surplus < size {
+                let rest = id;
+                id = self.split(id, surplus);
+                self.list_insert(rest);
+                surplus = 0;
+            }
+            let id = self.hand_over(id, slot);
+            block::at(id).set_ticket(ticket);
+            self.make_free(id);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What is free, handle by handle. All of it costs time by the number of free blocks and mappings, not by the number of blocks in use.
+
+use super::StreamSlot;
+use super::block::{self, BlockId};
+use super::core::Core;
+use super::physical::{HandleId, Mapping};
+use super::reach::Reach;
+use super::slot::COMMON;
+use crate::memory::poison;
+use crate::runtime::Address;
+use std::ops::Range;
+
+/// Free blocks of a stream that are looked at, the largest, unless that is not enough: there may be tens of thousands.
+pub const LOOK_AT: usize = 512;
+
+/// A part of a free block.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub block: BlockId,
+    pub from: Address,
+    pub to: Address,
+}
+
+/// By address, those that follow each other in a block as one.
+pub fn joined(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable_by_key(|span| span.from);
+    spans.dedup_by(|next, span| {
+        let follows = span.block == next.block && span.to == next.from;
+        span.to = if follows { next.to } else { span.to };
+        follows
+    });
+    spans
+}
+
+/// Free bytes of a handle.
+#[derive(Clone, Copy)]
+pub struct Source {
+    pub handle: HandleId,
+    pub offset: usize,
+    pub block: BlockId,
+    pub address: Address,
+    pub size: usize,
+}
+
+impl Source {
+    fn end(&self) -> Address {
+        self.address + self.size
+    }
+
+    pub fn span(&self) -> Span {
+        Span { block: self.block, from: self.address, to: self.end() }
+    }
+
+    /// What of it lies in a part of the handle.
+    pub fn within(&self, part: &Range<usize>) -> Option<Span> {
+        let (from, to) = (self.offset.max(part.start), (self.offset + self.size).min(part.end));
+        let at = |offset: usize| self.address + offset - self.offset;
+        (from < to).then(|| Span { block: self.block, from: at(from), to: at(to) })
+    }
+}
+
+/// What of a handle is free.
+pub struct Share {
+    pub handle: HandleId,
+    pub size: usize,
+    /// In the list of sources.
+    pub sources: Range<usize>,
+    /// Free from the start on, and up to the end. Both are the size of a handle that is free as a whole.
+    pub head: usize,
+    pub tail: usize,
+}
+
+/// Handles from a size on, the largest first; up to one, the smallest of large blocks first; or the largest that are no more than so many bytes
+/// together.
+#[derive(Clone, Copy)]
+pub enum Idle {
+    Large(usize),
+    Small(usize),
+    Within(usize),
+}
+
+fn spans_of(shares: &[Share], sources: &[Source]) -> Vec<(HandleId, Vec<Span>)> {
+    let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
+    shares.iter().map(|share| (share.handle, spans(share))).collect()
+}
+
+impl Core {
+    /// Free blocks within reach, by address: the largest `most` of each stream and kind.
+    pub fn free_blocks(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Span> {
+        self.blocks_if(most, plain, |id| self.reaches(reach, id))
+    }
+
+    fn blocks_if(&self, most: usize, plain: bool, counts: impl Fn(BlockId) -> bool) -> Vec<Span> {
+        let mut blocks: Vec<Span> = Vec::new();
+        // What is watched where it lies stays there.
+        if !plain && poison::is_on() {
+            return blocks;
+        }
+        for list in (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small))) {
+            let within = list.iter().take(most).filter(|id| counts(*id) && (plain || block::at(*id).mapped()));
+            blocks.extend(within.map(|block| Span { block, from: block::at(block).address(), to: block::at(block).end() }));
+        }
+        blocks.sort_unstable_by_key(|block| block.from);
+        blocks
+    }
+
+    /// The free bytes of blocks, by handle and place in it, as far as a mapping and what is free of it count.
+    pub fn sources_of(&self, blocks: &[Span], counts: impl Fn(&Mapping, &Source) -> bool) -> Vec<Source> {
+        let mut sources = Vec::with_capacity(self.physical.count());
+        for Span { block, from, to } in blocks {
+            for mapping in self.physical.overlapping(*from, *to) {
+                let address = mapping.start.max(*from);
+                let size = mapping.end().min(*to) - address;
+                let source = Source { handle: mapping.handle, offset: address - mapping.start, block: *block, address, size };
+                if counts(&mapping, &source) {
+                    sources.push(source);
+                }
+            }
+        }
+        // By address most are in order by handle too: there is little to sort.
+        sources.sort_by_key(|source| (source.handle, source.offset));
+        sources
+    }
+
+    pub fn sources(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Source> {
+        self.sources_of(&self.free_blocks(reach, most, plain), |_, _| true)
+    }
+
+    pub fn shares(&self, sources: &[Source]) -> Vec<Share> {
+        let mut shares = Vec::with_capacity(sources.len());
+        let mut from = 0;
+        for of_handle in sources.chunk_by(|a, b| a.handle == b.handle) {
+            let size = self.physical[of_handle[0].handle].size;
+            let head = of_handle.iter().fold(0, |head, source| if source.offset == head { head + source.size } else { head });
+            let fold = |start: usize, source: &Source| if source.offset + source.size == start { source.offset } else { start };
+            let tail = size - of_handle.iter().rev().fold(size, fold);
+            let to = from + of_handle.len();
+            shares.push(Share { handle: of_handle[0].handle, size, sources: from..to, head, tail });
+            from = to;
+        }
+        shares
+    }
+
+    /// The handles of such sizes that are free as a whole and past, the largest or the smallest first.
+    pub fn idle_handles(&self, which: Idle) -> Vec<(HandleId, Vec<Span>)> {
+        let sources = self.sources(&Reach::of(COMMON), usize::MAX, true);
+        let mut shares = self.shares(&sources);
+        shares.retain(|share| share.head == share.size);
+        match which {
+            Idle::Large(least) => {
+                shares.retain(|share| share.size >= least);
+                shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
+            }
+            Idle::Small(most) => {
+                shares.retain(|share| share.size <= most && !self.physical[share.handle].small);
+                shares.sort_unstable_by_key(|share| (share.size, share.handle));
+            }
+            Idle::Within(mut left) => {
+                shares.sort_unstable_by_key(|share| (std::cmp::Reverse(share.size), share.handle));
+                shares.retain(|share| {
+                    let fits = share.size <= left;
+                    left -= if fits { share.size } else { 0 };
+                    fits
+                });
+            }
+        }
+        spans_of(&shares, &sources)
+    }
+
+    /// The handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; and where their bytes lie.
+    pub fn away_handles(&self, most: usize) -> (Vec<Share>, Vec<Source>) {
+        let is_away = |mapping: &Mapping, source: &Source| source.size < mapping.size || !mapping.first;
+        let sources = self.sources_of(&self.blocks_if(most, false, |_| true), is_away);
+        let mut shares = self.shares(&sources);
+        shares.retain(|share| share.head == share.size);
+        (shares, sources)
+    }
+}
