@@ -1,0 +1,200 @@
+//! That little is in use is noticed by the free that makes it so, whichever thread frees. Each shard has an ebb of its own, and asks what
+//! all threads have in use only below it: until less than the floor is in use, one thread at least frees its part.
+
+use super::{BYTES, LARGE, MEASURES, SIZES, Shard, Totals};
+use crate::memory::sync::AtomicI64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+pub(super) const LOOK: i64 = i64::MAX;
+const LOOKING: i64 = LOOK - 1;
+const NEVER: i64 = i64::MIN;
+
+/// Bytes of large blocks in use, without those of parts, and how many threads may free them. The two differ by what was freed while they
+/// were counted: it was no less than the one and no more than the other.
+struct InUse {
+    least: i64,
+    most: i64,
+    threads: i64,
+}
+
+impl Shard {
+    #[inline(always)]
+    pub(super) fn is_past_ebb(&self) -> bool {
+        self.now(LARGE, BYTES) < self.ebb.load(Relaxed)
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ebbs(&self) -> bool {
+        let told = self.ebb.load(Relaxed) == LOOK;
+        let ebbs = self.watch();
+        if ebbs {
+            self.ebb.store(NEVER, Relaxed);
+            // Of two that find it at once one has the floor.
+            match self.totals.floor.swap(0, Relaxed) {
+                0 => return false,
+                floor => self.totals.low.store(floor, Relaxed),
+            }
+        } else if !told {
+            // There is less to free for the others too. What was told stays, and its line with whoever has it.
+            let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self) && other.ebb.load(Relaxed) != LOOK);
+            others.for_each(|other| other.ebb.store(LOOK, Relaxed));
+        }
+        ebbs
+    }
+
+    /// Of what has to be freed until less than the floor is in use, one thread at least frees its part: from there on it looks again. True:
+    /// less is in use now.
+    fn watch(&self) -> bool {
+        // What another thread tells from here on stays, but for an instant at the end: then it is noticed a free later, or the next time.
+        self.ebb.store(LOOKING, Relaxed);
+        let (ebb, ebbs) = match self.totals.floor.load(Relaxed) {
+            0 => (NEVER, false),
+            floor => {
+                let InUse { least, most, threads } = self.totals.large_in_use(floor);
+                let ebbs = most < floor;
+                // Where it is not clear the next free finds out.
+                let part = if ebbs { -1 } else { (least - floor).max(0) / threads };
+                (self.now(LARGE, BYTES) - part, ebbs)
+            }
+        };
+        self.ebb.store(if self.ebb.load(Relaxed) == LOOKING { ebb } else { LOOK }, Relaxed);
+        ebbs
+    }
+}
+
+impl Totals {
+    /// It is to be noticed when less than so many bytes of large blocks are in use. All threads of the device are stopped.
+    pub fn watch_for(&self, floor: usize) {
+        self.low.store(0, Relaxed);
+        self.floor.store(floor as i64, Relaxed);
+        self.shards().for_each(|shard| _ = shard.watch());
+    }
+
+    /// The floor, if it came to that; to be asked once.
+    pub fn take_low(&self) -> Option<i64> {
+        let some = |floor| (floor != 0).then_some(floor);
+        some(self.low.load(Relaxed)).and_then(|_| some(self.low.swap(0, Relaxed)))
+    }
+
+    /// Nothing came of it: the next free with as little in use is to notice it once more.
+    pub fn watch_again(&self, floor: i64) {
+        if self.floor.compare_exchange(0, floor, Relaxed, Relaxed).is_ok() {
+            self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
+        }
+    }
+
+    /// Counted a few times more while what others free meanwhile makes the difference.
+    fn large_in_use(&self, floor: i64) -> InUse {
+        let again = |counted: InUse, _| if counted.least < floor && floor <= counted.most { self.count_large() } else { counted };
+        (0..3).fold(self.count_large(), again)
+    }
+
+    fn count_large(&self) -> InUse {
+        let own = || self.shards().filter(|shard| !shard.of_parts.load(Relaxed));
+        let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| own().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>();
+        let freed_before = sum(|shard| &shard.freed);
+        let allocated = sum(|shard| &shard.allocated);
+        let freed_after = sum(|shard| &shard.freed);
+        let threads = own().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
+        InUse { least: allocated - freed_after, most: allocated - freed_before, threads: threads.max(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::sync::barrier;
+    use crate::memory::sync::model::{Defect, explore};
+    use shuttle::rand::{Rng, thread_rng};
+
+    const SIZE: i64 = 20 << 20;
+    const BLOCKS: i64 = 32;
+
+    fn totals() -> &'static Totals {
+        Box::leak(Box::new(Totals::new(64 << 30)))
+    }
+
+    fn thread(totals: &'static Totals) -> &'static Shard {
+        let shard = totals.take_shard(true);
+        totals.allocates(shard, || ());
+        (0..BLOCKS).for_each(|_| shard.allocated_large(SIZE, SIZE));
+        shard
+    }
+
+    /// Frees of each shard by turns of so many; after how many of all it was noticed, if it was, and how often somebody looked.
+    fn frees(shards: &[&Shard], turn: i64) -> (Option<i64>, i64) {
+        let (mut noticed, mut looks, mut freed) = (None, 0, 0);
+        for shard in (0..BLOCKS / turn).flat_map(|_| shards) {
+            for _ in 0..turn {
+                let ebb = shard.ebb.load(Relaxed);
+                freed += 1;
+                if shard.freed_large(SIZE, SIZE) {
+                    assert!(noticed.replace(freed).is_none());
+                }
+                looks += i64::from(shard.ebb.load(Relaxed) != ebb);
+            }
+        }
+        (noticed, looks)
+    }
+
+    /// Also one that joins late, and frees what the first one has.
+    #[test]
+    fn that_little_is_in_use_is_noticed_whoever_frees() {
+        for (case, turn) in [BLOCKS, 4, 1].into_iter().cycle().enumerate().take(24) {
+            let (threads, late) = (1 + case as i64 / 3 % 4, case >= 12);
+            let totals = totals();
+            let mut shards: Vec<&Shard> = (0..threads).map(|_| thread(totals)).collect();
+            totals.watch_for((2 * SIZE) as usize);
+            if late {
+                (0..BLOCKS).for_each(|_| shards[0].allocated_large(SIZE, SIZE));
+                shards.insert(0, totals.take_shard(true));
+            }
+            let (noticed, looks) = frees(&shards, turn);
+            assert_eq!(noticed, Some(BLOCKS * shards.len() as i64 - 1), "{threads} threads, {late}");
+            assert!(looks <= 16 * shards.len() as i64, "{threads} threads looked {looks} times");
+            assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
+            totals.watch_again(2 * SIZE);
+            shards[0].allocated_large(SIZE, SIZE);
+            assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
+        }
+    }
+
+    /// Blocks come and go on several threads, and much stays in use all the time: whatever is seen of it in between, it is not little.
+    #[test]
+    fn much_in_use_is_never_taken_for_little() {
+        const THREADS: i64 = 3;
+        const MOST: i64 = 4;
+        let explored = explore(2000, 5, Defect::None, || {
+            let totals = totals();
+            let shards: Vec<&'static Shard> = (0..THREADS).map(|_| thread(totals)).collect();
+            totals.watch_for(((BLOCKS - MOST) * THREADS * SIZE - 1) as usize);
+            barrier();
+            let churn = |shard: &'static Shard| {
+                for _ in 0..3 {
+                    let count = thread_rng().gen_range(1..=MOST);
+                    (0..count).for_each(|_| assert!(!shard.freed_large(SIZE, SIZE), "little is in use"));
+                    (0..count).for_each(|_| shard.allocated_large(SIZE, SIZE));
+                }
+            };
+            let threads: Vec<_> = shards.into_iter().map(|shard| shuttle::thread::spawn(move || churn(shard))).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(explored, Ok(()));
+    }
+
+    /// A pool's allocation has every thread look anew at its next block, and what a pool has in use is not the device's.
+    #[test]
+    fn that_little_is_in_use_is_noticed_beside_pools() {
+        let totals = totals();
+        let own = thread(totals);
+        let of_pools = totals.take_shard_of_parts();
+        totals.watch_for((2 * SIZE) as usize);
+        (0..BLOCKS).for_each(|_| of_pools.allocated(false, SIZE as usize, SIZE as usize));
+        assert_eq!(frees(&[own], 1).0, Some(BLOCKS - 1));
+        // There is nothing to watch for, which is asked once.
+        totals.renew();
+        own.allocated_large(SIZE, SIZE);
+        assert!(!own.freed_large(SIZE, SIZE) && own.ebb.load(Relaxed) == NEVER);
+    }
+}

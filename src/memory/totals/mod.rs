@@ -1,0 +1,466 @@
+//! Where the statistics of a device are counted, read by anybody without a lock. What a thread hands out and takes back it counts alone
+//! (`shard`). Here is what all threads together come to, with the peaks, which belong to all of them, and what is counted under the
+//! device's lock. That little is in use is noticed in `ebb`.
+
+mod ebb;
+mod shard;
+
+pub use shard::Shard;
+
+use super::cache::block::UNIT_SHIFT;
+use super::stats::{Family, Pool, Stat, Stats};
+use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Mutex};
+use ebb::LOOK;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What is counted of a block: that there is one, its bytes, and those asked for.
+const MEASURES: usize = 3;
+type Measures = [i64; MEASURES];
+const COUNT: usize = 0;
+const BYTES: usize = 1;
+const REQUESTED: usize = 2;
+
+/// Small and large blocks.
+const SIZES: usize = 2;
+const SMALL: usize = 0;
+const LARGE: usize = 1;
+
+/// A lane with several threads is the device's memory over this.
+const CREDIT: i64 = 512;
+
+/// A figure that is counted under a device's lock, or rarely.
+#[derive(Default)]
+struct Counter {
+    current: AtomicI64,
+    peak: AtomicI64,
+    allocated: AtomicI64,
+    freed: AtomicI64,
+}
+
+impl Counter {
+    fn add(&self, amount: i64) {
+        let now = self.current.fetch_add(amount, Relaxed) + amount;
+        self.allocated.fetch_add(amount, Relaxed);
+        self.peak.fetch_max(now, Relaxed);
+    }
+
+    fn sub(&self, amount: i64) {
+        self.current.fetch_sub(amount, Relaxed);
+        self.freed.fetch_add(amount, Relaxed);
+    }
+
+    fn get(&self) -> Stat {
+        let of = |value: &AtomicI64| value.load(Relaxed);
+        Stat { current: of(&self.current), peak: of(&self.peak), allocated: of(&self.allocated), freed: of(&self.freed) }
+    }
+}
+
+/// How often something happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Everything free was given back to the driver to make room.
+    AllocRetry,
+    Ooms,
+    SyncAllStreams,
+    DeviceAlloc,
+    DeviceFree,
+}
+
+/// What is handed out or pending on a device.
+pub struct Active {
+    pub bytes: usize,
+    pub large: usize,
+    pub large_bytes: usize,
+    /// The most bytes that were.
+    pub peak: usize,
+}
+
+/// Of a device, or of a part of it. Never freed.
+pub struct Totals {
+    /// The device that this is a part of, which counts all of it too; and the parts of a device.
+    whole: Option<&'static Totals>,
+    parts: Mutex<Vec<&'static Totals>>,
+    /// Most bytes that the device may hold from the driver; `usize::MAX`: as many as there are.
+    limit: AtomicUsize,
+    shards: AtomicPtr<Shard>,
+    adding: Mutex<()>,
+    /// One thread at most allocates.
+    alone: AtomicBool,
+    /// Large blocks with less bytes in use are what is watched for; 0: nothing is. And the one that it came to.
+    floor: AtomicI64,
+    low: AtomicI64,
+    threads: AtomicU32,
+    credit: i64,
+    /// Of small, large and all blocks: allocated, and active.
+    peaks: [[AtomicI64; MEASURES]; SIZES + 1],
+    active_peaks: [[AtomicI64; MEASURES]; SIZES + 1],
+    /// Freed, but perhaps in use by other streams.
+    pending: [[AtomicI64; MEASURES]; SIZES],
+    /// What was allocated, and freed, when the sums over time were reset.
+    allocated_before: [[AtomicI64; MEASURES]; SIZES],
+    freed_before: [[AtomicI64; MEASURES]; SIZES],
+    active_freed_before: [[AtomicI64; MEASURES]; SIZES],
+    /// By family, and small, large, all: segments, reserved bytes, inactive splits and their bytes.
+    counters: [[Counter; SIZES + 1]; 4],
+    events: [AtomicI64; 5],
+}
+
+fn counter_of(family: Family) -> Option<usize> {
+    match family {
+        Family::Segment => Some(0),
+        Family::ReservedBytes => Some(1),
+        Family::InactiveSplit => Some(2),
+        Family::InactiveSplitBytes => Some(3),
+        _ => None,
+    }
+}
+
+fn read(all: &[[AtomicI64; MEASURES]; SIZES]) -> [Measures; SIZES] {
+    std::array::from_fn(|size| std::array::from_fn(|measure| all[size][measure].load(Relaxed)))
+}
+
+impl Totals {
+    /// `memory`: bytes of the device.
+    pub fn new(memory: u64) -> Totals {
+        Totals {
+            whole: None,
+            parts: Mutex::new(Vec::new()),
+            limit: AtomicUsize::new(usize::MAX),
+            shards: AtomicPtr::default(),
+            adding: Mutex::new(()),
+            alone: AtomicBool::new(true),
+            floor: AtomicI64::new(0),
+            low: AtomicI64::new(0),
+            threads: AtomicU32::new(0),
+            credit: (memory as i64 / CREDIT).max(1 << 20),
+            peaks: Default::default(),
+            active_peaks: Default::default(),
+            pending: Default::default(),
+            allocated_before: Default::default(),
+            freed_before: Default::default(),
+            active_freed_before: Default::default(),
+            counters: Default::default(),
+            events: Default::default(),
+        }
+    }
+
+    /// A part of a device. Its blocks are counted there by the caller, all else by itself.
+    pub fn part_of(whole: &'static Totals, memory: u64) -> &'static Totals {
+        let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), ..Totals::new(memory) }));
+        whole.parts.lock().push(part);
+        part
+    }
+
+    pub fn parts(&self) -> Vec<&'static Totals> {
+        self.parts.lock().clone()
+    }
+
+    /// Of the device.
+    pub fn whole(&'static self) -> &'static Totals {
+        self.whole.unwrap_or(self)
+    }
+
+    pub fn limit(&'static self) -> Option<usize> {
+        Some(self.whole().limit.load(Relaxed)).filter(|limit| *limit != usize::MAX)
+    }
+
+    pub fn set_limit(&self, limit: Option<usize>) {
+        self.limit.store(limit.unwrap_or(usize::MAX), Relaxed);
+    }
+
+    pub fn reserved(&self) -> usize {
+        self.current(Family::ReservedBytes) as usize
+    }
+
+    /// Without what its parts hold.
+    pub fn reserved_apart(&self) -> usize {
+        let of_parts: usize = self.parts.lock().iter().map(|part| part.reserved()).sum();
+        self.reserved().saturating_sub(of_parts)
+    }
+
+    fn shards(&self) -> impl Iterator<Item = &'static Shard> {
+        Shard::linked(&self.shards)
+    }
+
+    /// A shard for a thread, or for what is counted under the device's lock. All threads of the device are stopped.
+    pub fn take_shard(&'static self, thread: bool) -> &'static Shard {
+        let _adding = self.adding.lock();
+        let known = self.shards().find(|shard| !shard.taken.load(Relaxed) && shard.common != thread);
+        let shard = known.unwrap_or_else(|| {
+            let shard = Box::leak(Box::new(Shard::new(self, !thread, self.shards.load(Relaxed))));
+            self.shards.store(shard, Release);
+            shard
+        });
+        shard.taken.store(true, Relaxed);
+        shard.close();
+        // Who joins takes a part of what the others are to free.
+        self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
+        shard
+    }
+
+    /// One for the blocks of its parts, which are no use of its own memory.
+    pub fn take_shard_of_parts(&'static self) -> &'static Shard {
+        let shard = self.take_shard(false);
+        shard.of_parts.store(true, Relaxed);
+        shard
+    }
+
+    /// The thread ends. All threads of the device are stopped.
+    pub fn give_back(&self, shard: &Shard) {
+        let _adding = self.adding.lock();
+        shard.taken.store(false, Relaxed);
+        if shard.allocates.take() {
+            self.threads.fetch_sub(1, Relaxed);
+            self.renew();
+        }
+    }
+
+    /// The thread of a shard is going to allocate. `stop` stops all threads of the device.
+    pub fn allocates(&self, shard: &Shard, stop: impl FnOnce()) {
+        if !shard.allocates.get() && !shard.common {
+            stop();
+            shard.allocates.set(true);
+            self.threads.fetch_add(1, Relaxed);
+            self.renew();
+        }
+    }
+
+    /// No shard has room: each looks anew at its next block. All threads of the device are stopped.
+    fn renew(&self) {
+        self.alone.store(self.threads.load(Relaxed) <= 1, Relaxed);
+        self.raise_peaks();
+        self.shards().for_each(Shard::close);
+    }
+
+    /// What is handed out now, of small and of large blocks; and all that ever was.
+    fn sums(&self) -> ([Measures; SIZES], [Measures; SIZES]) {
+        let mut allocated = [[0; MEASURES]; SIZES];
+        let mut freed = [[0; MEASURES]; SIZES];
+        // All that was allocated first: while threads go on, what is handed out may come out smaller than it is, and no peak too high.
+        let add = |sums: &mut [Measures; SIZES], of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
+            for shard in self.shards() {
+                for (sum, counter) in sums.iter_mut().flatten().zip(of(shard).iter().flatten()) {
+                    *sum += counter.load(Acquire);
+                }
+            }
+        };
+        add(&mut allocated, |shard| &shard.allocated);
+        add(&mut freed, |shard| &shard.freed);
+        (allocated, freed)
+    }
+
+    fn credit_of(&self, measure: usize) -> i64 {
+        if measure == COUNT { self.credit >> UNIT_SHIFT } else { self.credit }
+    }
+
+    /// Of small, of large and of all blocks: each peak with the current figure of its own, be it of blocks handed out or of active ones.
+    #[inline]
+    fn each_peak(&self, mut act: impl FnMut(usize, usize, [(&AtomicI64, i64); 2])) {
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        for measure in 0..MEASURES {
+            let now = |size: usize| allocated[size][measure] - freed[size][measure];
+            let (small, large) = (now(SMALL), now(LARGE));
+            let waiting = [pending[SMALL][measure], pending[LARGE][measure]];
+            let figures = [(small, waiting[SMALL]), (large, waiting[LARGE]), (small + large, waiting[SMALL] + waiting[LARGE])];
+            for (of, (now, waiting)) in figures.into_iter().enumerate() {
+                act(of, measure, [(&self.peaks[of][measure], now), (&self.active_peaks[of][measure], now + waiting)]);
+            }
+        }
+    }
+
+    /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
+    fn raise_peaks(&self) -> [Measures; SIZES + 1] {
+        let mut rooms = [[0; MEASURES]; SIZES + 1];
+        self.each_peak(|of, measure, [handed_out, active]| {
+            // Looked at first: most often there is no new peak, and the line stays everybody's.
+            let raise = |(peak, now): (&AtomicI64, i64)| match peak.load(Relaxed) {
+                high if high >= now => high - now,
+                _ => peak.fetch_max(now, Relaxed).max(now) - now,
+            };
+            rooms[of][measure] = raise(handed_out).min(raise(active));
+        });
+        rooms
+    }
+
+    fn pend(&self, size: usize, amounts: Measures) {
+        for (measure, amount) in amounts.into_iter().enumerate() {
+            self.pending[size][measure].fetch_add(amount, Relaxed);
+        }
+    }
+
+    /// A pending block is free.
+    pub fn done(&self, small: bool, bytes: usize, requested: usize) {
+        self.pend(if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
+    }
+
+    /// Blocks that were ever freed.
+    pub fn frees(&self) -> u64 {
+        self.shards().flat_map(|shard| &shard.freed).map(|freed| freed[COUNT].load(Relaxed) as u64).sum()
+    }
+
+    pub fn has_pending(&self) -> bool {
+        self.pending.iter().any(|size| size[COUNT].load(Relaxed) != 0)
+    }
+
+    pub fn add(&self, family: Family, small: bool, amount: usize) {
+        if let Some(counters) = counter_of(family).map(|at| &self.counters[at]) {
+            counters[if small { SMALL } else { LARGE }].add(amount as i64);
+            counters[SIZES].add(amount as i64);
+        }
+        if let Some(whole) = self.whole {
+            whole.add(family, small, amount);
+        }
+    }
+
+    pub fn sub(&self, family: Family, small: bool, amount: usize) {
+        if let Some(counters) = counter_of(family).map(|at| &self.counters[at]) {
+            counters[if small { SMALL } else { LARGE }].sub(amount as i64);
+            counters[SIZES].sub(amount as i64);
+        }
+        if let Some(whole) = self.whole {
+            whole.sub(family, small, amount);
+        }
+    }
+
+    pub fn count(&self, event: Event) {
+        self.events[event as usize].fetch_add(1, Relaxed);
+        if let Some(whole) = self.whole {
+            whole.count(event);
+        }
+    }
+
+    /// What is handed out or pending, without its parts.
+    pub fn active(&self) -> Active {
+        let mut active = self.active_with_parts();
+        for part in self.parts() {
+            let of_part = part.active();
+            active.bytes = active.bytes.saturating_sub(of_part.bytes);
+            active.large = active.large.saturating_sub(of_part.large);
+            active.large_bytes = active.large_bytes.saturating_sub(of_part.large_bytes);
+            // The most at a time is known of all together only.
+            active.peak = active.bytes;
+        }
+        active
+    }
+
+    pub fn active_with_parts(&self) -> Active {
+        self.raise_peaks();
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        let now = |size: usize, measure: usize| (allocated[size][measure] - freed[size][measure] + pending[size][measure]).max(0) as usize;
+        Active {
+            bytes: now(SMALL, BYTES) + now(LARGE, BYTES),
+            large: now(LARGE, COUNT),
+            large_bytes: now(LARGE, BYTES),
+            peak: self.active_peaks[SIZES][BYTES].load(Relaxed) as usize,
+        }
+    }
+
+    pub fn current(&self, family: Family) -> i64 {
+        match counter_of(family) {
+            Some(at) => self.counters[at][SIZES].current.load(Relaxed),
+            None => self.stats().current(family),
+        }
+    }
+
+    /// All figures. Exact when no thread allocates or frees meanwhile.
+    pub fn stats(&self) -> Stats {
+        self.raise_peaks();
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        let (allocated_before, freed_before) = (read(&self.allocated_before), read(&self.freed_before));
+        let active_freed_before = read(&self.active_freed_before);
+        let mut stats = Stats::default();
+        let families = [
+            (Family::Allocation, COUNT, false),
+            (Family::AllocatedBytes, BYTES, false),
+            (Family::Active, COUNT, true),
+            (Family::ActiveBytes, BYTES, true),
+            (Family::RequestedBytes, REQUESTED, true),
+        ];
+        for (family, measure, active) in families {
+            let of = |size: usize| {
+                let waiting = if active { pending[size][measure] } else { 0 };
+                let before = if active { &active_freed_before } else { &freed_before };
+                let gone = freed[size][measure] - waiting;
+                Stat {
+                    current: allocated[size][measure] - gone,
+                    peak: if active { &self.active_peaks } else { &self.peaks }[size][measure].load(Relaxed),
+                    allocated: allocated[size][measure] - allocated_before[size][measure],
+                    freed: gone - before[size][measure],
+                }
+            };
+            let (small, large) = (of(SMALL), of(LARGE));
+            let all = Stat {
+                current: small.current + large.current,
+                peak: if active { &self.active_peaks } else { &self.peaks }[SIZES][measure].load(Relaxed),
+                allocated: small.allocated + large.allocated,
+                freed: small.freed + large.freed,
+            };
+            stats.set(family, Pool::Small, small);
+            stats.set(family, Pool::Large, large);
+            stats.set(family, Pool::All, all);
+        }
+        for family in [Family::Segment, Family::ReservedBytes, Family::InactiveSplit, Family::InactiveSplitBytes] {
+            let Some(at) = counter_of(family) else { continue };
+            for (pool, place) in [(Pool::Small, SMALL), (Pool::Large, LARGE), (Pool::All, SIZES)] {
+                stats.set(family, pool, self.counters[at][place].get());
+            }
+        }
+        let event = |event: Event| self.events[event as usize].load(Relaxed);
+        stats.num_alloc_retries = event(Event::AllocRetry);
+        stats.num_ooms = event(Event::Ooms);
+        stats.num_sync_all_streams = event(Event::SyncAllStreams);
+        stats.num_device_alloc = event(Event::DeviceAlloc);
+        stats.num_device_free = event(Event::DeviceFree);
+        stats
+    }
+
+    /// Every peak becomes the current figure. All threads of the device are stopped.
+    pub fn reset_peak(&self) {
+        // Others may read them meanwhile.
+        self.each_peak(|_, _, peaks| peaks.into_iter().for_each(|(peak, now)| peak.store(now, Relaxed)));
+        for counter in self.counters.iter().flatten() {
+            counter.peak.store(counter.current.load(Relaxed), Relaxed);
+        }
+        self.renew();
+    }
+
+    /// Every sum over time and every counter becomes 0. All threads of the device are stopped.
+    pub fn reset_accumulated(&self) {
+        let (allocated, freed) = self.sums();
+        let pending = read(&self.pending);
+        for size in 0..SIZES {
+            for measure in 0..MEASURES {
+                self.allocated_before[size][measure].store(allocated[size][measure], Relaxed);
+                self.freed_before[size][measure].store(freed[size][measure], Relaxed);
+                self.active_freed_before[size][measure].store(freed[size][measure] - pending[size][measure], Relaxed);
+            }
+        }
+        for counter in self.counters.iter().flatten() {
+            counter.allocated.store(0, Relaxed);
+            counter.freed.store(0, Relaxed);
+        }
+        for event in &self.events {
+            event.store(0, Relaxed);
+        }
+    }
+
+    /// Nothing is held any more: as new, but for the shards. All threads of the device are stopped.
+    pub fn clear(&self) {
+        for shard in self.shards() {
+            for counter in shard.allocated.iter().chain(&shard.freed).flatten() {
+                counter.store(0, Relaxed);
+            }
+        }
+        for counter in self.pending.iter().flatten() {
+            counter.store(0, Relaxed);
+        }
+        for counter in self.counters.iter().flatten() {
+            counter.current.store(0, Relaxed);
+        }
+        self.reset_accumulated();
+        self.reset_peak();
+    }
+}

@@ -1,0 +1,267 @@
+//! What a thread hands out and takes back it counts alone, in its own shard: sums over time, of which the current figure is the
+//! difference. A peak belongs to all shards together, so each has a ceiling: how far its figures may rise before somebody must look
+//! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
+//! ceiling is `CREDIT` of the device's memory away, twice that at most, and a peak is exact to so much for each thread.
+
+use super::ebb::LOOK;
+use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
+use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+#[inline(always)]
+fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
+    // One writer: a plain addition, which others see whole.
+    counter.store(counter.load(Relaxed).wrapping_add(amount), order);
+}
+
+/// What one thread counts for one device. Written by that thread in its fronts, or by whoever has stopped them.
+#[repr(C, align(128))]
+pub struct Shard {
+    /// How much more of small blocks may be handed out; at least as low as the ceilings say.
+    lanes: [Cell<i64>; MEASURES],
+    /// How much more of large blocks; and of large ones that leaves the lanes of small blocks as they are.
+    large_lanes: [Cell<i64>; MEASURES],
+    spare: [Cell<i64>; MEASURES],
+    /// With fewer bytes of its large blocks in use, little may be; `LOOK`: the next free is to find out. Others may write it as they count.
+    pub(super) ebb: AtomicI64,
+    pub(super) allocated: [[AtomicI64; MEASURES]; SIZES],
+    pub(super) freed: [[AtomicI64; MEASURES]; SIZES],
+    /// What may be handed out of small, of large and of all blocks.
+    ceilings: [[Cell<i64>; MEASURES]; SIZES + 1],
+    pub(super) totals: &'static Totals,
+    /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
+    pub(super) common: bool,
+    /// It counts the blocks of parts, in the device.
+    pub(super) of_parts: AtomicBool,
+    /// Its thread allocates, not only frees.
+    pub(super) allocates: Cell<bool>,
+    /// Some thread counts here; else the next may.
+    pub(super) taken: AtomicBool,
+    next: AtomicPtr<Shard>,
+}
+
+// Cells are touched by one thread at a time: see `front`.
+unsafe impl Sync for Shard {}
+unsafe impl Send for Shard {}
+
+impl Shard {
+    /// In no list yet; `next` follows it.
+    pub(super) fn new(totals: &'static Totals, common: bool, next: *mut Shard) -> Shard {
+        Shard {
+            lanes: Default::default(),
+            large_lanes: Default::default(),
+            spare: Default::default(),
+            ebb: AtomicI64::new(LOOK),
+            allocated: Default::default(),
+            freed: Default::default(),
+            ceilings: Default::default(),
+            totals,
+            common,
+            of_parts: AtomicBool::new(false),
+            allocates: Cell::new(false),
+            taken: AtomicBool::new(false),
+            next: AtomicPtr::new(next),
+        }
+    }
+
+    /// From this link on. They are never freed.
+    pub(super) fn linked(first: &AtomicPtr<Shard>) -> impl Iterator<Item = &'static Shard> {
+        let of = |link: &AtomicPtr<Shard>| unsafe { link.load(Acquire).as_ref() };
+        std::iter::successors(of(first), move |shard| of(&shard.next))
+    }
+
+    /// True: a lane has ended, and `look` is to follow.
+    #[must_use]
+    #[inline(always)]
+    pub fn allocated_small(&self, bytes: i64, requested: i64) -> bool {
+        self.count(&self.allocated[SMALL], bytes, requested);
+        let lanes = &self.lanes;
+        let count = lanes[COUNT].get() - 1;
+        let size = lanes[BYTES].get() - bytes;
+        let asked = lanes[REQUESTED].get() - requested;
+        lanes[COUNT].set(count);
+        lanes[BYTES].set(size);
+        lanes[REQUESTED].set(asked);
+        (count | size | asked) < 0
+    }
+
+    #[inline(always)]
+    pub fn freed_small(&self, bytes: i64, requested: i64) {
+        self.count(&self.freed[SMALL], bytes, requested);
+        let lanes = &self.lanes;
+        lanes[COUNT].set(lanes[COUNT].get() + 1);
+        lanes[BYTES].set(lanes[BYTES].get() + bytes);
+        lanes[REQUESTED].set(lanes[REQUESTED].get() + requested);
+    }
+
+    #[inline(always)]
+    pub fn allocated_large(&self, bytes: i64, requested: i64) {
+        self.count(&self.allocated[LARGE], bytes, requested);
+        if self.drive_large([-1, -bytes, -requested]) < 0 {
+            self.look_large();
+        }
+    }
+
+    /// True, once: little is in use now, which was to be watched for.
+    #[inline(always)]
+    pub fn freed_large(&self, bytes: i64, requested: i64) -> bool {
+        self.count(&self.freed[LARGE], bytes, requested);
+        self.drive_large([1, bytes, requested]);
+        self.check_room();
+        self.is_past_ebb() && self.ebbs()
+    }
+
+    /// Negative: a lane has ended.
+    #[inline(always)]
+    fn drive_large(&self, amounts: Measures) -> i64 {
+        let mut signs = 0;
+        for ((large, spare), amount) in self.large_lanes.iter().zip(&self.spare).zip(amounts) {
+            large.set(large.get() + amount);
+            spare.set(spare.get() + amount);
+            signs |= large.get() | spare.get();
+        }
+        signs
+    }
+
+    #[inline(always)]
+    fn count(&self, sums: &[AtomicI64; MEASURES], bytes: i64, requested: i64) {
+        // Whoever sees what was allocated sees what was freed before, so that he finds no peak that was not.
+        bump(&sums[COUNT], 1, Release);
+        bump(&sums[BYTES], bytes, Release);
+        bump(&sums[REQUESTED], requested, Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn now(&self, size: usize, measure: usize) -> i64 {
+        self.allocated[size][measure].load(Relaxed) - self.freed[size][measure].load(Relaxed)
+    }
+
+    /// How far it is to the ceilings of small, of large and of all blocks.
+    #[inline(always)]
+    fn rooms(&self, measure: usize) -> [i64; SIZES + 1] {
+        let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
+        let room = |of: usize, now: i64| self.ceilings[of][measure].get() - now;
+        [room(SMALL, small), room(LARGE, large), room(SIZES, small + large)]
+    }
+
+    /// What small blocks leave is used up: large ones take from their lanes.
+    #[inline(never)]
+    fn look_large(&self) {
+        let mut signs = 0;
+        for ((lane, spare), large) in self.lanes.iter().zip(&self.spare).zip(&self.large_lanes) {
+            let short = spare.get().min(0);
+            lane.set(lane.get() + short);
+            spare.set(spare.get() - short);
+            signs |= lane.get() | large.get();
+        }
+        if signs < 0 {
+            self.look();
+        }
+    }
+
+    /// A lane has ended. It goes on where frees of the other size have made room since.
+    #[inline(never)]
+    pub fn look(&self) {
+        if self.draw_lanes() < 0 {
+            self.publish();
+        }
+    }
+
+    /// Lanes as far as the ceilings allow. Negative: something is above a ceiling.
+    fn draw_lanes(&self) -> i64 {
+        let mut signs = 0;
+        for measure in 0..MEASURES {
+            let [small, large, all] = self.rooms(measure);
+            let lane = small.min(all);
+            self.lanes[measure].set(lane);
+            self.large_lanes[measure].set(large);
+            self.spare[measure].set(all - lane);
+            signs |= small | large | all;
+        }
+        signs
+    }
+
+    /// All threads of the device are stopped.
+    pub fn allocated(&self, small: bool, bytes: usize, requested: usize) {
+        if !small {
+            self.allocated_large(bytes as i64, requested as i64);
+        } else if self.allocated_small(bytes as i64, requested as i64) {
+            self.look();
+        }
+        if self.common {
+            self.totals.renew();
+        }
+    }
+
+    /// A block that is free at once; else `freed_later` and `done`.
+    pub fn freed(&self, small: bool, bytes: usize, requested: usize) {
+        if small { self.freed_small(bytes as i64, requested as i64) } else { _ = self.freed_large(bytes as i64, requested as i64) }
+    }
+
+    /// A block that other streams may still use: it stays active, and takes its room.
+    pub fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
+        let size = if small { SMALL } else { LARGE };
+        self.count(&self.freed[size], bytes as i64, requested as i64);
+        self.totals.pend(size, [1, bytes as i64, requested as i64]);
+        // What is pending is active, and no room for more.
+        for (measure, amount) in [1, bytes as i64, requested as i64].into_iter().enumerate() {
+            for of in [size, SIZES] {
+                let ceiling = &self.ceilings[of][measure];
+                ceiling.set(ceiling.get() - amount);
+            }
+        }
+    }
+
+    /// A free that should not have counted.
+    pub fn unfreed(&self, small: bool, bytes: usize, requested: usize) {
+        let sums = &self.freed[if small { SMALL } else { LARGE }];
+        bump(&sums[COUNT], -1, Relaxed);
+        bump(&sums[BYTES], -(bytes as i64), Relaxed);
+        bump(&sums[REQUESTED], -(requested as i64), Relaxed);
+        self.close();
+    }
+
+    /// With several threads: the room that frees have made is given back in time.
+    #[inline(always)]
+    pub fn check_room(&self) {
+        if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.totals.credit {
+            self.lower();
+        }
+    }
+
+    /// It looks anew at its next block.
+    pub(super) fn close(&self) {
+        self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
+        self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
+    }
+
+    /// Raises the peaks to what is handed out now, and makes new room.
+    #[cold]
+    #[inline(never)]
+    fn publish(&self) {
+        let rooms = self.totals.raise_peaks();
+        if self.totals.alone.load(Relaxed) {
+            self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
+        } else {
+            self.set_ceilings(|_, measure, now| now + self.totals.credit_of(measure));
+        }
+    }
+
+    /// Frees make no peak: no look at what other threads count. Most of the room stays: what was in use soon is again.
+    #[cold]
+    #[inline(never)]
+    fn lower(&self) {
+        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + self.totals.credit_of(measure) / 4 * 7));
+    }
+
+    fn set_ceilings(&self, ceiling: impl Fn(usize, usize, i64) -> i64) {
+        for measure in 0..MEASURES {
+            let (small, large) = (self.now(SMALL, measure), self.now(LARGE, measure));
+            for (of, now) in [small, large, small + large].into_iter().enumerate() {
+                self.ceilings[of][measure].set(ceiling(of, measure, now));
+            }
+        }
+        self.draw_lanes();
+    }
+}
