@@ -227,14 +227,17 @@ impl Physical {
         })
     }
 
-    /// The oldest mapping, to be looked at once: it is the youngest from now on.
-    pub fn oldest(&mut self) -> Option<Mapping> {
-        let (_, start) = self.by_age.pop_first()?;
-        self.youngest += 1;
-        self.by_age.insert(self.youngest, start);
-        let noted = &mut self.notes[*self.mapped.get(&start)? as usize];
-        noted.age = self.youngest;
-        Some(noted.mapping)
+    /// The oldest mapping, to be looked at once: it is the youngest from now on. Not where a handle was mapped first, where it will be again:
+    /// the next round begins as this one did. So many are looked at.
+    pub fn oldest(&mut self, looks: usize) -> Option<Mapping> {
+        (0..looks).find_map(|_| {
+            let (_, start) = self.by_age.pop_first()?;
+            self.youngest += 1;
+            self.by_age.insert(self.youngest, start);
+            let noted = &mut self.notes[*self.mapped.get(&start)? as usize];
+            noted.age = self.youngest;
+            Some(noted.mapping).filter(|mapping| !mapping.first)
+        })
     }
 }
 
@@ -247,17 +250,28 @@ mod tests {
     fn a_mapping_is_as_old_as_it_is_there() {
         let mut physical = Physical::default();
         let ids = [1, 2, 3].map(|size| physical.insert(Backing::Away, size << 20, false));
-        ids.iter().zip([0x100_0000, 0x200_0000, 0x300_0000]).for_each(|(id, start)| physical.map(*id, start));
-        // The first is mapped anew, where it was.
-        physical.unmap(0x100_0000);
-        physical.map(ids[0], 0x100_0000);
-        let mut oldest = || physical.oldest().unwrap().handle;
-        assert_eq!([(); 4].map(|_| oldest()), [ids[1], ids[2], ids[0], ids[1]]);
-        for (id, start) in ids.into_iter().zip([0x100_0000, 0x200_0000, 0x300_0000]) {
-            physical.unmap(start);
-            physical.remove(id);
+        let homes = [0x100_0000, 0x200_0000, 0x300_0000];
+        let others = homes.map(|start| start + 0x1000_0000);
+        for starts in [homes, others] {
+            ids.iter().zip(starts).for_each(|(id, start)| physical.map(*id, start));
         }
-        assert!(physical.oldest().is_none() && physical.by_age.is_empty() && physical.mapped_bytes == 0);
+        // One is mapped anew, where it was.
+        physical.unmap(others[0]);
+        physical.map(ids[0], others[0]);
+        // Those where a handle was first are passed over.
+        assert_eq!(physical.oldest(3), None);
+        let mut oldest = || physical.oldest(4).unwrap().start;
+        assert_eq!([(); 4].map(|_| oldest()), [others[1], others[2], others[0], others[1]]);
+        // What is left is the first.
+        physical.unmap(homes[2]);
+        assert_eq!([(); 2].map(|_| physical.oldest(6).unwrap().start), [others[0], others[1]]);
+        for (id, start) in ids.into_iter().chain(ids).zip([homes, others].concat()) {
+            physical.unmap(start);
+            if physical[id].places.is_empty() {
+                physical.remove(id);
+            }
+        }
+        assert!(physical.oldest(6).is_none() && physical.by_age.is_empty() && physical.mapped_bytes == 0);
         assert_eq!(physical.insert(Backing::Away, 1 << 20, false), ids[0]);
     }
 

@@ -524,14 +524,13 @@ impl Cache {
         const AT_A_TIME: usize = 64;
         /// Of the oldest so many are looked at.
         const LOOKS: usize = 1024;
-        // Where it was mapped first a handle will be again: the next round begins as this one did.
         let oldest = || {
             let mut core = self.core.quiet();
             let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
             if few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
                 return None;
             }
-            (0..LOOKS).find_map(|_| core.physical.oldest().filter(|mapping| !mapping.first))
+            core.physical.oldest(LOOKS)
         };
         for _ in 0..AT_A_TIME {
             let Some(mapping) = oldest() else { return };
