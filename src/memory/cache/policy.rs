@@ -103,7 +103,8 @@ pub struct Policy {
     many: bool,
     /// There was no more to spare.
     is_short: bool,
-    restless: Option<Restless>,
+    /// Of new sizes, and of those that come back: what counts for the one says nothing of the other.
+    restless: [Option<Restless>; 2],
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -228,7 +229,7 @@ impl Policy {
             excess,
             new,
             several,
-            at_once: new && self.is_restless() && !scarce,
+            at_once: new && several && self.is_restless() && !scarce,
         }
     }
 
@@ -253,13 +254,14 @@ impl Policy {
     /// is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, new: bool, frees: u64) {
         if self.is_short || self.is_busy() {
-            self.restless = None;
+            self.restless = [None; 2];
             return;
         }
-        let Unrest { window, times, long } = if new || self.is_restless() { OF_NEW } else { OF_OLD };
-        let goes_on = self.restless.filter(|restless| frees <= restless.until);
-        let Restless { began, until } = goes_on.unwrap_or(Restless { began: frees, until: frees });
-        self.restless = Some(Restless { began, until: (until + window / times).min(frees + window) });
+        let old = !new && !self.is_restless();
+        let Unrest { window, times, long } = if old { OF_OLD } else { OF_NEW };
+        let Restless { began, until } =
+            self.restless[usize::from(old)].filter(|restless| frees <= restless.until).unwrap_or(Restless { began: frees, until: frees });
+        self.restless[usize::from(old)] = Some(Restless { began, until: (until + window / times).min(frees + window) });
         // What was freed twice is not counted in the end.
         if frees.saturating_sub(began) >= long {
             self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
@@ -288,7 +290,7 @@ impl Policy {
 
     /// Little is in use: a round is over.
     pub fn rests(&mut self) {
-        (self.unrest, self.restless) = (0.0, None);
+        (self.unrest, self.restless) = (0.0, [None; 2]);
         (self.worked, self.worked_before) = (false, false);
     }
 
@@ -480,11 +482,11 @@ mod tests {
             policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
         };
         let at_first = budget(&mut policy, 1024);
-        let at_once = |policy: &mut Policy, new_sizes: f64, total: usize| {
-            let of_these = Holding { new_sizes, streams: 2, total: total * GIB, ..holding(8 * GIB) };
+        let at_once = |policy: &mut Policy, new_sizes: f64, streams: usize, total: usize| {
+            let of_these = Holding { new_sizes, streams, total: total * GIB, ..holding(8 * GIB) };
             policy.terms(&of_these, MIB, &options, true).at_once
         };
-        assert!(!at_once(&mut policy, 1.0, 1024));
+        assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { window, long, .. } = OF_NEW;
         [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
@@ -492,9 +494,9 @@ mod tests {
         policy.does_not_rest(true, 5 + 4 * window + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
-        // Then, but not where memory is scarce or for sizes that come back.
-        let loads = [(1.0, 9), (0.0, 1024), (1.0, 1024)];
-        assert_eq!(loads.map(|(new, total)| at_once(&mut policy, new, total)), [false, false, true]);
+        // Then, but not where memory is scarce, for sizes that come back or when one stream is left.
+        let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
+        assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
         (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
@@ -508,6 +510,10 @@ mod tests {
         let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
         every(window / (times - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
         every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
+        assert!(!policy.is_restless());
+        // One of new sizes between them does not make up for gaps.
+        policy.does_not_rest(true, 6 * long);
+        policy.does_not_rest(false, 6 * long + OF_OLD.long + 1);
         assert!(!policy.is_restless());
         every(window / times, 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(policy.is_restless());
