@@ -278,7 +278,7 @@ fn sizes_that_never_come_back_waste_no_more() {
         in_plenty(&Trace::sampled(seed, 1500, 300 * MIB));
     }
     in_plenty(&Trace::batches());
-    // One stream's would be taken for it too, if it were so.
+    // One stream's requests of any size beside weights, which were taken for such a load too.
     for seed in [1, 3] {
         in_plenty(&Trace::caches(seed));
     }

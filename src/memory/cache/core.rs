@@ -244,6 +244,13 @@ impl Core {
         self.shelf(block::at(id).owner()).make_free(id);
     }
 
+    /// The same of a stream that it comes to, as if it had been freed in that epoch.
+    pub fn make_free_of(&mut self, id: BlockId, slot: StreamSlot, ticket: u32) {
+        let id = self.hand_over(id, slot);
+        block::at(id).set_ticket(ticket);
+        self.make_free(id);
+    }
+
     // ---- allocate and free
 
     /// Hands out memory of the stream, or such as is past for all, if some fits. `all` searches to the end.
@@ -485,9 +492,7 @@ impl Core {
                 let past: Vec<BlockId> = self.list(slot, small).iter().filter(|id| self.is_past(*id)).collect();
                 for id in past {
                     self.list_remove(id);
-                    let id = self.hand_over(id, COMMON);
-                    block::at(id).set_ticket(0);
-                    self.make_free(id);
+                    self.make_free_of(id, COMMON, 0);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Addresses with no memory of their own, and how free memory is taken out and put back.
+//! Addresses with no memory of their own: how free memory is taken out of its blocks, and what stays there.
 
 use super::block::{self, BlockId, NIL, State};
 use super::core::Core;
@@ -7,6 +7,7 @@ use super::slot::COMMON;
 use crate::runtime::Address;
 
 impl Core {
+    /// Out of the list that it is in by its state.
     pub fn detach(&mut self, id: BlockId) {
         let address = block::at(id).address();
         match block::at(id).state() {
@@ -44,6 +45,19 @@ impl Core {
         id
     }
 
+    /// Takes ranges out of free blocks; each becomes a block in the driver's hands. The answer is in the order of the ranges.
+    pub fn cut_out_all(&mut self, spans: &[Span]) -> Vec<BlockId> {
+        let mut order: Vec<usize> = (0..spans.len()).collect();
+        // From the right: a block keeps its name for what lies before the cut.
+        order.sort_unstable_by_key(|at| std::cmp::Reverse(spans[*at].from));
+        let mut cut = vec![NIL; spans.len()];
+        for at in order {
+            let Span { block, from, to } = spans[at];
+            cut[at] = self.cut_out(block, from, to);
+        }
+        cut
+    }
+
     /// A block in the driver's hands has no memory of its own, or none at all; joined with its like.
     pub fn make_hole(&mut self, mut id: BlockId, state: State) {
         if state == State::Unmapped {
@@ -66,6 +80,12 @@ impl Core {
             id = prev;
         }
         self.attach(id);
+    }
+
+    /// What a cut-out block had is owned elsewhere from now on, or nowhere for a moment; it stays mapped here.
+    pub fn disown(&mut self, id: BlockId) {
+        self.tell_memory(id, false);
+        self.make_hole(id, State::Moved);
     }
 
     /// The moved blocks that cover a range, cut out and joined. None, and nothing changed: something else lies there, or with `past`
@@ -91,18 +111,5 @@ impl Core {
             if whole == NIL { whole = id } else { self.join(whole) }
         }
         Some(whole)
-    }
-
-    /// Takes ranges out of free blocks; each becomes a block in the driver's hands. The answer is in the order of the ranges.
-    pub fn cut_out_all(&mut self, spans: &[Span]) -> Vec<BlockId> {
-        let mut order: Vec<usize> = (0..spans.len()).collect();
-        // From the right: a block keeps its name for what lies before the cut.
-        order.sort_unstable_by_key(|at| std::cmp::Reverse(spans[*at].from));
-        let mut cut = vec![NIL; spans.len()];
-        for at in order {
-            let Span { block, from, to } = spans[at];
-            cut[at] = self.cut_out(block, from, to);
-        }
-        cut
     }
 }

@@ -138,7 +138,7 @@ impl Cache {
             }
         }
         let mut core = self.core.lock();
-        if let Some(address) = search(&mut core, slot, request) {
+        if let Some(address) = core.search(&Reach::of(slot), request) {
             return Ok(address);
         }
         let changes = core.changes();
@@ -215,7 +215,7 @@ impl Cache {
         self.stats.count(Event::SyncAllStreams);
         let mut found = None;
         let waited = self.wait(|core| {
-            found = search(core, climb.slot, climb.request);
+            found = core.search(&Reach::of(climb.slot), climb.request);
             found.is_some()
         });
         if let Some(address) = found {
@@ -293,7 +293,7 @@ impl Cache {
             return None;
         }
         if abilities.virtual_memory.is_none() {
-            return search_within(&mut self.core.lock(), &reach, request);
+            return self.core.lock().search(&reach, request);
         }
         self.grow(runtime, abilities, &reach, request, false, None).ok()
     }
@@ -347,7 +347,7 @@ impl Cache {
         self.settle_all();
         let mut core = self.core.lock();
         let slot = core.slot_of(key).ok()?;
-        if core.has_records() { search(&mut core, slot, request) } else { None }
+        if core.has_records() { core.search(&Reach::of(slot), request) } else { None }
     }
 
     /// torch's empty_cache for one device: waits for what is freed but in use, then gives all free memory back.
@@ -358,21 +358,4 @@ impl Cache {
         self.trim_ordered(runtime);
         waited
     }
-}
-
-/// The stream's own memory, then what other streams are done with.
-fn search(core: &mut Core, slot: StreamSlot, request: &Request) -> Option<Address> {
-    search_within(core, &Reach::of(slot), request)
-}
-
-pub(super) fn search_within(core: &mut Core, reach: &Reach, request: &Request) -> Option<Address> {
-    if let Some(address) = core.allocate(reach.slot, request, true) {
-        return Some(address);
-    }
-    let run = core.find_run(reach, request);
-    if run.is_empty() {
-        return None;
-    }
-    core.take_over(&run, reach, request);
-    core.allocate(reach.slot, request, true)
 }

@@ -9,7 +9,7 @@
 //! - `ordered`   blocks of cudaMallocAsync, one call each
 //! - `physical`  handles of the driver, and where they are mapped
 //! - `policy`    how much to take from the driver, and in handles of which size
-//! - `reach`     whose free memory a stream may have, and what of it lies in a row
+//! - `reach`     whose free memory a stream may have, what of it lies in a row, and how it is taken
 //! - `shares`    what is free, handle by handle; `hole` takes it out, and puts back what has no memory of its own
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
 //! - `rest`      where free memory lies, and how it comes back to where it is still mapped

@@ -45,21 +45,21 @@ const SCARCE_SLACK: f64 = 0.005;
 const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
-/// Then the slack beside that of the options, from so many large blocks in use on until half as many are. With fewer, mappings made for one
-/// request soon serve the next ones; with hundreds, pieces too small for any request lie everywhere, and to map them side by side costs more
-/// than the memory.
+/// Then the slack beside that of the options, from so many large blocks in use on, whosever, until half as many are. With fewer, mappings made
+/// for one request soon serve the next ones; with hundreds, pieces too small for any request lie everywhere, and to map them side by side
+/// costs more than the memory.
 const SLACK_OF_NEW: f64 = 0.1;
 const MANY_BLOCKS: usize = 256;
 /// Several streams that have to be mapped anew again and again get more slack for each time, until each has what it needs at its own worst
-/// times: if there were `times` of it for each `window` of blocks that were freed, for `long`...
+/// times: each time counts for the next `each` blocks that are freed, several up to `all`, and it has to last for `long`...
 struct Unrest {
-    window: u64,
-    times: u64,
+    each: u64,
+    all: u64,
     long: u64,
 }
-const OF_NEW: Unrest = Unrest { window: 1 << 18, times: 2, long: 1 << 14 };
+const OF_NEW: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14 };
 /// ... and where sizes come back, it may take longer to find its way.
-const OF_OLD: Unrest = Unrest { window: 1 << 14, times: 32, long: 1 << 16 };
+const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16 };
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_UNREST: f64 = 2.0;
 /// That is memory that nobody is short of: this share of the bound is left.
@@ -104,7 +104,7 @@ pub struct Policy {
     /// There was no more to spare.
     is_short: bool,
     /// Of new sizes, and of those that come back: what counts for the one says nothing of the other.
-    restless: [Option<Restless>; 2],
+    restless: [Restless; 2],
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -128,7 +128,7 @@ pub struct Terms {
     pub exceed: bool,
     /// The largest handle to make.
     pub largest: usize,
-    /// Whether memory is: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of handles in use
+    /// Whether memory is scarce: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of handles in use
     /// is spent before whole ones.
     pub scarce: bool,
     pub coarse: usize,
@@ -146,7 +146,7 @@ pub struct Terms {
 }
 
 /// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Restless {
     began: u64,
     until: u64,
@@ -254,16 +254,18 @@ impl Policy {
     /// is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, new: bool, frees: u64) {
         if self.is_short || self.is_busy() {
-            self.restless = [None; 2];
+            self.restless = Default::default();
             return;
         }
         let old = !new && !self.is_restless();
-        let Unrest { window, times, long } = if old { OF_OLD } else { OF_NEW };
-        let Restless { began, until } =
-            self.restless[usize::from(old)].filter(|restless| frees <= restless.until).unwrap_or(Restless { began: frees, until: frees });
-        self.restless[usize::from(old)] = Some(Restless { began, until: (until + window / times).min(frees + window) });
+        let Unrest { each, all, long } = if old { OF_OLD } else { OF_NEW };
+        let Restless { began, until } = &mut self.restless[usize::from(old)];
+        if frees > *until {
+            (*began, *until) = (frees, frees);
+        }
+        *until = (*until + each).min(frees + all);
         // What was freed twice is not counted in the end.
-        if frees.saturating_sub(began) >= long {
+        if frees.saturating_sub(*began) >= long {
             self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
         }
     }
@@ -283,14 +285,14 @@ impl Policy {
         self.unrest > 0.0
     }
 
-    /// Whether memory leaves no more slack for that.
+    /// Whether memory leaves no more slack for a load that does not come to rest.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
 
     /// Little is in use: a round is over.
     pub fn rests(&mut self) {
-        (self.unrest, self.restless) = (0.0, [None; 2]);
+        (self.unrest, self.restless) = Default::default();
         (self.worked, self.worked_before) = (false, false);
     }
 
@@ -488,7 +490,7 @@ mod tests {
         };
         assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
-        let Unrest { window, long, .. } = OF_NEW;
+        let Unrest { all: window, long, .. } = OF_NEW;
         [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
         policy.does_not_rest(true, 5 + 4 * window + long);
@@ -506,16 +508,16 @@ mod tests {
         assert_eq!(budget(&mut policy, 1024), at_first);
         assert!(!policy.is_short());
         // Where sizes come back it has to be often, and for longer.
-        let Unrest { window, times, long, .. } = OF_OLD;
-        let every = |gap: u64, from: u64| (from..from + long + window).step_by(gap as usize);
-        every(window / (times - 2), 0).for_each(|frees| policy.does_not_rest(false, frees));
+        let Unrest { each, all, long } = OF_OLD;
+        let every = |gap: u64, from: u64| (from..from + long + all).step_by(gap as usize);
+        every(each + 1, 0).for_each(|frees| policy.does_not_rest(false, frees));
         every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(!policy.is_restless());
         // One of new sizes between them does not make up for gaps.
         policy.does_not_rest(true, 6 * long);
         policy.does_not_rest(false, 6 * long + OF_OLD.long + 1);
         assert!(!policy.is_restless());
-        every(window / times, 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
+        every(each, 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
         assert!(policy.is_restless());
         policy.restart(8 * GIB, 0);
         assert!(!policy.is_restless());
@@ -533,16 +535,19 @@ mod tests {
         policy.rests();
         [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(policy.is_restless());
-        // Nor for longer than they have it.
+        // Nor for longer than they have it, and what was before is forgotten.
         let mut policy = Policy::default();
         let start = Instant::now();
+        policy.does_not_rest(true, 0);
         policy.maps_anew(true, true);
         policy.took(start, start + WINDOW, true);
         [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
         assert!(!policy.is_restless());
         policy.maps_anew(false, true);
         policy.took(start + WINDOW, start + 2 * WINDOW, false);
-        [2 * long, 3 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        policy.does_not_rest(true, 2 * long);
+        assert!(!policy.is_restless());
+        policy.does_not_rest(true, 3 * long);
         assert!(policy.is_restless());
     }
 

@@ -1,10 +1,11 @@
-//! Whose free memory a stream may have, and what of it lies in a row.
+//! Whose free memory a stream may have, what of it lies in a row, and how the stream takes that.
 
 use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
 use super::order::Serial;
 use super::slot::COMMON;
+use crate::runtime::Address;
 use std::collections::VecDeque;
 
 /// Whose free memory a stream may have: its own and what is nobody's; unless it keeps `apart` what is past too, and what it was made to wait
@@ -102,15 +103,30 @@ impl Core {
         best
     }
 
+    // ---- taken
+
+    /// What is within reach and fits, nothing made or mapped for it.
+    pub fn search(&mut self, reach: &Reach, request: &Request) -> Option<Address> {
+        if let Some(address) = self.allocate(reach.slot, request, true) {
+            return Some(address);
+        }
+        let run = self.find_run(reach, request);
+        if run.is_empty() {
+            return None;
+        }
+        self.take_over(&run, reach, request);
+        self.allocate(reach.slot, request, true)
+    }
+
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
-    pub fn ticket_of_taken(&mut self, slot: StreamSlot, ordered: bool) -> u32 {
-        if ordered { self.slots[slot as usize].home.note_free() } else { 0 }
+    pub fn ticket_of_taken(&mut self, reach: &Reach) -> u32 {
+        if reach.ordered.is_empty() { 0 } else { self.slots[reach.slot as usize].home.note_free() }
     }
 
     /// Moves free blocks to the stream, of the run's ends no more than the request needs.
-    pub fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
+    fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
         let slot = reach.slot;
-        let ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
+        let ticket = self.ticket_of_taken(reach);
         let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
         let mut surplus = if self.no_split { 0 } else { whole - request.search };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
@@ -131,9 +147,7 @@ impl Core {
                 self.list_insert(rest);
                 surplus = 0;
             }
-            let id = self.hand_over(id, slot);
-            block::at(id).set_ticket(ticket);
-            self.make_free(id);
+            self.make_free_of(id, slot, ticket);
         }
     }
 }

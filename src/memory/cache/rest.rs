@@ -5,7 +5,7 @@
 //! that were made for it the last time; they are taken again, and each round needs the driver less than the one before.
 
 use super::StreamSlot;
-use super::block::{self, BlockId, State};
+use super::block::{self, BlockId};
 use super::core::{Core, Request};
 use super::physical::{HandleId, Mapping};
 use super::reach::Reach;
@@ -113,18 +113,13 @@ impl Core {
             leaving.extend(of_handle.iter().map(Source::span));
         }
         // Owned nowhere for a moment, so that all places are alike.
-        for id in self.cut_out_all(&joined(leaving)) {
-            self.tell_memory(id, false);
-            self.make_hole(id, State::Moved);
-        }
+        self.cut_out_all(&joined(leaving)).into_iter().for_each(|id| self.disown(id));
         for row in going.chunk_by(|one, next| one.to == next.from && one.owner == next.owner && !next.leads) {
             let id = self.take_moved(row[0].from, row[row.len() - 1].to, false).expect("no byte of the handles is owned anywhere");
             row.iter().for_each(|going| self.recount(going.handle, block::at(id).small()));
             self.tell_memory(id, true);
             let (owner, ticket) = row[0].owner;
-            let id = self.hand_over(id, owner);
-            block::at(id).set_ticket(ticket);
-            self.make_free(id);
+            self.make_free_of(id, owner, ticket);
         }
     }
 
@@ -232,28 +227,23 @@ impl Core {
             cut.push(self.cut_out(id, start.max(from), end.min(to)));
         }
         let slot = reach.slot;
-        let mut ticket = self.ticket_of_taken(slot, !reach.ordered.is_empty());
+        let mut ticket = self.ticket_of_taken(reach);
         for id in &cut[..spans.len()] {
             if block::at(*id).owner() == slot {
                 ticket = ticket.max(block::at(*id).ticket());
             }
         }
-        for id in cut.drain(stay..spans.len()) {
-            self.tell_memory(id, false);
-            self.make_hole(id, State::Moved);
-        }
+        cut.drain(stay..spans.len()).for_each(|id| self.disown(id));
         cut[stay..].iter().for_each(|id| self.tell_memory(*id, true));
         let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
         while block::at(first).end() < to {
             self.join(first);
         }
-        let first = self.hand_over(first, slot);
-        block::at(first).set_ticket(ticket);
-        self.make_free(first);
+        self.make_free_of(first, slot, ticket);
         self.allocate(slot, request, true)
     }
 
-    /// The shortest such run, with something that comes back, and no handle twice.
+    /// The shortest run that is still mapped, with something that comes back, and no handle twice.
     pub(super) fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
         let mut parts: Vec<Mapped> = Vec::with_capacity(2 * shares.len());
         for share in shares {

@@ -3,7 +3,6 @@
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
-use super::ladder::search_within;
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, Terms};
 use super::reach::Reach;
@@ -282,7 +281,7 @@ impl Cache {
         let (mut searches, mut asks) = (true, true);
         let mut search = |core: &mut Core| {
             let searches = std::mem::take(&mut searches) && searched != Some(core.changes());
-            if searches { search_within(core, reach, request) } else { None }
+            if searches { core.search(reach, request) } else { None }
         };
         let Some((properties, granularity)) = abilities.virtual_memory else {
             return self.grow_plain(runtime, abilities, reach.slot, request, search);
@@ -610,10 +609,7 @@ impl Cache {
             });
             // Owned nowhere for a moment, so that all places are alike.
             let spans: Vec<_> = idle.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
-            for block in core.cut_out_all(&spans) {
-                core.tell_memory(block, false);
-                core.make_hole(block, State::Moved);
-            }
+            core.cut_out_all(&spans).into_iter().for_each(|block| core.disown(block));
             let mut taken = Vec::new();
             for (handle, _) in idle {
                 let size = core.physical[handle].size;

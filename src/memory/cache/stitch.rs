@@ -3,7 +3,6 @@
 //!
 //! Nothing here calls the driver; a plan says what is to be mapped.
 
-use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
 use super::ends::Ends;
@@ -38,7 +37,6 @@ pub struct Plan {
     pub parts: Vec<Part>,
     /// Sizes of the handles to be made. They come behind the parts, but for a last one that is owned in part.
     pub make: Vec<usize>,
-    ordered: bool,
     /// What is mapped has its home there from then on: what small blocks once had they will have again.
     stays: bool,
 }
@@ -61,7 +59,7 @@ pub enum Found {
     Plan(Plan),
     /// There are no addresses for so many bytes.
     NoAddresses(usize),
-    /// Memory is scarce, and so much of what is free lies in large handles.
+    /// Memory is scarce: so much is to be made anew of what lies in large handles.
     Coarse(usize),
     /// So much is better made anew: what is free lies in many small handles.
     Fine(usize),
@@ -111,7 +109,7 @@ impl Core {
         if let Some((space, front)) = self.open_end(reach, request, |have| (request.search - have).next_multiple_of(terms.granularity)) {
             let make = (request.search - self.size_of(front)).next_multiple_of(terms.granularity);
             if make <= budget {
-                return Found::Plan(self.plan(reach, space, front, Vec::new(), make, terms));
+                return Found::Plan(self.plan(space, front, Vec::new(), make, terms));
             }
         } else if making <= budget {
             return Found::NoAddresses(making);
@@ -150,7 +148,7 @@ impl Core {
 
     /// Free memory mapped anew, and what is still missing made.
     fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize, mut sources: Vec<Source>) -> Found {
-        // That of a pool for small blocks has less than three of the largest.
+        // A pool's addresses for small blocks may have no room for three of the largest.
         let of_sources = || sources.iter().map(|source| self.physical[source.handle].size).max().unwrap_or(0);
         let largest = if request.small { of_sources() } else { LARGEST_HANDLE };
         let most_space = request.search.saturating_add(3 * largest.max(terms.granularity)).next_multiple_of(terms.granularity);
@@ -216,10 +214,10 @@ impl Core {
             (Part { handle: share.handle, size: share.size, owned, sources: Vec::new() }, spans)
         };
         let parts: Vec<(Part, Vec<Span>)> = chosen.into_iter().map(part).collect();
-        Found::Plan(self.plan(reach, space, front, parts, make, terms))
+        Found::Plan(self.plan(space, front, parts, make, terms))
     }
 
-    fn plan(&mut self, reach: &Reach, space: BlockId, front: BlockId, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
+    fn plan(&mut self, space: BlockId, front: BlockId, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
         let all: Vec<Span> = parts.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
         let mut cut = self.cut_out_all(&all).into_iter();
         let with_sources = |(part, spans): (Part, Vec<Span>)| Part { sources: cut.by_ref().take(spans.len()).collect(), ..part };
@@ -227,7 +225,7 @@ impl Core {
         let mut sizes = vec![terms.largest; make / terms.largest];
         sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
         let start = block::at(space).address();
-        let mut plan = Plan { front, space, start, parts, make: sizes, ordered: !reach.ordered.is_empty(), stays: false };
+        let mut plan = Plan { front, space, start, parts, make: sizes, stays: false };
         plan.space = self.cut_out(space, start, start + plan.size());
         if front != NIL {
             let (start, end) = (block::at(front).address(), block::at(front).end());
@@ -252,7 +250,7 @@ impl Core {
         let slot = reach.slot;
         let parts_before = plan.parts_before();
         let small = block::at(plan.space).small();
-        let mut ticket = self.ticket_of_taken(slot, plan.ordered);
+        let mut ticket = self.ticket_of_taken(reach);
         let mut at = plan.start;
         let mut owned_from = plan.start;
         let mut owned_to = plan.start + plan.size();
@@ -282,8 +280,7 @@ impl Core {
                 if block::at(*id).owner() == slot {
                     ticket = ticket.max(block::at(*id).ticket());
                 }
-                self.tell_memory(*id, false);
-                self.make_hole(*id, State::Moved);
+                self.disown(*id);
             }
         }
         for id in made {
@@ -304,16 +301,9 @@ impl Core {
         self.tell_memory(space, true);
         let from = if plan.front == NIL { owned_from } else { block::at(plan.front).address() };
         self.runs.note(slot, request, (from, owned_to));
-        if plan.front != NIL {
-            self.make_free_of(plan.front, slot, ticket);
+        for id in [plan.front, space].into_iter().filter(|id| *id != NIL) {
+            let own = if block::at(id).owner() == slot { block::at(id).ticket() } else { 0 };
+            self.make_free_of(id, slot, ticket.max(own));
         }
-        self.make_free_of(space, slot, ticket);
-    }
-
-    fn make_free_of(&mut self, id: BlockId, slot: StreamSlot, ticket: u32) {
-        let ticket = if block::at(id).owner() == slot { block::at(id).ticket().max(ticket) } else { ticket };
-        let id = self.hand_over(id, slot);
-        block::at(id).set_ticket(ticket);
-        self.make_free(id);
     }
 }
