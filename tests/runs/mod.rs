@@ -156,11 +156,11 @@ impl Trace {
         Trace::of("batches", events)
     }
 
-    /// Weights, caches of any size that live for long, and beside them each step's own blocks.
-    pub fn caches(seed: u64) -> Trace {
+    /// So many weights, caches of any size that live for long, and beside them each step's own blocks.
+    pub fn caches(seed: u64, weights: usize) -> Trace {
         let mut below = random(seed);
         let mut events = Vec::new();
-        (0..60).for_each(|_| _ = allocate(&mut events, (8 + below(57)) * MIB, 0));
+        (0..weights).for_each(|_| _ = allocate(&mut events, (8 + below(57)) * MIB, 0));
         let mut caches: Vec<Vec<usize>> = Vec::new();
         for _ in 0..1000 {
             if below(100) < 40 {

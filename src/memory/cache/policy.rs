@@ -1,9 +1,9 @@
 //! How much memory may be taken from the driver, and in handles of which size: the balance of waste against calls of the driver.
 //!
 //! While there is plenty, growth up to `slack` above the most that was in use costs no second thought. Beyond that, free memory is
-//! mapped a second time instead. More slack gets a program with hundreds of blocks of ever new sizes, one whose streams do not come to
-//! rest, and one that is held up by it for a noticeable part of its time. Where memory is scarce the slack shrinks, and handles become
-//! small, so that a live block keeps little else from being used.
+//! mapped a second time instead. More slack gets a program that does not come to rest so, and one that is held up by it for a noticeable
+//! part of its time. Where memory is scarce the slack shrinks, and handles become small, so that a live block keeps little else from being
+//! used.
 
 use crate::memory::options::Options;
 use std::time::{Duration, Instant};
@@ -45,23 +45,24 @@ const SCARCE_SLACK: f64 = 0.005;
 const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
-/// Then the slack beside that of the options, from so many large blocks in use on, whosever, until half as many are. With fewer, mappings made
-/// for one request soon serve the next ones; with hundreds, pieces too small for any request lie everywhere, and to map them side by side
-/// costs more than the memory.
-const SLACK_OF_NEW: f64 = 0.1;
-const MANY_BLOCKS: usize = 256;
-/// Several streams that have to be mapped anew again and again get more slack for each time, until each has what it needs at its own worst
-/// times: each time counts for the next `each` blocks that are freed, several up to `all`, and it has to last for `long`...
+/// A load for which memory is mapped anew again and again gets more slack for each time: each counts for the next `each` blocks that are freed,
+/// several up to `all`, and once that has lasted for `long`, the slack rises up to `most`.
 struct Unrest {
     each: u64,
     all: u64,
     long: u64,
+    most: f64,
 }
-const OF_NEW: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14 };
+/// Until each stream has what it needs at its own worst times...
+const OF_NEW: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
 /// ... and where sizes come back, it may take longer to find its way.
-const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16 };
+const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16, most: 2.0 };
+/// With few free blocks, mappings that were made for one request soon serve the next ones. From `PIECES` on most are too small for any, and to
+/// map them side by side costs more than the memory.
+const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8, most: 0.1 };
+const FEW_PIECES: usize = 64;
+pub const PIECES: usize = 256;
 const STEP_OF_UNREST: f64 = 0.05;
-const MOST_OF_UNREST: f64 = 2.0;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -99,12 +100,10 @@ pub struct Policy {
     hurry: f64,
     /// Slack for a load that does not come to rest.
     unrest: f64,
-    /// Hundreds of large blocks are in use.
-    many: bool,
     /// There was no more to spare.
     is_short: bool,
-    /// Of new sizes, and of those that come back: what counts for the one says nothing of the other.
-    restless: [Restless; 2],
+    /// By load: what counts for the one says nothing of the other.
+    restless: [Restless; 3],
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -137,12 +136,22 @@ pub struct Terms {
     /// Bytes that are held too far beyond the slack, or would be with a handle for small blocks; for large ones as far as a request of this
     /// size goes into giving them back.
     pub excess: usize,
-    /// Whether sizes do not come back.
-    pub new: bool,
     /// Whether memory was asked for several streams.
     pub several: bool,
+    /// That may not come to rest if memory is mapped anew.
+    pub load: Option<Load>,
     /// Whether what the budget has is made without a look at what is mapped.
     pub at_once: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// Several streams, for one of ever new sizes.
+    New,
+    /// The same for one whose sizes come back.
+    Old,
+    /// One stream of ever new sizes, with free memory in hundreds of pieces.
+    Pieces,
 }
 
 /// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
@@ -161,6 +170,8 @@ pub struct Holding {
     /// The large blocks in use, with the request: how many, and their mean size.
     pub large: usize,
     pub mean: usize,
+    /// How many large blocks are free, up to `PIECES`.
+    pub pieces: usize,
     /// The share of large blocks whose size was not seen lately.
     pub new_sizes: f64,
     /// For which memory was asked, since everything was last given back.
@@ -189,9 +200,7 @@ impl Policy {
             self.ask_at = 0;
         }
         let (new, several) = (is_new(holding.new_sizes), holding.streams > 1);
-        self.many = holding.large >= if self.many { MANY_BLOCKS / 2 } else { MANY_BLOCKS };
-        let more = if new && self.many { SLACK_OF_NEW } else { 0.0 };
-        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + more.max(self.hurry) };
+        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + self.hurry };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
@@ -204,10 +213,16 @@ impl Policy {
         let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, self.is_restless(), self.is_busy() && several) {
-            (true, ..) | (_, false, false) => largest,
+        let largest = match (several && !scarce, self.is_restless(), self.is_busy()) {
+            (false, ..) | (_, false, false) => largest,
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
+        };
+        let load = match (several, new) {
+            (true, true) => Some(Load::New),
+            (true, false) => Some(Load::Old),
+            (false, true) if holding.pieces >= holding.large.clamp(FEW_PIECES, PIECES) => Some(Load::Pieces),
+            _ => None,
         };
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
@@ -227,9 +242,9 @@ impl Policy {
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess,
-            new,
             several,
-            at_once: new && several && self.is_restless() && !scarce,
+            load,
+            at_once: load == Some(Load::New) && self.is_restless() && !scarce,
         }
     }
 
@@ -250,23 +265,27 @@ impl Policy {
         self.risen_at = self.risen_at.min(reserved);
     }
 
-    /// Free memory is mapped anew, for one of several streams, whose sizes are `new` or come back. So many blocks were freed so far. Where there
-    /// is nothing to spare every load is, and where streams have work others' memory is not past: then it says nothing.
-    pub fn does_not_rest(&mut self, new: bool, frees: u64) {
-        if self.is_short || self.is_busy() {
+    /// Free memory is mapped anew for such a load, after so many blocks were freed. Where there is nothing to spare every load is like that, and
+    /// where streams have work others' memory is not past: then it says nothing.
+    pub fn does_not_rest(&mut self, load: Load, frees: u64) {
+        if self.is_short || load != Load::Pieces && self.is_busy() {
             self.restless = Default::default();
             return;
         }
-        let old = !new && !self.is_restless();
-        let Unrest { each, all, long } = if old { OF_OLD } else { OF_NEW };
-        let Restless { began, until } = &mut self.restless[usize::from(old)];
+        let (at, Unrest { each, all, long, most }) = match load {
+            Load::Old if !self.is_restless() => (0, OF_OLD),
+            Load::Old | Load::New => (1, OF_NEW),
+            Load::Pieces => (2, OF_PIECES),
+        };
+        let Restless { began, until } = &mut self.restless[at];
         if frees > *until {
             (*began, *until) = (frees, frees);
         }
         *until = (*until + each).min(frees + all);
         // What was freed twice is not counted in the end.
         if frees.saturating_sub(*began) >= long {
-            self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_UNREST);
+            self.unrest = self.unrest.max((self.unrest + STEP_OF_UNREST).min(most));
+            self.fineness = 0;
         }
     }
 
@@ -387,6 +406,7 @@ mod tests {
             active: reserved,
             peak: reserved,
             large: 8,
+            pieces: 0,
             mean: GIB,
             new_sizes: 0.0,
             streams: 1,
@@ -462,18 +482,62 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_do_not_come_back_get_more_slack_among_hundreds_of_blocks() {
-        let options = Options::default();
-        let budget = |policy: &mut Policy, new_sizes: f64, large: usize| {
-            policy.terms(&Holding { new_sizes, large, total: 1024 * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
+    fn of_one_stream_ever_new_sizes_and_many_pieces_may_not_come_to_rest() {
+        let load = |streams: usize, new_sizes: f64, large: usize, pieces: usize| {
+            let of_these = Holding { streams, new_sizes, large, pieces, ..holding(8 * GIB) };
+            Policy::default().terms(&of_these, GIB, &Options::default(), true).load
         };
-        let usual = budget(&mut Policy::default(), 0.0, 8);
+        // Hundreds, or as many as blocks in use, which are not among them.
+        let pieces = [(8, 63), (8, 64), (100, 99), (100, 100), (5000, 255), (5000, 256)];
+        let of_one = [None, Some(Load::Pieces), None, Some(Load::Pieces), None, Some(Load::Pieces)];
+        assert_eq!(pieces.map(|(large, pieces)| load(1, 0.41, large, pieces)), of_one);
+        assert_eq!(pieces.map(|(large, pieces)| load(1, 0.39, large, pieces)), [None; 6]);
+        assert_eq!([0.39, 0.41].map(|new| load(2, new, 8, 0)), [Some(Load::Old), Some(Load::New)]);
+    }
+
+    #[test]
+    fn one_stream_that_does_not_come_to_rest_gets_a_tenth() {
+        let Unrest { each, all, long, .. } = OF_PIECES;
+        let map = |policy: &mut Policy, frees: &mut dyn Iterator<Item = u64>| frees.for_each(|at| policy.does_not_rest(Load::Pieces, at));
+        let terms = |policy: &mut Policy, reserved: usize, total: usize| {
+            let of_one = Holding { active: 8 * GIB, peak: 8 * GIB, total: total * GIB, ..holding(reserved) };
+            policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, ..of_one }, GIB, &Options::default(), true)
+        };
+        let budget = |policy: &mut Policy, total: usize| terms(policy, 8 * GIB, total).budget >> 20;
         let mut policy = Policy::default();
-        let of_few = [(0.39, 256), (1.0, 8), (0.0, 1 << 20), (0.0, 127), (0.41, 255)];
-        assert_eq!(of_few.map(|(new, large)| budget(&mut policy, new, large)), [usual; 5]);
-        // It does not come and go with a few blocks.
-        assert_eq!([256, 8192, 128].map(|large| budget(&mut policy, 0.41, large)), [usual + 818; 3]);
-        assert_eq!([127, 255].map(|large| budget(&mut policy, 0.41, large)), [usual; 2]);
+        let usual = budget(&mut policy, 1024);
+        // Not a burst, and not with gaps.
+        map(&mut policy, &mut (0..long - 1));
+        map(&mut policy, &mut (long + all..long + all + 64 * each).step_by(each as usize + 1));
+        assert!(!policy.is_restless());
+        // Now it lasts. That fewer blocks are counted than before is no matter, nor is work: a stream's own memory is past for it.
+        policy.maps_anew(true, false);
+        let start = 1 << 20;
+        map(&mut policy, &mut [start, start - 9, start + 9].into_iter());
+        assert!(!policy.is_restless());
+        // Handles became fine for want of slack.
+        let coarse = terms(&mut policy, 8 * GIB, 1024).largest;
+        assert!(terms(&mut policy, 9 * GIB, 1024).largest < coarse);
+        map(&mut policy, &mut (start + each / 2..=start + long).step_by(each as usize / 2));
+        assert!(policy.is_restless());
+        assert_eq!(budget(&mut policy, 1024), usual + 410);
+        // They are as large as before, and free memory in its place is still looked for first.
+        let of_restless = terms(&mut policy, 8 * GIB, 1024);
+        assert_eq!((of_restless.largest, of_restless.at_once), (coarse, false));
+        map(&mut policy, &mut (start + long..start + 2 * long));
+        assert_eq!(budget(&mut policy, 1024), usual + 818);
+        // A quarter of the device is left, and nothing comes of it where memory is scarce.
+        assert_eq!([11, 9].map(|total| budget(&mut policy, total)), [usual, 40]);
+        policy.rests();
+        assert_eq!(budget(&mut policy, 1024), usual);
+        map(&mut policy, &mut (2 * start..2 * start + 1));
+        assert!(!policy.is_restless());
+        // What several streams had is not taken from the one that is left.
+        (3..8).for_each(|times| policy.does_not_rest(Load::New, 3 * start + times * OF_NEW.long));
+        let of_several = budget(&mut policy, 1024);
+        assert!(of_several > usual + 818);
+        map(&mut policy, &mut (9 * start..9 * start + 2 * long));
+        assert_eq!(budget(&mut policy, 1024), of_several);
     }
 
     #[test]
@@ -491,15 +555,17 @@ mod tests {
         assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
         let Unrest { all: window, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
+            .into_iter()
+            .for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, 5 + 4 * window + long);
+        policy.does_not_rest(Load::New, 5 + 4 * window + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
         // Then, but not where memory is scarce, for sizes that come back or when one stream is left.
         let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
         assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
-        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(false, frees));
+        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -508,16 +574,16 @@ mod tests {
         assert_eq!(budget(&mut policy, 1024), at_first);
         assert!(!policy.is_short());
         // Where sizes come back it has to be often, and for longer.
-        let Unrest { each, all, long } = OF_OLD;
+        let Unrest { each, all, long, .. } = OF_OLD;
         let every = |gap: u64, from: u64| (from..from + long + all).step_by(gap as usize);
-        every(each + 1, 0).for_each(|frees| policy.does_not_rest(false, frees));
-        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(false, frees));
+        every(each + 1, 0).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+        every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(Load::Old, frees));
         assert!(!policy.is_restless());
         // One of new sizes between them does not make up for gaps.
-        policy.does_not_rest(true, 6 * long);
-        policy.does_not_rest(false, 6 * long + OF_OLD.long + 1);
+        policy.does_not_rest(Load::New, 6 * long);
+        policy.does_not_rest(Load::Old, 6 * long + OF_OLD.long + 1);
         assert!(!policy.is_restless());
-        every(each, 8 * long).for_each(|frees| policy.does_not_rest(false, frees));
+        every(each, 8 * long).for_each(|frees| policy.does_not_rest(Load::Old, frees));
         assert!(policy.is_restless());
         policy.restart(8 * GIB, 0);
         assert!(!policy.is_restless());
@@ -527,27 +593,27 @@ mod tests {
     fn streams_with_work_say_nothing_of_rest_until_they_rest() {
         let Unrest { long, .. } = OF_NEW;
         let mut policy = Policy::default();
-        policy.does_not_rest(true, 0);
+        policy.does_not_rest(Load::New, 0);
         policy.maps_anew(true, true);
         policy.maps_anew(false, true);
-        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(!policy.is_restless());
         policy.rests();
-        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(policy.is_restless());
         // Nor for longer than they have it, and what was before is forgotten.
         let mut policy = Policy::default();
         let start = Instant::now();
-        policy.does_not_rest(true, 0);
+        policy.does_not_rest(Load::New, 0);
         policy.maps_anew(true, true);
         policy.took(start, start + WINDOW, true);
-        [0, long].into_iter().for_each(|frees| policy.does_not_rest(true, frees));
+        [0, long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(!policy.is_restless());
         policy.maps_anew(false, true);
         policy.took(start + WINDOW, start + 2 * WINDOW, false);
-        policy.does_not_rest(true, 2 * long);
+        policy.does_not_rest(Load::New, 2 * long);
         assert!(!policy.is_restless());
-        policy.does_not_rest(true, 3 * long);
+        policy.does_not_rest(Load::New, 3 * long);
         assert!(policy.is_restless());
     }
 

@@ -4,7 +4,7 @@
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
-use super::policy::{Holding, Terms};
+use super::policy::{Holding, PIECES, Terms};
 use super::reach::Reach;
 use super::rest::Runs;
 use super::shares::Idle;
@@ -188,6 +188,7 @@ impl Core {
             streams: self.streams(),
             reserved: self.reserved(),
             large: active.large + 1,
+            pieces: self.list(slot, false).iter().take(PIECES).count(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
             peak: active.peak,
@@ -367,10 +368,10 @@ impl Cache {
                     if anew {
                         self.looked_since(began);
                     }
-                    if anew && !request.small && terms.several {
+                    if let Some(load) = terms.load.filter(|_| anew && !request.small) {
                         let mut core = self.core.quiet();
                         let frees = core.stats.frees();
-                        core.policy.does_not_rest(terms.new, frees);
+                        core.policy.does_not_rest(load, frees);
                     }
                     return answer;
                 }
