@@ -63,7 +63,7 @@ mod tests {
     const G: usize = 2 << 20;
 
     fn share(handle: HandleId, size: usize, head: usize, tail: usize) -> Share {
-        Share { handle, size, sources: 0..0, head, tail }
+        Share { handle, size, stretches: 0..0, head, tail }
     }
 
     /// What a pair costs where memory is scarce: what is made, then what is spent of whole handles and left over.

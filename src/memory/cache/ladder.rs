@@ -3,9 +3,9 @@
 
 use super::core::{Core, LARGEST, Request};
 use super::message::Facts;
-use super::reach::{Ordered, Reach};
+use super::policy::UpTo;
+use super::reach::{Reach, Waited};
 use super::segment::Refusal;
-use super::shares::LOOK_AT;
 use super::slot::StreamKey;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
@@ -14,7 +14,7 @@ use crate::memory::history::Action;
 use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
 use crate::memory::options::StreamWait;
 use crate::memory::pools;
-use crate::memory::provider::{self, Source};
+use crate::memory::provider::Source;
 use crate::memory::totals::Event;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
@@ -77,24 +77,6 @@ impl Cache {
         self.climb(request, stream, slot, look)
     }
 
-    /// After a request that found no room: once little is in use, what is free comes to rest, before it is handed out again.
-    pub fn rest(&self, stream: Stream) {
-        // A provider's function may come here, under the locks of those that wait for it.
-        if provider::refuse_inside().is_err() {
-            return;
-        }
-        let Some(floor) = self.stats.take_low() else { return };
-        // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
-        let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
-        let slot = self.core.quiet().find_slot(StreamKey::of(stream));
-        // Where nothing was mapped twice as well: what is past for all lies in a row.
-        self.settle(slot.unwrap_or(StreamSlot::MAX));
-        let mut core = self.core.lock();
-        core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
-        core.forget_order();
-        core.policy.rests();
-    }
-
     #[cold]
     fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot, look: Look) -> Result<Address> {
         device::check_lost(self.device)?;
@@ -103,7 +85,7 @@ impl Cache {
         let climb = &Climb { runtime, abilities, slot, request, stream };
         // The driver's own pool knows best what is free.
         if matches!(abilities.source, Source::Ordered)
-            && let Ok(address) = self.search_or_grow(climb, &Reach::of(slot), true, None)?
+            && let Ok(address) = self.search_or_grow(climb, &Reach::of(slot), UpTo::Limit, None)?
         {
             return Ok(address);
         }
@@ -123,7 +105,7 @@ impl Cache {
             }
             let reach = &Reach { apart, ..Reach::of(slot) };
             // What others are done with is no matter yet.
-            if let Ok(address) = self.search_or_grow(climb, reach, false, (!apart).then_some(look.changes))? {
+            if let Ok(address) = self.search_or_grow(climb, reach, UpTo::Budget, (!apart).then_some(look.changes))? {
                 return Ok(address);
             }
             let has_room = || {
@@ -132,7 +114,7 @@ impl Cache {
             };
             if apart && !at_budget && has_room() {
                 self.go_home(slot, false);
-                if let Ok(address) = self.search_or_grow(climb, reach, true, None)? {
+                if let Ok(address) = self.search_or_grow(climb, reach, UpTo::Limit, None)? {
                     return Ok(address);
                 }
             }
@@ -149,11 +131,12 @@ impl Cache {
         self.go_home(slot, true);
         // 2. What is free, mapped anew, and more from the driver.
         let all = &Reach::of(slot);
-        let mut refused = self.search_or_grow(climb, all, !at_budget, Some(changes))?;
+        let up_to = if at_budget { UpTo::Budget } else { UpTo::Limit };
+        let mut refused = self.search_or_grow(climb, all, up_to, Some(changes))?;
         if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
             refused = match self.take_waiting(climb) {
                 Some(address) => Ok(address),
-                None => self.search_or_grow(climb, all, true, None)?,
+                None => self.search_or_grow(climb, all, UpTo::Limit, None)?,
             };
         }
         let refusal = match refused {
@@ -167,14 +150,14 @@ impl Cache {
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         if capturing && !rejects && request.search <= abilities.total {
             crate::memory::release_idle_others(self, runtime);
-            if let Ok(address) = self.search_or_grow(climb, all, true, None)? {
+            if let Ok(address) = self.search_or_grow(climb, all, UpTo::Limit, None)? {
                 return Ok(address);
             }
         }
         if capturing || rejects || request.search > abilities.total {
             return Err(self.out_of_memory(climb, refusal, capturing));
         }
-        if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, true, None)) {
+        if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, UpTo::Limit, None)) {
             return found;
         }
         // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
@@ -222,7 +205,7 @@ impl Cache {
             return Ok(Ok(address));
         }
         let all = &Reach::of(climb.slot);
-        let retry = || self.search_or_grow(climb, all, true, None);
+        let retry = || self.search_or_grow(climb, all, UpTo::Limit, None);
         if let Some(found) = MutexGuard::unlocked(climbing, || self.press(climb, Stage::GiveBack, retry)) {
             return found.map(Ok);
         }
@@ -232,7 +215,7 @@ impl Cache {
         crate::memory::release_others(self);
         self.stats.count(Event::AllocRetry);
         let changes = self.core.lock().changes();
-        match self.search_or_grow(climb, all, true, None)? {
+        match self.search_or_grow(climb, all, UpTo::Limit, None)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
                 // A failure that kept memory back is the better answer.
@@ -242,20 +225,8 @@ impl Cache {
         }
     }
 
-    /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what is past of streams that
-    /// keep apart is made everybody's first.
-    fn go_home(&self, slot: StreamSlot, shares: bool) {
-        // What is in the driver's hands is nobody's to move.
-        let _growing = self.growing.lock();
-        let mut core = self.core.lock();
-        if shares && core.policy.is_apart() {
-            core.share_all_past();
-        }
-        core.go_home(LOOK_AT, slot);
-    }
-
     /// The outer error is a failure that no other rung can mend. `searched`: nothing was found when so much had changed.
-    fn search_or_grow(&self, climb: &Climb, reach: &Reach, exceed: bool, searched: Option<u64>) -> Result<Result<Address, Refusal>> {
+    fn search_or_grow(&self, climb: &Climb, reach: &Reach, up_to: UpTo, searched: Option<u64>) -> Result<Result<Address, Refusal>> {
         let Climb { runtime, abilities, request, .. } = *climb;
         if request.search > LARGEST {
             let text = "No device has that much memory.";
@@ -265,7 +236,7 @@ impl Cache {
         if self.core.quiet().paused {
             return Err(self.sleeps());
         }
-        match self.grow(runtime, abilities, reach, request, exceed, searched) {
+        match self.grow(runtime, abilities, reach, request, up_to, searched) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),
             answer => Ok(answer),
         }
@@ -277,17 +248,17 @@ impl Cache {
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
-            let all = |owner: &StreamSlot| Ordered { slot: *owner, serial: core.slots[*owner as usize].serial(), count: u32::MAX };
-            let waited: Vec<Ordered> = owners.iter().map(all).collect();
-            let reach = Reach { ordered: &waited, ..Reach::of(slot) };
+            let all = |owner: &StreamSlot| Waited { slot: *owner, serial: core.slots[*owner as usize].serial(), count: u32::MAX };
+            let would_wait: Vec<Waited> = owners.iter().map(all).collect();
+            let reach = Reach { waited: &would_wait, ..Reach::of(slot) };
             let helps = match abilities.virtual_memory {
                 Some(_) => core.free_of(&reach) > 0,
                 None => !core.find_run(&reach, request).is_empty(),
             };
             if helps { owners } else { return None }
         };
-        let ordered = self.order_after(stream, &owners).ok()?;
-        let reach = Reach { ordered: &ordered, ..Reach::of(slot) };
+        let waited = self.order_after(stream, &owners).ok()?;
+        let reach = Reach { waited: &waited, ..Reach::of(slot) };
         let _growing = self.growing.lock();
         if self.core.quiet().paused {
             return None;
@@ -295,7 +266,7 @@ impl Cache {
         if abilities.virtual_memory.is_none() {
             return self.core.lock().search(&reach, request);
         }
-        self.grow(runtime, abilities, &reach, request, false, None).ok()
+        self.grow(runtime, abilities, &reach, request, UpTo::Budget, None).ok()
     }
 
     /// Asks the program's functions for memory, and `retry` after each that gave some. None: that was not enough.

@@ -9,7 +9,7 @@ use super::StreamSlot;
 use super::block::{self, State};
 use super::core::Core;
 use super::home::LAST_EPOCH;
-use super::reach::Ordered;
+use super::reach::Waited;
 use super::slot::{Slot, StreamKey};
 use crate::base::{Result, Status};
 use crate::device;
@@ -283,9 +283,9 @@ impl Cache {
 
     /// Makes `stream` wait for all frees so far of other streams, and gives the count of each. Nothing waits on the host; streams that
     /// cannot be waited for are left out.
-    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<Ordered>> {
+    pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<Waited>> {
         let _driving = self.driving.lock();
-        let mut ordered = Vec::new();
+        let mut waited = Vec::new();
         for slot in slots {
             let (key, serial, gone, count) = {
                 let mut core = self.core.lock();
@@ -300,9 +300,9 @@ impl Cache {
             let mark = self.mark(owner, count)?;
             let entered = stream.enter()?;
             entered.runtime.stream_wait_event(entered.raw, mark.event.raw())?;
-            ordered.push(Ordered { slot: *slot, serial, count });
+            waited.push(Waited { slot: *slot, serial, count });
         }
-        Ok(ordered)
+        Ok(waited)
     }
 
     /// A stream is about to go: the last that is recorded on it, so that its free memory and what it used are settled later, also

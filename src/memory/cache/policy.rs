@@ -115,6 +115,13 @@ pub struct Policy {
     apart: bool,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum UpTo {
+    Budget,
+    #[default]
+    Limit,
+}
+
 /// What one growth may do.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
@@ -123,8 +130,8 @@ pub struct Terms {
     pub budget: usize,
     /// Bytes that may be made at all.
     pub most: usize,
-    /// Whether to exceed the budget when free memory does not do.
-    pub exceed: bool,
+    /// What may be made when free memory does not do.
+    pub up_to: UpTo,
     /// The largest handle to make.
     pub largest: usize,
     /// Whether memory is scarce: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of handles in use
@@ -189,7 +196,7 @@ pub fn is_new(share: f64) -> bool {
 }
 
 impl Policy {
-    pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options, exceed: bool) -> Terms {
+    pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options) -> Terms {
         let Holding { reserved, limit, total, granularity, .. } = *holding;
         self.in_use(holding.active, holding.peak);
         let offered = total.min(self.room.unwrap_or(usize::MAX)).min(self.ceiling.unwrap_or(usize::MAX));
@@ -236,7 +243,7 @@ impl Policy {
             granularity,
             budget: allowed.saturating_sub(reserved) / granularity * granularity,
             most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
-            exceed,
+            up_to: UpTo::default(),
             largest,
             scarce,
             coarse: COARSE * largest,
@@ -422,10 +429,10 @@ mod tests {
     fn handles_are_finer_where_less_is_left() {
         let mut policy = Policy::default();
         let options = Options::default();
-        let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options, true).largest >> 20;
+        let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options).largest >> 20;
         assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
         // And on smaller devices.
-        let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options, true).largest >> 20;
+        let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options).largest >> 20;
         assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
     }
 
@@ -434,7 +441,7 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let mut largest = |need: usize, streams: usize| {
-            policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options, true).largest >> 20
+            policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options).largest >> 20
         };
         assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [82, 22, 22]);
         assert_eq!([1, 2].map(|streams| largest(8 * GIB, streams)), [512, 256]);
@@ -445,7 +452,7 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let terms = |policy: &mut Policy, reserved: usize, active: usize| {
-            policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options, true)
+            policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options)
         };
         let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
         assert!(!coarse.scarce && !coarse.coarsen && coarse.excess == 0);
@@ -472,7 +479,7 @@ mod tests {
         let options = Options::default();
         let mut excess = |reserved: usize, total: usize| {
             let of_small = Holding { active: 8 * GIB, peak: 8 * GIB, small: true, total: total * GIB, ..holding(reserved) };
-            policy.terms(&of_small, MIB, &options, true).excess
+            policy.terms(&of_small, MIB, &options).excess
         };
         // 3.5 per cent and a little.
         let most = 8 * GIB + (8 * GIB) * 35 / 1000 + 8 * GIB / KEPT_FOR_SMALL;
@@ -485,7 +492,7 @@ mod tests {
     fn of_one_stream_ever_new_sizes_and_many_pieces_may_not_come_to_rest() {
         let load = |streams: usize, new_sizes: f64, large: usize, pieces: usize| {
             let of_these = Holding { streams, new_sizes, large, pieces, ..holding(8 * GIB) };
-            Policy::default().terms(&of_these, GIB, &Options::default(), true).load
+            Policy::default().terms(&of_these, GIB, &Options::default()).load
         };
         // Hundreds, or as many as blocks in use, which are not among them.
         let pieces = [(8, 63), (8, 64), (100, 99), (100, 100), (5000, 255), (5000, 256)];
@@ -501,7 +508,7 @@ mod tests {
         let map = |policy: &mut Policy, frees: &mut dyn Iterator<Item = u64>| frees.for_each(|at| policy.does_not_rest(Load::Pieces, at));
         let terms = |policy: &mut Policy, reserved: usize, total: usize| {
             let of_one = Holding { active: 8 * GIB, peak: 8 * GIB, total: total * GIB, ..holding(reserved) };
-            policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, ..of_one }, GIB, &Options::default(), true)
+            policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, ..of_one }, GIB, &Options::default())
         };
         let budget = |policy: &mut Policy, total: usize| terms(policy, 8 * GIB, total).budget >> 20;
         let mut policy = Policy::default();
@@ -545,12 +552,12 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let budget = |policy: &mut Policy, total: usize| {
-            policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options, true).budget >> 20
+            policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options).budget >> 20
         };
         let at_first = budget(&mut policy, 1024);
         let at_once = |policy: &mut Policy, new_sizes: f64, streams: usize, total: usize| {
             let of_these = Holding { new_sizes, streams, total: total * GIB, ..holding(8 * GIB) };
-            policy.terms(&of_these, MIB, &options, true).at_once
+            policy.terms(&of_these, MIB, &options).at_once
         };
         assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
@@ -622,7 +629,7 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let room = |policy: &mut Policy, total: usize, need: usize| {
-            policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(4 * GIB) }, need, &options, true);
+            policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(4 * GIB) }, need, &options);
             policy.has_room_apart(4 * GIB, need)
         };
         policy.maps_anew(true, false);
@@ -642,12 +649,12 @@ mod tests {
         let mut policy = Policy::default();
         let options = Options::default();
         let largest = |policy: &mut Policy, total: usize, reserved: usize| {
-            policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options, true).largest >> 20
+            policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options).largest >> 20
         };
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
         policy.maps_anew(true, true);
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
-        let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options, true).largest;
+        let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options).largest;
         assert_eq!(alone >> 20, 4);
         // With more in use, where less is left, and where there is hardly any.
         assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
@@ -678,12 +685,12 @@ mod tests {
         policy.left(0, 32 * GIB);
         assert!(!policy.asks(4 * GIB - 1) && policy.asks(4 * GIB));
         policy.left(4 * GIB, 8 * GIB);
-        assert!(!policy.terms(&holding(4 * GIB), GIB, &options, true).scarce);
+        assert!(!policy.terms(&holding(4 * GIB), GIB, &options).scarce);
         assert!(!policy.asks(5 * GIB - 1));
-        assert!(policy.terms(&holding(11 * GIB), GIB, &options, true).scarce);
+        assert!(policy.terms(&holding(11 * GIB), GIB, &options).scarce);
         assert!(policy.asks(0));
         policy.left(11 * GIB, 50 * GIB);
-        assert!(!policy.terms(&holding(11 * GIB), GIB, &options, true).scarce && !policy.asks(11 * GIB));
+        assert!(!policy.terms(&holding(11 * GIB), GIB, &options).scarce && !policy.asks(11 * GIB));
     }
 
     #[test]

@@ -13,18 +13,18 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy)]
 pub struct Reach<'a> {
     pub slot: StreamSlot,
-    pub ordered: &'a [Ordered],
+    pub waited: &'a [Waited],
     pub apart: bool,
 }
 
 impl Reach<'_> {
     pub fn of(slot: StreamSlot) -> Reach<'static> {
-        Reach { slot, ordered: &[], apart: false }
+        Reach { slot, waited: &[], apart: false }
     }
 }
 
 /// What of a stream comes before: its frees up to an epoch, as long as its epochs do not begin anew.
-pub struct Ordered {
+pub struct Waited {
     pub slot: StreamSlot,
     pub serial: Serial,
     pub count: u32,
@@ -40,7 +40,7 @@ impl Core {
         }
         block.owner() == reach.slot
             || self.is_past(id)
-            || reach.ordered.iter().any(|before| {
+            || reach.waited.iter().any(|before| {
                 let slot = before.slot;
                 slot == block.owner() && block.ticket() <= before.count && self.slots[slot as usize].serial() == before.serial
             })
@@ -120,7 +120,7 @@ impl Core {
 
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
     pub fn ticket_of_taken(&mut self, reach: &Reach) -> u32 {
-        if reach.ordered.is_empty() { 0 } else { self.slots[reach.slot as usize].home.note_free() }
+        if reach.waited.is_empty() { 0 } else { self.slots[reach.slot as usize].home.note_free() }
     }
 
     /// Moves free blocks to the stream, of the run's ends no more than the request needs.

@@ -4,14 +4,16 @@
 //! again, and hangs on what is in use now, not on what was. So a program that does the same again finds the same, down to the mappings
 //! that were made for it the last time; they are taken again, and each round needs the driver less than the one before.
 
-use super::StreamSlot;
 use super::block::{self, BlockId};
 use super::core::{Core, Request};
 use super::physical::{HandleId, Mapping};
 use super::reach::Reach;
-use super::shares::{Share, Source, Span, joined};
-use super::slot::COMMON;
+use super::shares::{LOOK_AT, Share, Span, Stretch, joined};
+use super::slot::{COMMON, StreamKey};
+use super::{Cache, StreamSlot};
+use crate::memory::provider;
 use crate::runtime::Address;
+use crate::stream::Stream;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Whose free memory it is, and the count of its last use.
@@ -20,7 +22,7 @@ type Owner = (StreamSlot, u32);
 /// Runs of addresses that requests of a stream and a size got, the oldest first. Where one is free again it is taken before any other, so
 /// that what comes after finds the same as the last time too.
 #[derive(Default)]
-pub struct Runs(BTreeMap<(StreamSlot, bool, usize), VecDeque<(Address, Address)>>);
+pub struct Runs(BTreeMap<(StreamSlot, bool, usize), Vec<(Address, Address)>>);
 
 impl Runs {
     const SIZES: usize = 4096;
@@ -40,29 +42,30 @@ impl Runs {
         }
         let runs = self.0.entry(Runs::key(slot, request)).or_default();
         if !runs.contains(&run) {
+            // The first ones are those that come round; the last place is for what may become one.
             runs.truncate(Runs::OF_A_SIZE - 1);
-            runs.push_back(run);
+            runs.push(run);
         }
     }
 }
 
-/// Stretches of free memory that go home at once: each needs two records where it was, and two where it comes to.
+/// So many parts of free blocks go home at once: each needs two records where it was, and two where it comes to.
 const SPANS: usize = 1 << 11;
 
 /// The free bytes of a handle without a gap, wherever they lie.
-fn free_ranges(of_handle: &[Source]) -> Vec<(usize, usize)> {
+fn free_ranges(of_handle: &[Stretch]) -> Vec<(usize, usize)> {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for source in of_handle {
+    for stretch in of_handle {
         match ranges.last_mut() {
-            Some((_, to)) if *to == source.offset => *to += source.size,
-            _ => ranges.push((source.offset, source.offset + source.size)),
+            Some((_, to)) if *to == stretch.offset => *to += stretch.size,
+            _ => ranges.push((stretch.offset, stretch.offset + stretch.size)),
         }
     }
     ranges
 }
 
 /// A run of addresses behind which all memory is free, here or where it went.
-pub(super) struct Run {
+struct Run {
     from: Address,
     to: Address,
     here: Vec<Span>,
@@ -99,18 +102,18 @@ impl Core {
         if self.moved.is_empty() || self.paused || !self.has_records() {
             return;
         }
-        let (shares, sources) = self.away_handles(most);
-        let mut leaving: Vec<Span> = Vec::with_capacity(sources.len());
+        let (shares, stretches) = self.away_handles(most);
+        let mut leaving: Vec<Span> = Vec::with_capacity(stretches.len());
         let mut going: Vec<Going> = Vec::with_capacity(shares.len());
         for share in shares {
-            let of_handle = &sources[share.sources];
+            let of_handle = &stretches[share.stretches];
             let Some(owner) = self.owner_of_all(of_handle, asks) else { continue };
             if leaving.len() + of_handle.len() > SPANS {
                 break;
             }
             let from = self.physical[share.handle].places[0];
             going.push(Going { handle: share.handle, from, to: from + share.size, owner, leads: self.areas.contains_key(&from) });
-            leaving.extend(of_handle.iter().map(Source::span));
+            leaving.extend(of_handle.iter().map(Stretch::span));
         }
         // Owned nowhere for a moment, so that all places are alike.
         self.cut_out_all(&joined(leaving)).into_iter().for_each(|id| self.disown(id));
@@ -125,8 +128,8 @@ impl Core {
 
     /// Whose the bytes would be together: nobody's if they are past, else the one stream's that may still use some. None: there are two, or
     /// what is nobody's would become a stream's that does not ask for it. While streams keep apart what is one's alone stays his.
-    fn owner_of_all(&self, sources: &[Source], asks: StreamSlot) -> Option<Owner> {
-        let blocks = || sources.iter().map(|source| block::at(source.block));
+    fn owner_of_all(&self, stretches: &[Stretch], asks: StreamSlot) -> Option<Owner> {
+        let blocks = || stretches.iter().map(|stretch| block::at(stretch.block));
         let mut owners = blocks().map(|block| block.owner());
         if let (true, Some(first)) = (self.policy.is_apart(), owners.next())
             && owners.all(|owner| owner == first)
@@ -134,7 +137,7 @@ impl Core {
             return Some((first, blocks().map(|block| block.ticket()).max().unwrap_or(0)));
         }
         let (mut owner, mut ticket, mut common) = (COMMON, 0, false);
-        for id in sources.iter().map(|source| source.block) {
+        for id in stretches.iter().map(|stretch| stretch.block) {
             if self.is_past(id) {
                 common = true;
                 continue;
@@ -165,13 +168,25 @@ impl Core {
 
     // ---- to where it is still mapped
 
+    /// Room in a run that is mapped still: one that such a request got before, else the shortest. `stretches` are filled in if all were looked at.
+    pub fn take_mapped(&mut self, reach: &Reach, request: &Request, stretches: &mut Option<Vec<Stretch>>) -> Option<Address> {
+        let blocks = self.free_blocks(reach, LOOK_AT, false);
+        let run = self.known_run(reach, request, &blocks).or_else(|| {
+            let free = self.stretches_of(&blocks, |_, _| true);
+            let found = self.find_mapped_run(&free, &self.shares(&free), request);
+            *stretches = found.is_none().then_some(free);
+            found.and_then(|(from, to)| self.mapped_run(&blocks, from, to))
+        });
+        self.revive(reach, request, run?)
+    }
+
     /// One that such a request got before.
-    pub(super) fn known_run(&self, reach: &Reach, request: &Request, blocks: &[Span]) -> Option<Run> {
+    fn known_run(&self, reach: &Reach, request: &Request, blocks: &[Span]) -> Option<Run> {
         self.runs.of(reach.slot, request).find_map(|(from, to)| self.mapped_run(blocks, from, to))
     }
 
     /// The run, if it is one as far as free blocks go. A handle is there once: twice would be the same bytes.
-    pub(super) fn mapped_run(&self, blocks: &[Span], from: Address, to: Address) -> Option<Run> {
+    fn mapped_run(&self, blocks: &[Span], from: Address, to: Address) -> Option<Run> {
         let (mut at, mut handles) = (from, Vec::new());
         let mut run = Run { from, to, here: Vec::new(), away: Vec::new(), whole: Vec::new() };
         for mapping in self.physical.overlapping(from, to) {
@@ -209,7 +224,7 @@ impl Core {
     }
 
     /// What is free of such a run comes back there, with no call of the driver.
-    pub(super) fn revive(&mut self, reach: &Reach, request: &Request, run: Run) -> Option<Address> {
+    fn revive(&mut self, reach: &Reach, request: &Request, run: Run) -> Option<Address> {
         let Run { from, to, here, away, whole } = run;
         self.runs.note(reach.slot, request, (from, to));
         whole.into_iter().for_each(|handle| self.recount(handle, request.small));
@@ -244,17 +259,17 @@ impl Core {
     }
 
     /// The shortest run that is still mapped, with something that comes back, and no handle twice.
-    pub(super) fn find_mapped_run(&self, sources: &[Source], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
+    fn find_mapped_run(&self, stretches: &[Stretch], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
         let mut parts: Vec<Mapped> = Vec::with_capacity(2 * shares.len());
         for share in shares {
-            let of_handle = &sources[share.sources.clone()];
+            let of_handle = &stretches[share.stretches.clone()];
             // What touches neither end has no neighbours.
             let counts = |(from, to): &(usize, usize)| *from == 0 || *to == share.size || to - from >= request.search;
             let ranges: Vec<(usize, usize)> = free_ranges(of_handle).into_iter().filter(counts).collect();
             for place in &self.physical[share.handle].places {
                 for &(from, to) in &ranges {
                     let away =
-                        of_handle.iter().any(|source| (from..to).contains(&source.offset) && source.address != place + source.offset);
+                        of_handle.iter().any(|stretch| (from..to).contains(&stretch.offset) && stretch.address != place + stretch.offset);
                     parts.push(Mapped { start: place + from, size: to - from, handle: share.handle, away });
                 }
             }
@@ -294,5 +309,37 @@ impl Core {
             }
         }
         best
+    }
+}
+
+impl Cache {
+    /// After a request that found no room: once little is in use, what is free comes to rest, before it is handed out again.
+    pub fn rest(&self, stream: Stream) {
+        // A provider's function may come here, under the locks of those that wait for it.
+        if provider::refuse_inside().is_err() {
+            return;
+        }
+        let Some(floor) = self.stats.take_low() else { return };
+        // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
+        let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
+        let slot = self.core.quiet().find_slot(StreamKey::of(stream));
+        // Where nothing was mapped twice as well: what is past for all lies in a row.
+        self.settle(slot.unwrap_or(StreamSlot::MAX));
+        let mut core = self.core.lock();
+        core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
+        core.forget_order();
+        core.policy.rests();
+    }
+
+    /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what is past of streams that
+    /// keep apart is made everybody's first.
+    pub(super) fn go_home(&self, slot: StreamSlot, shares: bool) {
+        // What is in the driver's hands is nobody's to move.
+        let _growing = self.growing.lock();
+        let mut core = self.core.lock();
+        if shares && core.policy.is_apart() {
+            core.share_all_past();
+        }
+        core.go_home(LOOK_AT, slot);
     }
 }

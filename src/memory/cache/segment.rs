@@ -4,7 +4,7 @@
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
-use super::policy::{Holding, PIECES, Terms};
+use super::policy::{Holding, PIECES, Terms, UpTo};
 use super::reach::Reach;
 use super::rest::Runs;
 use super::shares::Idle;
@@ -178,7 +178,7 @@ impl Core {
         self.areas.remove(&base);
     }
 
-    fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request, exceed: bool) -> Terms {
+    fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request) -> Terms {
         let active = self.stats.active();
         self.slots[slot as usize].asked = true;
         // What others of the device hold is not there for this one.
@@ -197,7 +197,7 @@ impl Core {
             granularity,
             small: request.small,
         };
-        self.policy.terms(&holding, request.search, &abilities.options, exceed)
+        self.policy.terms(&holding, request.search, &abilities.options)
     }
 }
 
@@ -267,15 +267,15 @@ fn build(
 }
 
 impl Cache {
-    /// Room for the request, handed out at once: from what is free and within reach, else from the driver, up to the budget or, with
-    /// `exceed`, the limit. `searched`: nothing was found when so much had changed. Under `growing`; nothing changes on failure.
+    /// Room for the request, handed out at once: from what is free and within reach, else from the driver.
+    /// `searched`: nothing was found when so much had changed. Under `growing`; nothing changes on failure.
     pub fn grow(
         &self,
         runtime: &Runtime,
         abilities: &Abilities,
         reach: &Reach,
         request: &Request,
-        exceed: bool,
+        up_to: UpTo,
         searched: Option<u64>,
     ) -> Result<Address, Refusal> {
         // Each time that fronts are stopped costs every thread: one time serves both looks.
@@ -287,7 +287,7 @@ impl Cache {
         let Some((properties, granularity)) = abilities.virtual_memory else {
             return self.grow_plain(runtime, abilities, reach.slot, request, search);
         };
-        let (mut tries, mut remade) = (0, false);
+        let (mut refused, mut remade) = (false, false);
         loop {
             let (found, terms, began) = {
                 let mut core = self.core.lock();
@@ -300,7 +300,7 @@ impl Cache {
                     continue;
                 }
                 let began = Instant::now();
-                let mut terms = core.terms(abilities, granularity, reach.slot, request, exceed);
+                let mut terms = Terms { up_to, ..core.terms(abilities, granularity, reach.slot, request) };
                 // Once is enough.
                 if remade {
                     (terms.coarse, terms.coarsen) = (usize::MAX, false);
@@ -308,40 +308,21 @@ impl Cache {
                 (core.find_room(reach, request, &terms), terms, began)
             };
             let plan = match found {
+                Found::Plan(plan) => plan,
                 Found::Here(address) => {
                     self.looked_since(began);
                     return Ok(address);
                 }
-                Found::No(refusal) => return Err(refusal),
-                Found::Coarse(bytes) => {
+                Found::Remake(which, bytes) => {
                     remade = true;
-                    self.settle(StreamSlot::MAX);
-                    // What stays is used as it is.
-                    let _ = self.release(runtime, Idle::Large(terms.coarse), bytes);
+                    self.give_back_to_remake(runtime, which, bytes);
                     continue;
                 }
-                Found::Fine(bytes) => {
-                    remade = true;
-                    self.settle(StreamSlot::MAX);
-                    let before = self.core.quiet().reserved();
-                    let _ = self.release(runtime, Idle::Small(terms.coarse), bytes);
-                    let mut core = self.core.quiet();
-                    if core.reserved() < before {
-                        core.policy.coarser(before);
-                    }
-                    continue;
-                }
-                Found::Plan(plan) => plan,
                 Found::NoAddresses(need) => {
-                    let reserve = || reserve(runtime, abilities, need, granularity, self.core.quiet().whole.is_some());
-                    let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
-                    if base + size > lookup::LIMIT {
-                        insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
-                        return Err(Refusal::Driver(beyond_the_table(base)));
-                    }
-                    self.core.lock().new_area(base, size, request.small, false, COMMON);
+                    self.reserve_area(runtime, abilities, granularity, need, request.small)?;
                     continue;
                 }
+                Found::No(refusal) => return Err(refusal),
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
@@ -349,33 +330,62 @@ impl Cache {
                 let busy = self.is_busy(Some(reach.slot));
                 self.core.quiet().policy.maps_anew(busy, terms.several);
             }
-            match self.build_plan(runtime, &properties, plan, reach, request) {
+            let answer = self.build_plan(runtime, &properties, plan, reach, request);
+            if let Err(Refusal::Driver(error)) = &answer
+                && error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY
+                && makes > 0
+                && !std::mem::replace(&mut refused, true)
+            {
                 // What is there has to do: once more, without the budget that the driver does not have.
-                Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY && tries == 0 && makes > 0 => {
-                    let mut core = self.core.lock();
-                    let reserved = core.reserved();
-                    core.policy.refused(reserved);
-                    tries += 1;
-                }
-                answer => {
-                    if terms.excess > 0 && answer.is_ok() {
-                        match request.small {
-                            true if makes > 0 => self.give_back_for_small(runtime, makes, terms.several),
-                            false if anew => drop(self.release(runtime, Idle::Within(terms.excess), usize::MAX)),
-                            _ => {}
-                        }
-                    }
-                    if anew {
-                        self.looked_since(began);
-                    }
-                    if let Some(load) = terms.load.filter(|_| anew && !request.small) {
-                        let mut core = self.core.quiet();
-                        let frees = core.stats.frees();
-                        core.policy.does_not_rest(load, frees);
-                    }
-                    return answer;
+                let mut core = self.core.lock();
+                let reserved = core.reserved();
+                core.policy.refused(reserved);
+                continue;
+            }
+            if terms.excess > 0 && answer.is_ok() {
+                match request.small {
+                    true if makes > 0 => self.give_back_for_small(runtime, makes, terms.several),
+                    false if anew => drop(self.release(runtime, Idle::Within(terms.excess), usize::MAX)),
+                    _ => {}
                 }
             }
+            if anew {
+                self.mapped_anew(&terms, request, began);
+            }
+            return answer;
+        }
+    }
+
+    /// Under `growing`, as all that follows.
+    fn reserve_area(&self, runtime: &Runtime, abilities: &Abilities, granularity: usize, need: usize, small: bool) -> Result<(), Refusal> {
+        let reserve = || reserve(runtime, abilities, need, granularity, self.core.quiet().whole.is_some());
+        let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
+        if base + size > lookup::LIMIT {
+            insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
+            return Err(Refusal::Driver(beyond_the_table(base)));
+        }
+        self.core.lock().new_area(base, size, small, false, COMMON);
+        Ok(())
+    }
+
+    /// What stays is used as it is.
+    fn give_back_to_remake(&self, runtime: &Runtime, which: Idle, bytes: usize) {
+        self.settle(StreamSlot::MAX);
+        let before = self.core.quiet().reserved();
+        let _ = self.release(runtime, which, bytes);
+        let mut core = self.core.quiet();
+        if matches!(which, Idle::Small(_)) && core.reserved() < before {
+            core.policy.coarser(before);
+        }
+    }
+
+    /// Or it was tried.
+    fn mapped_anew(&self, terms: &Terms, request: &Request, began: Instant) {
+        self.looked_since(began);
+        if let Some(load) = terms.load.filter(|_| !request.small) {
+            let mut core = self.core.quiet();
+            let frees = core.stats.frees();
+            core.policy.does_not_rest(load, frees);
         }
     }
 
@@ -534,25 +544,19 @@ impl Cache {
         };
         for _ in 0..AT_A_TIME {
             let Some(mapping) = oldest() else { return };
-            let taken = self.core.lock().take_moved(mapping.start, mapping.end(), true);
-            if let Some(block) = taken {
-                let kept = self.unmap(runtime, mapping, block);
-                if kept {
-                    self.core.lock().make_hole(block, State::Moved);
-                }
-            }
+            self.end_mapping(runtime, mapping);
         }
     }
 
-    /// Ends a mapping whose block is in the driver's hands; true if the driver did not.
-    fn unmap(&self, runtime: &Runtime, mapping: Mapping, block: BlockId) -> bool {
-        let kept = runtime.outside_capture(|| runtime.mem_unmap(mapping.start, mapping.size)).is_err();
-        if !kept {
-            let mut core = self.core.lock();
+    /// Unless what is mapped there is in use, or the driver does not.
+    fn end_mapping(&self, runtime: &Runtime, mapping: Mapping) {
+        let Some(block) = self.core.lock().take_moved(mapping.start, mapping.end(), true) else { return };
+        let ended = runtime.outside_capture(|| runtime.mem_unmap(mapping.start, mapping.size)).is_ok();
+        let mut core = self.core.lock();
+        if ended {
             core.physical.unmap(mapping.start);
-            core.make_hole(block, State::Unmapped);
         }
-        kept
+        core.make_hole(block, if ended { State::Unmapped } else { State::Moved });
     }
 
     /// Gives the driver what is free and past. What the driver does not take stays; the first reason is the answer.
@@ -570,14 +574,7 @@ impl Cache {
         }
         let released = self.release(runtime, Idle::Large(0), usize::MAX);
         let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
-        for mapping in old {
-            let block = self.core.lock().take_moved(mapping.start, mapping.end(), true);
-            if let Some(block) = block
-                && self.unmap(runtime, mapping, block)
-            {
-                self.core.lock().make_hole(block, State::Moved);
-            }
-        }
+        old.into_iter().for_each(|mapping| self.end_mapping(runtime, mapping));
         let empty = self.core.lock().take_empty_areas();
         for (first, base, size) in empty {
             let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));

@@ -32,9 +32,9 @@ pub fn joined(mut spans: Vec<Span>) -> Vec<Span> {
     spans
 }
 
-/// Free bytes of a handle.
+/// Free bytes of a handle in one place.
 #[derive(Clone, Copy)]
-pub struct Source {
+pub struct Stretch {
     pub handle: HandleId,
     pub offset: usize,
     pub block: BlockId,
@@ -42,7 +42,7 @@ pub struct Source {
     pub size: usize,
 }
 
-impl Source {
+impl Stretch {
     fn end(&self) -> Address {
         self.address + self.size
     }
@@ -63,8 +63,8 @@ impl Source {
 pub struct Share {
     pub handle: HandleId,
     pub size: usize,
-    /// In the list of sources.
-    pub sources: Range<usize>,
+    /// In the list of all.
+    pub stretches: Range<usize>,
     /// Free from the start on, and up to the end. Both are the size of a handle that is free as a whole.
     pub head: usize,
     pub tail: usize,
@@ -79,8 +79,8 @@ pub enum Idle {
     Within(usize),
 }
 
-fn spans_of(shares: &[Share], sources: &[Source]) -> Vec<(HandleId, Vec<Span>)> {
-    let spans = |share: &Share| sources[share.sources.clone()].iter().map(Source::span).collect();
+fn spans_of(shares: &[Share], stretches: &[Stretch]) -> Vec<(HandleId, Vec<Span>)> {
+    let spans = |share: &Share| stretches[share.stretches.clone()].iter().map(Stretch::span).collect();
     shares.iter().map(|share| (share.handle, spans(share))).collect()
 }
 
@@ -105,37 +105,37 @@ impl Core {
     }
 
     /// The free bytes of blocks, by handle and place in it, as far as a mapping and what is free of it count.
-    pub fn sources_of(&self, blocks: &[Span], counts: impl Fn(&Mapping, &Source) -> bool) -> Vec<Source> {
-        let mut sources = Vec::with_capacity(self.physical.count());
+    pub fn stretches_of(&self, blocks: &[Span], counts: impl Fn(&Mapping, &Stretch) -> bool) -> Vec<Stretch> {
+        let mut stretches = Vec::with_capacity(self.physical.count());
         for Span { block, from, to } in blocks {
             for mapping in self.physical.overlapping(*from, *to) {
                 let address = mapping.start.max(*from);
                 let size = mapping.end().min(*to) - address;
-                let source = Source { handle: mapping.handle, offset: address - mapping.start, block: *block, address, size };
-                if counts(&mapping, &source) {
-                    sources.push(source);
+                let stretch = Stretch { handle: mapping.handle, offset: address - mapping.start, block: *block, address, size };
+                if counts(&mapping, &stretch) {
+                    stretches.push(stretch);
                 }
             }
         }
         // By address most are in order by handle too: there is little to sort.
-        sources.sort_by_key(|source| (source.handle, source.offset));
-        sources
+        stretches.sort_by_key(|stretch| (stretch.handle, stretch.offset));
+        stretches
     }
 
-    pub fn sources(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Source> {
-        self.sources_of(&self.free_blocks(reach, most, plain), |_, _| true)
+    pub fn stretches(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Stretch> {
+        self.stretches_of(&self.free_blocks(reach, most, plain), |_, _| true)
     }
 
-    pub fn shares(&self, sources: &[Source]) -> Vec<Share> {
-        let mut shares = Vec::with_capacity(sources.len());
+    pub fn shares(&self, stretches: &[Stretch]) -> Vec<Share> {
+        let mut shares = Vec::with_capacity(stretches.len());
         let mut from = 0;
-        for of_handle in sources.chunk_by(|a, b| a.handle == b.handle) {
+        for of_handle in stretches.chunk_by(|a, b| a.handle == b.handle) {
             let size = self.physical[of_handle[0].handle].size;
-            let head = of_handle.iter().fold(0, |head, source| if source.offset == head { head + source.size } else { head });
-            let fold = |start: usize, source: &Source| if source.offset + source.size == start { source.offset } else { start };
+            let head = of_handle.iter().fold(0, |head, stretch| if stretch.offset == head { head + stretch.size } else { head });
+            let fold = |start: usize, stretch: &Stretch| if stretch.offset + stretch.size == start { stretch.offset } else { start };
             let tail = size - of_handle.iter().rev().fold(size, fold);
             let to = from + of_handle.len();
-            shares.push(Share { handle: of_handle[0].handle, size, sources: from..to, head, tail });
+            shares.push(Share { handle: of_handle[0].handle, size, stretches: from..to, head, tail });
             from = to;
         }
         shares
@@ -143,8 +143,8 @@ impl Core {
 
     /// The handles of such sizes that are free as a whole and past, the largest or the smallest first.
     pub fn idle_handles(&self, which: Idle) -> Vec<(HandleId, Vec<Span>)> {
-        let sources = self.sources(&Reach::of(COMMON), usize::MAX, true);
-        let mut shares = self.shares(&sources);
+        let stretches = self.stretches(&Reach::of(COMMON), usize::MAX, true);
+        let mut shares = self.shares(&stretches);
         shares.retain(|share| share.head == share.size);
         match which {
             Idle::Large(least) => {
@@ -164,15 +164,15 @@ impl Core {
                 });
             }
         }
-        spans_of(&shares, &sources)
+        spans_of(&shares, &stretches)
     }
 
     /// The handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; and where their bytes lie.
-    pub fn away_handles(&self, most: usize) -> (Vec<Share>, Vec<Source>) {
-        let is_away = |mapping: &Mapping, source: &Source| source.size < mapping.size || !mapping.first;
-        let sources = self.sources_of(&self.blocks_if(most, false, |_| true), is_away);
-        let mut shares = self.shares(&sources);
+    pub fn away_handles(&self, most: usize) -> (Vec<Share>, Vec<Stretch>) {
+        let is_away = |mapping: &Mapping, stretch: &Stretch| stretch.size < mapping.size || !mapping.first;
+        let stretches = self.stretches_of(&self.blocks_if(most, false, |_| true), is_away);
+        let mut shares = self.shares(&stretches);
         shares.retain(|share| share.head == share.size);
-        (shares, sources)
+        (shares, stretches)
     }
 }

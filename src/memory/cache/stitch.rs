@@ -7,10 +7,10 @@ use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
 use super::ends::Ends;
 use super::physical::{Handle, HandleId};
-use super::policy::{LARGEST_HANDLE, Terms};
+use super::policy::{LARGEST_HANDLE, Terms, UpTo};
 use super::reach::Reach;
 use super::segment::Refusal;
-use super::shares::{LOOK_AT, Share, Source, Span};
+use super::shares::{Idle, LOOK_AT, Share, Span, Stretch};
 use super::slot::COMMON;
 use crate::runtime::Address;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub struct Part {
     pub size: usize,
     owned: Range<usize>,
     /// What is taken away elsewhere, in the driver's hands.
-    sources: Vec<BlockId>,
+    taken: Vec<BlockId>,
 }
 
 /// What the driver has to do for a request. All blocks named are in the driver's hands until the plan is carried out or dropped.
@@ -59,49 +59,38 @@ pub enum Found {
     Plan(Plan),
     /// There are no addresses for so many bytes.
     NoAddresses(usize),
-    /// Memory is scarce: so much is to be made anew of what lies in large handles.
-    Coarse(usize),
-    /// So much is better made anew: what is free lies in many small handles.
-    Fine(usize),
+    /// So much of what is free in such handles is better made anew: in small ones where memory is scarce, else in larger ones.
+    Remake(Idle, usize),
     No(Refusal),
 }
 
 impl Core {
     /// Room for the request: where memory is still mapped, else by a plan.
     pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
-        let mut sources = None;
+        let mut stretches = None;
         let making = request.search.next_multiple_of(terms.granularity);
         // Of what is mapped now a load that never comes round would find nothing again.
-        if !(self.moved.is_empty() || terms.at_once && making <= terms.budget.min(terms.most)) {
-            let blocks = self.free_blocks(reach, LOOK_AT, false);
-            let run = self.known_run(reach, request, &blocks).or_else(|| {
-                let free = self.sources_of(&blocks, |_, _| true);
-                let found = self.find_mapped_run(&free, &self.shares(&free), request);
-                sources = found.is_none().then_some(free);
-                found.and_then(|(from, to)| self.mapped_run(&blocks, from, to))
-            });
-            if let Some(run) = run
-                && let Some(address) = self.revive(reach, request, run)
-            {
-                return Found::Here(address);
-            }
+        if !(self.moved.is_empty() || terms.at_once && making <= terms.budget.min(terms.most))
+            && let Some(address) = self.take_mapped(reach, request, &mut stretches)
+        {
+            return Found::Here(address);
         }
         // Small blocks would hold a large handle back for long: for them small ones that large blocks had are mapped anew, else some made.
         if request.small && terms.excess > 0 && making <= terms.most {
-            let free = sources.get_or_insert_with(|| self.sources(reach, LOOK_AT, false));
-            let is_whole = |of_handle: &&[Source]| {
+            let free = stretches.get_or_insert_with(|| self.stretches(reach, LOOK_AT, false));
+            let is_whole = |of_handle: &&[Stretch]| {
                 let Handle { size, small, .. } = self.physical[of_handle[0].handle];
-                !small && size <= making && of_handle.iter().map(|source| source.size).sum::<usize>() == size
+                !small && size <= making && of_handle.iter().map(|stretch| stretch.size).sum::<usize>() == size
             };
-            let small: Vec<Source> = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
+            let small: Vec<Stretch> = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
             if !small.is_empty() {
-                match self.stitch(reach, request, &Terms { exceed: false, ..*terms }, 0, small) {
+                match self.stitch(reach, request, &Terms { up_to: UpTo::Budget, ..*terms }, 0, small) {
                     Found::Plan(plan) => return Found::Plan(Plan { stays: true, ..plan }),
                     found @ Found::NoAddresses(_) => return found,
                     _ => {}
                 }
             }
-            if !terms.exceed {
+            if terms.up_to == UpTo::Budget {
                 return Found::No(Refusal::Budget);
             }
         }
@@ -114,9 +103,9 @@ impl Core {
         } else if making <= budget {
             return Found::NoAddresses(making);
         }
-        let sources = sources.unwrap_or_else(|| self.sources(reach, LOOK_AT, false));
-        match self.stitch(reach, request, terms, budget, sources) {
-            Found::No(_) => self.stitch(reach, request, terms, budget, self.sources(reach, usize::MAX, false)),
+        let stretches = stretches.unwrap_or_else(|| self.stretches(reach, LOOK_AT, false));
+        match self.stitch(reach, request, terms, budget, stretches) {
+            Found::No(_) => self.stitch(reach, request, terms, budget, self.stretches(reach, usize::MAX, false)),
             found => found,
         }
     }
@@ -147,19 +136,19 @@ impl Core {
     }
 
     /// Free memory mapped anew, and what is still missing made.
-    fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize, mut sources: Vec<Source>) -> Found {
+    fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize, mut stretches: Vec<Stretch>) -> Found {
         // A pool's addresses for small blocks may have no room for three of the largest.
-        let of_sources = || sources.iter().map(|source| self.physical[source.handle].size).max().unwrap_or(0);
-        let largest = if request.small { of_sources() } else { LARGEST_HANDLE };
+        let of_stretches = || stretches.iter().map(|stretch| self.physical[stretch.handle].size).max().unwrap_or(0);
+        let largest = if request.small { of_stretches() } else { LARGEST_HANDLE };
         let most_space = request.search.saturating_add(3 * largest.max(terms.granularity)).next_multiple_of(terms.granularity);
         let Some((space, front)) = self.open_end(reach, request, |_| most_space) else { return Found::NoAddresses(most_space) };
-        sources.retain(|source| source.block != front);
-        let shares = self.shares(&sources);
+        stretches.retain(|stretch| stretch.block != front);
+        let shares = self.shares(&stretches);
         let mut whole: Vec<&Share> = shares.iter().filter(|share| share.head == share.size).collect();
         whole.sort_unstable_by_key(|share| (share.size, share.handle));
         let mut rest = request.search - self.size_of(front);
         if terms.scarce && rest > budget && whole.last().is_some_and(|share| share.size >= terms.coarse) {
-            return Found::Coarse(rest);
+            return Found::Remake(Idle::Large(terms.coarse), rest);
         }
         let in_front = self.size_of(front);
         let mut ends = Ends::default();
@@ -183,7 +172,7 @@ impl Core {
             let of_large = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
             let count = of_large().count();
             if count > MANY && of_large().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest {
-                return Found::Fine(request.search + terms.excess);
+                return Found::Remake(Idle::Small(terms.coarse), request.search + terms.excess);
             }
         }
         if !terms.scarce && rest > budget {
@@ -203,15 +192,15 @@ impl Core {
         if make > terms.most {
             return Found::No(Refusal::Limit);
         }
-        if make > budget && !terms.exceed {
+        if make > budget && terms.up_to == UpTo::Budget {
             return Found::No(Refusal::Budget);
         }
         let spans = |share: &Share, owned: &Range<usize>| -> Vec<Span> {
-            sources[share.sources.clone()].iter().filter_map(|source| source.within(owned)).collect()
+            stretches[share.stretches.clone()].iter().filter_map(|stretch| stretch.within(owned)).collect()
         };
         let part = |(share, owned): (&Share, Range<usize>)| {
             let spans = spans(share, &owned);
-            (Part { handle: share.handle, size: share.size, owned, sources: Vec::new() }, spans)
+            (Part { handle: share.handle, size: share.size, owned, taken: Vec::new() }, spans)
         };
         let parts: Vec<(Part, Vec<Span>)> = chosen.into_iter().map(part).collect();
         Found::Plan(self.plan(space, front, parts, make, terms))
@@ -220,8 +209,8 @@ impl Core {
     fn plan(&mut self, space: BlockId, front: BlockId, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
         let all: Vec<Span> = parts.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
         let mut cut = self.cut_out_all(&all).into_iter();
-        let with_sources = |(part, spans): (Part, Vec<Span>)| Part { sources: cut.by_ref().take(spans.len()).collect(), ..part };
-        let parts = parts.into_iter().map(with_sources).collect();
+        let with_taken = |(part, spans): (Part, Vec<Span>)| Part { taken: cut.by_ref().take(spans.len()).collect(), ..part };
+        let parts = parts.into_iter().map(with_taken).collect();
         let mut sizes = vec![terms.largest; make / terms.largest];
         sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
         let start = block::at(space).address();
@@ -236,7 +225,7 @@ impl Core {
 
     /// The driver failed: everything is where it was.
     pub fn drop_plan(&mut self, plan: Plan) {
-        for id in plan.parts.iter().flat_map(|part| &part.sources) {
+        for id in plan.parts.iter().flat_map(|part| &part.taken) {
             self.make_free(*id);
         }
         if plan.front != NIL {
@@ -276,7 +265,7 @@ impl Core {
                 owned_to = at + part.owned.end;
             }
             at += part.size;
-            for id in &part.sources {
+            for id in &part.taken {
                 if block::at(*id).owner() == slot {
                     ticket = ticket.max(block::at(*id).ticket());
                 }
