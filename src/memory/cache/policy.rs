@@ -57,11 +57,14 @@ struct Unrest {
 const OF_NEW: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
 /// ... and where sizes come back, it may take longer to find its way.
 const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16, most: 2.0 };
-/// With few free blocks, mappings that were made for one request soon serve the next ones. From `PIECES` on most are too small for any, and to
-/// map them side by side costs more than the memory.
+/// With few free blocks, mappings that were made for one request soon serve the next ones. With so many, or as many as are in use beyond the
+/// fewest, most are too small for any, and to map them side by side costs more than the memory.
 const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8, most: 0.1 };
-const FEW_PIECES: usize = 64;
 pub const PIECES: usize = 256;
+const FEWEST_PIECES: usize = 64;
+/// It is known from the first where there is one for so many of the blocks that were freed at most: what is mapped here and there by then stays
+/// in the way for long.
+const FREES_OF_PIECE: u64 = 8;
 const STEP_OF_UNREST: f64 = 0.05;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
@@ -83,6 +86,8 @@ const NEAR: usize = 8;
 pub struct Policy {
     /// The most bytes in use at a time, since everything was last given back.
     high: usize,
+    /// How many blocks had been freed by then, or when little was in use.
+    frees_before: u64,
     /// The most that was counted by then, which says nothing of what came after as long as it is the most.
     peak_before: Option<usize>,
     /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried. Falls as many small ones are made
@@ -157,8 +162,10 @@ pub enum Load {
     New,
     /// The same for one whose sizes come back.
     Old,
-    /// One stream of ever new sizes, with free memory in hundreds of pieces.
+    /// One stream of ever new sizes, with free memory in many pieces.
     Pieces,
+    /// The same where many of the blocks that were freed since the beginning lie there.
+    Shattered,
 }
 
 /// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
@@ -177,8 +184,9 @@ pub struct Holding {
     /// The large blocks in use, with the request: how many, and their mean size.
     pub large: usize,
     pub mean: usize,
-    /// How many large blocks are free, up to `PIECES`.
+    /// How many large blocks of the stream are free, up to `PIECES`; and how many blocks were ever freed.
     pub pieces: usize,
+    pub frees: u64,
     /// The share of large blocks whose size was not seen lately.
     pub new_sizes: f64,
     /// For which memory was asked, since everything was last given back.
@@ -220,16 +228,20 @@ impl Policy {
         let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (several && !scarce, self.is_restless(), self.is_busy()) {
-            (false, ..) | (_, false, false) => largest,
+        let largest = match (scarce, self.is_restless(), self.is_busy() && several) {
+            (true, ..) | (_, false, false) => largest,
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
         };
         let load = match (several, new) {
             (true, true) => Some(Load::New),
             (true, false) => Some(Load::Old),
-            (false, true) if holding.pieces >= holding.large.clamp(FEW_PIECES, PIECES) => Some(Load::Pieces),
-            _ => None,
+            (false, true) if holding.pieces < FEWEST_PIECES => None,
+            (false, true) if holding.frees.saturating_sub(self.frees_before) <= FREES_OF_PIECE * holding.pieces as u64 => {
+                Some(Load::Shattered)
+            }
+            (false, true) if holding.pieces >= holding.large.min(PIECES) => Some(Load::Pieces),
+            (false, _) => None,
         };
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
@@ -275,7 +287,7 @@ impl Policy {
     /// Free memory is mapped anew for such a load, after so many blocks were freed. Where there is nothing to spare every load is like that, and
     /// where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, load: Load, frees: u64) {
-        if self.is_short || load != Load::Pieces && self.is_busy() {
+        if self.is_short || matches!(load, Load::New | Load::Old) && self.is_busy() {
             self.restless = Default::default();
             return;
         }
@@ -283,6 +295,7 @@ impl Policy {
             Load::Old if !self.is_restless() => (0, OF_OLD),
             Load::Old | Load::New => (1, OF_NEW),
             Load::Pieces => (2, OF_PIECES),
+            Load::Shattered => return self.spare(OF_PIECES.most),
         };
         let Restless { began, until } = &mut self.restless[at];
         if frees > *until {
@@ -291,9 +304,14 @@ impl Policy {
         *until = (*until + each).min(frees + all);
         // What was freed twice is not counted in the end.
         if frees.saturating_sub(*began) >= long {
-            self.unrest = self.unrest.max((self.unrest + STEP_OF_UNREST).min(most));
-            self.fineness = 0;
+            self.spare((self.unrest + STEP_OF_UNREST).min(most));
         }
+    }
+
+    /// Handles became fine for want of slack.
+    fn spare(&mut self, unrest: f64) {
+        self.unrest = self.unrest.max(unrest);
+        self.fineness = 0;
     }
 
     /// Whether each stream keeps what it has, past or not: what one takes from another that has work is missed there when it is not past.
@@ -316,8 +334,9 @@ impl Policy {
         self.is_short
     }
 
-    /// Little is in use: a round is over.
-    pub fn rests(&mut self) {
+    /// Little is in use: a round is over, after so many blocks were freed.
+    pub fn rests(&mut self, frees: u64) {
+        self.frees_before = frees;
         (self.unrest, self.restless) = Default::default();
         (self.worked, self.worked_before) = (false, false);
     }
@@ -387,8 +406,8 @@ impl Policy {
     }
 
     /// Everything free went back: what was is no measure any more.
-    pub fn restart(&mut self, active: usize, peak: usize) {
-        *self = Policy { high: active, peak_before: Some(peak), ..Policy::default() };
+    pub fn restart(&mut self, active: usize, peak: usize, frees: u64) {
+        *self = Policy { high: active, peak_before: Some(peak), frees_before: frees, ..Policy::default() };
     }
 
     /// So much is in use, and was at most as far as is counted. The answer is the most since everything was last given back.
@@ -414,6 +433,7 @@ mod tests {
             peak: reserved,
             large: 8,
             pieces: 0,
+            frees: 0,
             mean: GIB,
             new_sizes: 0.0,
             streams: 1,
@@ -491,7 +511,7 @@ mod tests {
     #[test]
     fn of_one_stream_ever_new_sizes_and_many_pieces_may_not_come_to_rest() {
         let load = |streams: usize, new_sizes: f64, large: usize, pieces: usize| {
-            let of_these = Holding { streams, new_sizes, large, pieces, ..holding(8 * GIB) };
+            let of_these = Holding { streams, new_sizes, large, pieces, frees: 1 << 20, ..holding(8 * GIB) };
             Policy::default().terms(&of_these, GIB, &Options::default()).load
         };
         // Hundreds, or as many as blocks in use, which are not among them.
@@ -503,12 +523,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
+        let mut policy = Policy::default();
+        let load = |policy: &mut Policy, pieces: usize, frees: u64| {
+            let of_these = Holding { new_sizes: 1.0, large: 5000, pieces, frees, total: 1024 * GIB, ..holding(8 * GIB) };
+            policy.terms(&of_these, GIB, &Options::default()).load
+        };
+        let begins = [(63, 100), (64, 512), (64, 513), (256, 2048), (255, 2048)];
+        let of_these = [None, Some(Load::Shattered), None, Some(Load::Shattered), None];
+        assert_eq!(begins.map(|(pieces, frees)| load(&mut policy, pieces, frees)), of_these);
+        // What was freed before the last rest does not count, nor if it is counted anew.
+        policy.rests(10_000);
+        assert_eq!([0, 10_512, 10_513].map(|frees| load(&mut policy, 64, frees)), [Some(Load::Shattered), Some(Load::Shattered), None]);
+        policy.restart(0, 0, 20_000);
+        assert_eq!([20_512, 20_513].map(|frees| load(&mut policy, 64, frees)), [Some(Load::Shattered), None]);
+        policy.maps_anew(true, false);
+        policy.does_not_rest(Load::Shattered, 20_100);
+        assert_eq!(policy.unrest, OF_PIECES.most);
+        policy.does_not_rest(Load::Shattered, 20_100);
+        assert_eq!(policy.unrest, OF_PIECES.most);
+    }
+
+    #[test]
     fn one_stream_that_does_not_come_to_rest_gets_a_tenth() {
         let Unrest { each, all, long, .. } = OF_PIECES;
         let map = |policy: &mut Policy, frees: &mut dyn Iterator<Item = u64>| frees.for_each(|at| policy.does_not_rest(Load::Pieces, at));
         let terms = |policy: &mut Policy, reserved: usize, total: usize| {
             let of_one = Holding { active: 8 * GIB, peak: 8 * GIB, total: total * GIB, ..holding(reserved) };
-            policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, ..of_one }, GIB, &Options::default())
+            policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, frees: 1 << 30, ..of_one }, GIB, &Options::default())
         };
         let budget = |policy: &mut Policy, total: usize| terms(policy, 8 * GIB, total).budget >> 20;
         let mut policy = Policy::default();
@@ -528,14 +570,14 @@ mod tests {
         map(&mut policy, &mut (start + each / 2..=start + long).step_by(each as usize / 2));
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), usual + 410);
-        // They are as large as before, and free memory in its place is still looked for first.
+        // They are as large as can be now, and free memory in its place is still looked for first.
         let of_restless = terms(&mut policy, 8 * GIB, 1024);
-        assert_eq!((of_restless.largest, of_restless.at_once), (coarse, false));
+        assert!(of_restless.largest > coarse && !of_restless.at_once);
         map(&mut policy, &mut (start + long..start + 2 * long));
         assert_eq!(budget(&mut policy, 1024), usual + 818);
         // A quarter of the device is left, and nothing comes of it where memory is scarce.
         assert_eq!([11, 9].map(|total| budget(&mut policy, total)), [usual, 40]);
-        policy.rests();
+        policy.rests(0);
         assert_eq!(budget(&mut policy, 1024), usual);
         map(&mut policy, &mut (2 * start..2 * start + 1));
         assert!(!policy.is_restless());
@@ -577,7 +619,7 @@ mod tests {
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
         assert!(policy.is_short());
-        policy.rests();
+        policy.rests(0);
         assert_eq!(budget(&mut policy, 1024), at_first);
         assert!(!policy.is_short());
         // Where sizes come back it has to be often, and for longer.
@@ -592,7 +634,7 @@ mod tests {
         assert!(!policy.is_restless());
         every(each, 8 * long).for_each(|frees| policy.does_not_rest(Load::Old, frees));
         assert!(policy.is_restless());
-        policy.restart(8 * GIB, 0);
+        policy.restart(8 * GIB, 0, 0);
         assert!(!policy.is_restless());
     }
 
@@ -605,7 +647,7 @@ mod tests {
         policy.maps_anew(false, true);
         [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(!policy.is_restless());
-        policy.rests();
+        policy.rests(0);
         [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(policy.is_restless());
         // Nor for longer than they have it, and what was before is forgotten.
@@ -636,11 +678,11 @@ mod tests {
         policy.maps_anew(false, true);
         assert!(!policy.is_apart());
         policy.maps_anew(true, true);
-        policy.rests();
+        policy.rests(0);
         assert!(policy.is_apart());
         assert_eq!([1 << 20, GIB, 2 * GIB].map(|need| room(&mut policy, 64, need)), [true, true, false]);
         assert!(!room(&mut policy, 5, 1 << 20));
-        policy.restart(0, 0);
+        policy.restart(0, 0, 0);
         assert!(!policy.is_apart());
     }
 
@@ -658,7 +700,7 @@ mod tests {
         assert_eq!(alone >> 20, 4);
         // With more in use, where less is left, and where there is hardly any.
         assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
-        policy.rests();
+        policy.rests(0);
         assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
     }
 
@@ -667,12 +709,12 @@ mod tests {
         let mut policy = Policy::default();
         let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
         assert_eq!(high(64, 1024), 1024);
-        policy.restart(16 * MIB, GIB);
+        policy.restart(16 * MIB, GIB, 0);
         let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
         assert_eq!([16, 64, 32].map(|active| high(active, 1024)), [16, 64, 64]);
         // One that rose since is from after it, and so is one that was reset and came to be as high again.
         assert_eq!(high(64, 1025), 1025);
-        policy.restart(0, GIB);
+        policy.restart(0, GIB, 0);
         let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
         assert_eq!([(64, 96), (32, 1024)].map(|(active, peak)| high(active, peak)), [96, 1024]);
     }
@@ -724,11 +766,11 @@ mod tests {
         (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
         assert_eq!(policy.hurry, MOST_OF_TIME);
         // What was before any work is no matter, and a replay with none is no hurry.
-        policy.restart(0, 0);
+        policy.restart(0, 0, 0);
         (0..12).for_each(|step| map(&mut policy, 65_000 + step * 20, 65_010 + step * 20, (false, false)));
         map(&mut policy, 65_250, 65_251, (true, true));
         assert_eq!(policy.hurry, 0.0);
-        policy.restart(0, 0);
+        policy.restart(0, 0, 0);
         (0..2000).for_each(|step| map(&mut policy, 70_000 + step * 20, 70_010 + step * 20, (false, false)));
         assert_eq!(policy.hurry, 0.0);
     }

@@ -328,7 +328,8 @@ impl Cache {
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order();
-        core.policy.rests();
+        let frees = core.stats.frees();
+        core.policy.rests(frees);
     }
 
     /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what is past of streams that

@@ -189,6 +189,7 @@ impl Core {
             reserved: self.reserved(),
             large: active.large + 1,
             pieces: self.list(slot, false).iter().take(PIECES).count(),
+            frees: self.stats.frees(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
             peak: active.peak,
@@ -586,8 +587,8 @@ impl Cache {
             }
         }
         let mut core = self.core.lock();
-        let active = core.stats.active();
-        core.policy.restart(active.bytes, active.peak);
+        let (active, frees) = (core.stats.active(), core.stats.frees());
+        core.policy.restart(active.bytes, active.peak, frees);
         core.runs = Runs::default();
         core.forget_habits();
         released
