@@ -10,7 +10,7 @@
 //! - `physical`  handles of the driver, and where they are mapped
 //! - `policy`    how much to take from the driver, and in handles of which size
 //! - `reach`     whose free memory a stream may have, what of it lies in a row, and how it is taken
-//! - `shares`    what is free, handle by handle; `hole` takes it out, and puts back what has no memory of its own
+//! - `shares`    what is free, handle by handle; `hole` takes it out, and keeps the addresses that have no memory of their own
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
 //! - `rest`      where free memory lies, and how it comes back to where it is still mapped
 //! - `segment`   memory from the driver and back

@@ -53,17 +53,16 @@ struct Unrest {
     long: u64,
     most: f64,
 }
-/// Until each stream has what it needs at its own worst times...
+/// Several streams: until each has what it needs at its own worst times...
 const OF_NEW: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
 /// ... and where sizes come back, it may take longer to find its way.
 const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16, most: 2.0 };
-/// With few free blocks, mappings that were made for one request soon serve the next ones. With so many, or as many as are in use beyond the
-/// fewest, most are too small for any, and to map them side by side costs more than the memory.
+/// One stream: while its free memory is in few pieces, mappings that were made for one request soon serve the next ones. Where they are as
+/// many as the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the memory.
 const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8, most: 0.1 };
 pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
-/// It is known from the first where there is one for so many of the blocks that were freed at most: what is mapped here and there by then stays
-/// in the way for long.
+/// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
 const STEP_OF_UNREST: f64 = 0.05;
 /// That is memory that nobody is short of: this share of the bound is left.
@@ -103,8 +102,9 @@ pub struct Policy {
     ask_at: usize,
     /// Slack for the sake of time. It stays: to learn it anew after each rest would cost that time again.
     hurry: f64,
-    /// Slack for a load that does not come to rest.
+    /// Slack for a load that does not come to rest: of several streams, and of one, which says nothing of several.
     unrest: f64,
+    unrest_of_one: f64,
     /// There was no more to spare.
     is_short: bool,
     /// By load: what counts for the one says nothing of the other.
@@ -120,10 +120,10 @@ pub struct Policy {
     apart: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// How much may be made when free memory does not do: what `Terms` has as budget, or all that is allowed.
+#[derive(Clone, Copy, PartialEq)]
 pub enum UpTo {
     Budget,
-    #[default]
     Limit,
 }
 
@@ -135,12 +135,10 @@ pub struct Terms {
     pub budget: usize,
     /// Bytes that may be made at all.
     pub most: usize,
-    /// What may be made when free memory does not do.
-    pub up_to: UpTo,
     /// The largest handle to make.
     pub largest: usize,
-    /// Whether memory is scarce: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of handles in use
-    /// is spent before whole ones.
+    /// Whether memory is scarce: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of
+    /// handles in use is spent before whole ones.
     pub scarce: bool,
     pub coarse: usize,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
@@ -158,14 +156,12 @@ pub struct Terms {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Several streams, for one of ever new sizes.
-    New,
-    /// The same for one whose sizes come back.
+    /// Several streams, for one whose sizes come back.
     Old,
+    /// The same for one of ever new sizes.
+    New,
     /// One stream of ever new sizes, with free memory in many pieces.
     Pieces,
-    /// The same where many of the blocks that were freed since the beginning lie there.
-    Shattered,
 }
 
 /// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
@@ -184,7 +180,7 @@ pub struct Holding {
     /// The large blocks in use, with the request: how many, and their mean size.
     pub large: usize,
     pub mean: usize,
-    /// How many large blocks of the stream are free, up to `PIECES`; and how many blocks were ever freed.
+    /// In how many pieces a single stream's memory for large blocks is free, up to `PIECES`; and how many blocks were ever freed.
     pub pieces: usize,
     pub frees: u64,
     /// The share of large blocks whose size was not seen lately.
@@ -215,11 +211,20 @@ impl Policy {
             self.ask_at = 0;
         }
         let (new, several) = (is_new(holding.new_sizes), holding.streams > 1);
+        let load = match (several, new) {
+            (true, true) => Some(Load::New),
+            (true, false) => Some(Load::Old),
+            (false, true) if holding.pieces >= holding.large.clamp(FEWEST_PIECES, PIECES) => Some(Load::Pieces),
+            (false, _) => None,
+        };
+        if !several && new && self.is_shattered(holding) {
+            self.unrest_of_one = OF_PIECES.most;
+        }
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + self.hurry };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
-        let unrest = (self.high as f64 * self.unrest) as usize;
+        let unrest = (self.high as f64 * self.unrest.max(self.unrest_of_one)) as usize;
         self.is_short = unrest >= spare;
         let allowed = allowed + unrest.min(spare);
         self.adapt(reserved, allowed);
@@ -228,20 +233,10 @@ impl Policy {
         let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
         let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, self.is_restless(), self.is_busy() && several) {
+        let largest = match (scarce, unrest > 0, self.is_busy() && several) {
             (true, ..) | (_, false, false) => largest,
             (_, true, _) => need,
             (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
-        };
-        let load = match (several, new) {
-            (true, true) => Some(Load::New),
-            (true, false) => Some(Load::Old),
-            (false, true) if holding.pieces < FEWEST_PIECES => None,
-            (false, true) if holding.frees.saturating_sub(self.frees_before) <= FREES_OF_PIECE * holding.pieces as u64 => {
-                Some(Load::Shattered)
-            }
-            (false, true) if holding.pieces >= holding.large.min(PIECES) => Some(Load::Pieces),
-            (false, _) => None,
         };
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
@@ -255,7 +250,6 @@ impl Policy {
             granularity,
             budget: allowed.saturating_sub(reserved) / granularity * granularity,
             most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
-            up_to: UpTo::default(),
             largest,
             scarce,
             coarse: COARSE * largest,
@@ -265,6 +259,12 @@ impl Policy {
             load,
             at_once: load == Some(Load::New) && self.is_restless() && !scarce,
         }
+    }
+
+    /// Whether the pieces are many of the blocks that were freed since the beginning. With fewer of those some were there before.
+    fn is_shattered(&self, holding: &Holding) -> bool {
+        let (pieces, freed) = (holding.pieces as u64, holding.frees.saturating_sub(self.frees_before));
+        holding.pieces >= FEWEST_PIECES && (pieces..=FREES_OF_PIECE * pieces).contains(&freed)
     }
 
     /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
@@ -287,31 +287,25 @@ impl Policy {
     /// Free memory is mapped anew for such a load, after so many blocks were freed. Where there is nothing to spare every load is like that, and
     /// where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, load: Load, frees: u64) {
-        if self.is_short || matches!(load, Load::New | Load::Old) && self.is_busy() {
+        if self.is_short || load != Load::Pieces && self.is_busy() {
             self.restless = Default::default();
             return;
         }
-        let (at, Unrest { each, all, long, most }) = match load {
-            Load::Old if !self.is_restless() => (0, OF_OLD),
-            Load::Old | Load::New => (1, OF_NEW),
-            Load::Pieces => (2, OF_PIECES),
-            Load::Shattered => return self.spare(OF_PIECES.most),
+        let load = if load == Load::Old && self.is_restless() { Load::New } else { load };
+        let (Unrest { each, all, long, most }, unrest) = match load {
+            Load::Old => (OF_OLD, &mut self.unrest),
+            Load::New => (OF_NEW, &mut self.unrest),
+            Load::Pieces => (OF_PIECES, &mut self.unrest_of_one),
         };
-        let Restless { began, until } = &mut self.restless[at];
+        let Restless { began, until } = &mut self.restless[load as usize];
         if frees > *until {
             (*began, *until) = (frees, frees);
         }
         *until = (*until + each).min(frees + all);
         // What was freed twice is not counted in the end.
         if frees.saturating_sub(*began) >= long {
-            self.spare((self.unrest + STEP_OF_UNREST).min(most));
+            *unrest = (*unrest + STEP_OF_UNREST).min(most);
         }
-    }
-
-    /// Handles became fine for want of slack.
-    fn spare(&mut self, unrest: f64) {
-        self.unrest = self.unrest.max(unrest);
-        self.fineness = 0;
     }
 
     /// Whether each stream keeps what it has, past or not: what one takes from another that has work is missed there when it is not past.
@@ -324,7 +318,7 @@ impl Policy {
         !self.is_short && reserved + need <= self.high + (self.high as f64 * MOST_APART) as usize
     }
 
-    /// Whether there is slack for a load that does not come to rest.
+    /// Whether there is slack for a load of several streams that does not come to rest.
     pub fn is_restless(&self) -> bool {
         self.unrest > 0.0
     }
@@ -337,7 +331,7 @@ impl Policy {
     /// Little is in use: a round is over, after so many blocks were freed.
     pub fn rests(&mut self, frees: u64) {
         self.frees_before = frees;
-        (self.unrest, self.restless) = Default::default();
+        (self.unrest, self.unrest_of_one, self.restless) = Default::default();
         (self.worked, self.worked_before) = (false, false);
     }
 
@@ -524,24 +518,56 @@ mod tests {
 
     #[test]
     fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
-        let mut policy = Policy::default();
-        let load = |policy: &mut Policy, pieces: usize, frees: u64| {
-            let of_these = Holding { new_sizes: 1.0, large: 5000, pieces, frees, total: 1024 * GIB, ..holding(8 * GIB) };
-            policy.terms(&of_these, GIB, &Options::default()).load
+        let slack = |mut policy: Policy, streams: usize, new_sizes: f64, pieces: usize, frees: u64| {
+            let of_these = Holding { streams, new_sizes, large: 5000, pieces, frees, total: 1024 * GIB, ..holding(8 * GIB) };
+            policy.terms(&of_these, GIB, &Options::default());
+            policy.unrest_of_one
         };
-        let begins = [(63, 100), (64, 512), (64, 513), (256, 2048), (255, 2048)];
-        let of_these = [None, Some(Load::Shattered), None, Some(Load::Shattered), None];
-        assert_eq!(begins.map(|(pieces, frees)| load(&mut policy, pieces, frees)), of_these);
-        // What was freed before the last rest does not count, nor if it is counted anew.
-        policy.rests(10_000);
-        assert_eq!([0, 10_512, 10_513].map(|frees| load(&mut policy, 64, frees)), [Some(Load::Shattered), Some(Load::Shattered), None]);
-        policy.restart(0, 0, 20_000);
-        assert_eq!([20_512, 20_513].map(|frees| load(&mut policy, 64, frees)), [Some(Load::Shattered), None]);
-        policy.maps_anew(true, false);
-        policy.does_not_rest(Load::Shattered, 20_100);
-        assert_eq!(policy.unrest, OF_PIECES.most);
-        policy.does_not_rest(Load::Shattered, 20_100);
-        assert_eq!(policy.unrest, OF_PIECES.most);
+        let begins = [(63, 100), (64, 63), (64, 64), (64, 512), (64, 513), (256, 2048), (255, 2048)];
+        let of_one = begins.map(|(pieces, frees)| slack(Policy::default(), 1, 1.0, pieces, frees));
+        assert_eq!(of_one, [0.0, 0.0, 0.1, 0.1, 0.0, 0.1, 0.0]);
+        assert_eq!([(2, 1.0), (1, 0.4)].map(|(streams, new)| slack(Policy::default(), streams, new, 64, 64)), [0.0; 2]);
+        // What was freed before the last rest does not count, nor pieces of then, nor what is counted anew.
+        type Begin = fn(&mut Policy);
+        let begins: [Begin; 2] = [|policy| policy.rests(10_000), |policy| policy.restart(0, 0, 10_000)];
+        for begin in begins {
+            let since = |frees: u64| {
+                let mut policy = Policy::default();
+                begin(&mut policy);
+                slack(policy, 1, 1.0, 64, frees)
+            };
+            assert_eq!([0, 10_000, 10_063, 10_064, 10_512, 10_513].map(since), [0.0, 0.0, 0.0, 0.1, 0.1, 0.0]);
+        }
+    }
+
+    #[test]
+    fn what_one_stream_needs_says_nothing_of_several() {
+        let mut policy = Policy::default();
+        let terms = |policy: &mut Policy, streams: usize| {
+            let of_these = Holding { streams, new_sizes: 1.0, pieces: 64, frees: 300, total: 1024 * GIB, ..holding(8 * GIB) };
+            policy.terms(&of_these, 64 * MIB, &Options::default())
+        };
+        terms(&mut policy, 1);
+        assert!(policy.unrest_of_one > 0.0 && !policy.is_restless() && !terms(&mut policy, 2).at_once);
+        // Seldom enough that those whose sizes come back rest.
+        (1..100).for_each(|times| policy.does_not_rest(Load::Old, times * 50_000));
+        assert!(!policy.is_restless());
+    }
+
+    #[test]
+    fn where_nothing_is_to_spare_no_load_says_anything() {
+        for load in [Load::Old, Load::New, Load::Pieces] {
+            let mut policy = Policy::default();
+            policy.does_not_rest(load, 0);
+            policy.terms(&holding(60 * GIB), GIB, &Options::default());
+            assert!(policy.is_short());
+            (0..1 << 20).step_by(8).for_each(|frees| policy.does_not_rest(load, frees));
+            assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
+            // And what was before is forgotten.
+            assert!(!policy.terms(&Holding { total: 1024 * GIB, ..holding(60 * GIB) }, GIB, &Options::default()).scarce);
+            policy.does_not_rest(load, 1 << 20);
+            assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
+        }
     }
 
     #[test]
@@ -558,19 +584,16 @@ mod tests {
         // Not a burst, and not with gaps.
         map(&mut policy, &mut (0..long - 1));
         map(&mut policy, &mut (long + all..long + all + 64 * each).step_by(each as usize + 1));
-        assert!(!policy.is_restless());
+        assert_eq!(policy.unrest_of_one, 0.0);
         // Now it lasts. That fewer blocks are counted than before is no matter, nor is work: a stream's own memory is past for it.
         policy.maps_anew(true, false);
         let start = 1 << 20;
         map(&mut policy, &mut [start, start - 9, start + 9].into_iter());
-        assert!(!policy.is_restless());
-        // Handles became fine for want of slack.
+        assert_eq!(policy.unrest_of_one, 0.0);
         let coarse = terms(&mut policy, 8 * GIB, 1024).largest;
-        assert!(terms(&mut policy, 9 * GIB, 1024).largest < coarse);
         map(&mut policy, &mut (start + each / 2..=start + long).step_by(each as usize / 2));
-        assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), usual + 410);
-        // They are as large as can be now, and free memory in its place is still looked for first.
+        // Handles are as large as can be now, and free memory in its place is still looked for first.
         let of_restless = terms(&mut policy, 8 * GIB, 1024);
         assert!(of_restless.largest > coarse && !of_restless.at_once);
         map(&mut policy, &mut (start + long..start + 2 * long));
@@ -580,13 +603,7 @@ mod tests {
         policy.rests(0);
         assert_eq!(budget(&mut policy, 1024), usual);
         map(&mut policy, &mut (2 * start..2 * start + 1));
-        assert!(!policy.is_restless());
-        // What several streams had is not taken from the one that is left.
-        (3..8).for_each(|times| policy.does_not_rest(Load::New, 3 * start + times * OF_NEW.long));
-        let of_several = budget(&mut policy, 1024);
-        assert!(of_several > usual + 818);
-        map(&mut policy, &mut (9 * start..9 * start + 2 * long));
-        assert_eq!(budget(&mut policy, 1024), of_several);
+        assert_eq!(policy.unrest_of_one, 0.0);
     }
 
     #[test]
@@ -603,18 +620,16 @@ mod tests {
         };
         assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
-        let Unrest { all: window, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * window, 5 + 3 * window, 5 + 4 * window]
-            .into_iter()
-            .for_each(|frees| policy.does_not_rest(Load::New, frees));
+        let Unrest { all, long, .. } = OF_NEW;
+        [5, 6, 4 + long, 5 + 2 * all, 5 + 3 * all, 5 + 4 * all].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(Load::New, 5 + 4 * window + long);
+        policy.does_not_rest(Load::New, 5 + 4 * all + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
         // Then, but not where memory is scarce, for sizes that come back or when one stream is left.
         let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
         assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
-        (5 + 4 * window + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+        (5 + 4 * all + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);

@@ -168,7 +168,8 @@ impl Core {
 
     // ---- to where it is still mapped
 
-    /// Room in a run that is mapped still: one that such a request got before, else the shortest. `stretches` are filled in if all were looked at.
+    /// Room in a run that is mapped still: one that such a request got before, else the shortest. `stretches` are filled in if all were
+    /// looked at.
     pub fn take_mapped(&mut self, reach: &Reach, request: &Request, stretches: &mut Option<Vec<Stretch>>) -> Option<Address> {
         let blocks = self.free_blocks(reach, LOOK_AT, false);
         let run = self.known_run(reach, request, &blocks).or_else(|| {

@@ -4,7 +4,7 @@
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
-use super::policy::{Holding, PIECES, Terms, UpTo};
+use super::policy::{Holding, PIECES, Terms, UpTo, is_new};
 use super::reach::Reach;
 use super::rest::Runs;
 use super::shares::Idle;
@@ -183,12 +183,16 @@ impl Core {
         self.slots[slot as usize].asked = true;
         // What others of the device hold is not there for this one.
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
+        let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));
+        // As many records are looked at: only where it says something.
+        let counts = streams == 1 && is_new(new_sizes) && !request.small;
+        let pieces = [slot, COMMON].into_iter().filter(|_| counts).flat_map(|slot| self.list(slot, false).iter()).take(PIECES).count();
         let holding = Holding {
-            new_sizes: self.new_sizes(slot),
-            streams: self.streams(),
+            new_sizes,
+            streams,
             reserved: self.reserved(),
             large: active.large + 1,
-            pieces: self.list(slot, false).iter().take(PIECES).count(),
+            pieces,
             frees: self.stats.frees(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
@@ -268,8 +272,8 @@ fn build(
 }
 
 impl Cache {
-    /// Room for the request, handed out at once: from what is free and within reach, else from the driver.
-    /// `searched`: nothing was found when so much had changed. Under `growing`; nothing changes on failure.
+    /// Room for the request, handed out at once: from what is free and within reach, else from the driver,
+    /// as much as `up_to` says. `searched`: nothing was found when so much had changed. Under `growing`; nothing changes on failure.
     pub fn grow(
         &self,
         runtime: &Runtime,
@@ -301,12 +305,12 @@ impl Cache {
                     continue;
                 }
                 let began = Instant::now();
-                let mut terms = Terms { up_to, ..core.terms(abilities, granularity, reach.slot, request) };
+                let mut terms = core.terms(abilities, granularity, reach.slot, request);
                 // Once is enough.
                 if remade {
                     (terms.coarse, terms.coarsen) = (usize::MAX, false);
                 }
-                (core.find_room(reach, request, &terms), terms, began)
+                (core.find_room(reach, request, &terms, up_to), terms, began)
             };
             let plan = match found {
                 Found::Plan(plan) => plan,
@@ -357,7 +361,7 @@ impl Cache {
         }
     }
 
-    /// Under `growing`, as all that follows.
+    /// Addresses for so many bytes at least. Under `growing`.
     fn reserve_area(&self, runtime: &Runtime, abilities: &Abilities, granularity: usize, need: usize, small: bool) -> Result<(), Refusal> {
         let reserve = || reserve(runtime, abilities, need, granularity, self.core.quiet().whole.is_some());
         let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
@@ -369,7 +373,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What stays is used as it is.
+    /// Handles that are too large where memory is scarce, or else too many and small. What stays is used as it is. Under `growing`.
     fn give_back_to_remake(&self, runtime: &Runtime, which: Idle, bytes: usize) {
         self.settle(StreamSlot::MAX);
         let before = self.core.quiet().reserved();
@@ -380,7 +384,7 @@ impl Cache {
         }
     }
 
-    /// Or it was tried.
+    /// Free memory was mapped anew for the request, or the driver refused it. Under `growing`.
     fn mapped_anew(&self, terms: &Terms, request: &Request, began: Instant) {
         self.looked_since(began);
         if let Some(load) = terms.load.filter(|_| !request.small) {

@@ -66,7 +66,7 @@ pub enum Found {
 
 impl Core {
     /// Room for the request: where memory is still mapped, else by a plan.
-    pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms) -> Found {
+    pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms, up_to: UpTo) -> Found {
         let mut stretches = None;
         let making = request.search.next_multiple_of(terms.granularity);
         // Of what is mapped now a load that never comes round would find nothing again.
@@ -84,13 +84,13 @@ impl Core {
             };
             let small: Vec<Stretch> = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
             if !small.is_empty() {
-                match self.stitch(reach, request, &Terms { up_to: UpTo::Budget, ..*terms }, 0, small) {
+                match self.stitch(reach, request, terms, 0, UpTo::Budget, small) {
                     Found::Plan(plan) => return Found::Plan(Plan { stays: true, ..plan }),
                     found @ Found::NoAddresses(_) => return found,
                     _ => {}
                 }
             }
-            if terms.up_to == UpTo::Budget {
+            if up_to == UpTo::Budget {
                 return Found::No(Refusal::Budget);
             }
         }
@@ -104,8 +104,8 @@ impl Core {
             return Found::NoAddresses(making);
         }
         let stretches = stretches.unwrap_or_else(|| self.stretches(reach, LOOK_AT, false));
-        match self.stitch(reach, request, terms, budget, stretches) {
-            Found::No(_) => self.stitch(reach, request, terms, budget, self.stretches(reach, usize::MAX, false)),
+        match self.stitch(reach, request, terms, budget, up_to, stretches) {
+            Found::No(_) => self.stitch(reach, request, terms, budget, up_to, self.stretches(reach, usize::MAX, false)),
             found => found,
         }
     }
@@ -136,7 +136,15 @@ impl Core {
     }
 
     /// Free memory mapped anew, and what is still missing made.
-    fn stitch(&mut self, reach: &Reach, request: &Request, terms: &Terms, budget: usize, mut stretches: Vec<Stretch>) -> Found {
+    fn stitch(
+        &mut self,
+        reach: &Reach,
+        request: &Request,
+        terms: &Terms,
+        budget: usize,
+        up_to: UpTo,
+        mut stretches: Vec<Stretch>,
+    ) -> Found {
         // A pool's addresses for small blocks may have no room for three of the largest.
         let of_stretches = || stretches.iter().map(|stretch| self.physical[stretch.handle].size).max().unwrap_or(0);
         let largest = if request.small { of_stretches() } else { LARGEST_HANDLE };
@@ -192,7 +200,7 @@ impl Core {
         if make > terms.most {
             return Found::No(Refusal::Limit);
         }
-        if make > budget && terms.up_to == UpTo::Budget {
+        if make > budget && up_to == UpTo::Budget {
             return Found::No(Refusal::Budget);
         }
         let spans = |share: &Share, owned: &Range<usize>| -> Vec<Span> {
