@@ -185,8 +185,9 @@ impl Core {
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));
         // As many records are looked at: only where it says something.
+        let pieces_of = |slot: StreamSlot| self.list(slot, false).iter().take(PIECES).count();
         let counts = streams == 1 && is_new(new_sizes) && !request.small;
-        let pieces = [slot, COMMON].into_iter().filter(|_| counts).flat_map(|slot| self.list(slot, false).iter()).take(PIECES).count();
+        let pieces = if counts { (pieces_of(slot) + pieces_of(COMMON)).min(PIECES) } else { 0 };
         let holding = Holding {
             new_sizes,
             streams,
