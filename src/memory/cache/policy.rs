@@ -102,7 +102,7 @@ pub struct Policy {
     ask_at: usize,
     /// Slack for the sake of time. It stays: to learn it anew after each rest would cost that time again.
     hurry: f64,
-    /// Slack for a load that does not come to rest: of several streams, and of one, which says nothing of several.
+    /// Slack for a load that does not come to rest: of several streams, and of one as long as its sizes are new, which says nothing of several.
     unrest: f64,
     unrest_of_one: f64,
     /// There was no more to spare.
@@ -217,14 +217,17 @@ impl Policy {
             (false, true) if holding.pieces >= holding.large.clamp(FEWEST_PIECES, PIECES) => Some(Load::Pieces),
             (false, _) => None,
         };
-        if !several && new && self.is_shattered(holding) {
-            self.unrest_of_one = OF_PIECES.most;
-        }
         let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + self.hurry };
         let least = if scarce { 0 } else { LEAST_SLACK * granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
-        let unrest = (self.high as f64 * self.unrest.max(self.unrest_of_one)) as usize;
+        let of_one = new && !several;
+        if of_one && spare > 0 && self.is_shattered(holding) {
+            self.unrest_of_one = OF_PIECES.most;
+        }
+        // What one stream has for the sake of time serves it here too.
+        let of_one = if of_one { self.unrest_of_one - self.hurry } else { 0.0 };
+        let unrest = (self.high as f64 * self.unrest.max(of_one)) as usize;
         self.is_short = unrest >= spare;
         let allowed = allowed + unrest.min(spare);
         self.adapt(reserved, allowed);
@@ -527,7 +530,7 @@ mod tests {
         let of_one = begins.map(|(pieces, frees)| slack(Policy::default(), 1, 1.0, pieces, frees));
         assert_eq!(of_one, [0.0, 0.0, 0.1, 0.1, 0.0, 0.1, 0.0]);
         assert_eq!([(2, 1.0), (1, 0.4)].map(|(streams, new)| slack(Policy::default(), streams, new, 64, 64)), [0.0; 2]);
-        // What was freed before the last rest does not count, nor pieces of then, nor what is counted anew.
+        // What was freed before the last rest does not count, nor what is counted anew; with fewer frees than pieces some are older.
         type Begin = fn(&mut Policy);
         let begins: [Begin; 2] = [|policy| policy.rests(10_000), |policy| policy.restart(0, 0, 10_000)];
         for begin in begins {
@@ -548,7 +551,9 @@ mod tests {
             policy.terms(&of_these, 64 * MIB, &Options::default())
         };
         terms(&mut policy, 1);
-        assert!(policy.unrest_of_one > 0.0 && !policy.is_restless() && !terms(&mut policy, 2).at_once);
+        assert!(policy.unrest_of_one > 0.0 && !policy.is_restless());
+        let (of_two, usual) = (terms(&mut policy, 2), terms(&mut Policy::default(), 2));
+        assert_eq!((of_two.budget, of_two.largest, of_two.at_once), (usual.budget, usual.largest, false));
         // Seldom enough that those whose sizes come back rest.
         (1..100).for_each(|times| policy.does_not_rest(Load::Old, times * 50_000));
         assert!(!policy.is_restless());
@@ -559,7 +564,7 @@ mod tests {
         for load in [Load::Old, Load::New, Load::Pieces] {
             let mut policy = Policy::default();
             policy.does_not_rest(load, 0);
-            policy.terms(&holding(60 * GIB), GIB, &Options::default());
+            policy.terms(&Holding { new_sizes: 1.0, pieces: 64, frees: 300, ..holding(60 * GIB) }, GIB, &Options::default());
             assert!(policy.is_short());
             (0..1 << 20).step_by(8).for_each(|frees| policy.does_not_rest(load, frees));
             assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
@@ -602,7 +607,7 @@ mod tests {
         assert_eq!([11, 9].map(|total| budget(&mut policy, total)), [usual, 40]);
         policy.rests(0);
         assert_eq!(budget(&mut policy, 1024), usual);
-        map(&mut policy, &mut (2 * start..2 * start + 1));
+        map(&mut policy, &mut (start + 2 * long..start + 2 * long + 1));
         assert_eq!(policy.unrest_of_one, 0.0);
     }
 
