@@ -561,6 +561,31 @@ fn a_long_life_is_no_dearer_than_its_beginning() {
     });
 }
 
+/// Large requests of ever new sizes where memory is in many small handles: each maps hundreds of them, and as many old mappings end.
+#[test]
+fn mappings_stay_few_when_each_request_makes_many() {
+    const HANDLE: usize = 2 << 20;
+    let _turn = machine("");
+    with_streams(|streams| {
+        for streams in [&streams[..1], &streams[..2]] {
+            let small: Vec<Address> = (0..2048).map(|_| memory::allocate(HANDLE, 1, streams[0]).unwrap()).collect();
+            small.into_iter().for_each(|address| memory::free(address).unwrap());
+            let (mut random, mut live) = (random(7), Vec::new());
+            for turn in 0..900 {
+                let stream = streams[turn % streams.len()];
+                live.push(memory::allocate((60 + random(300)) * HANDLE, 1, stream).unwrap());
+                if live.len() > 8 {
+                    memory::free(live.swap_remove(random(live.len()))).unwrap();
+                }
+                let held = sim().live(0..1);
+                assert!(held.mappings <= 2 * held.handles + (17 << 10), "{turn}: {} mappings of {} handles", held.mappings, held.handles);
+            }
+            live.into_iter().for_each(|address| memory::free(address).unwrap());
+            memory::empty_cache(None).unwrap();
+        }
+    });
+}
+
 /// What a cache that was emptied went through, and what other threads did, changes nothing: the same run holds the same.
 #[test]
 fn a_run_repeats_itself() {

@@ -223,6 +223,10 @@ impl Core {
         (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
     }
 
+    pub fn align_habits(&mut self) {
+        (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes.align());
+    }
+
     // ---- blocks
 
     pub fn list_insert(&mut self, id: BlockId) {

@@ -73,6 +73,15 @@ impl Sizes {
         }
     }
 
+    /// A round is over: the next one counts in the same steps, so that where the same comes again the same is found.
+    pub fn align(&mut self) {
+        let (new, seen) = self.counts();
+        if new + seen > 0 {
+            self.new = new * (Sizes::WINDOW / 2) / (new + seen);
+            self.seen = Sizes::WINDOW / 2 - self.new;
+        }
+    }
+
     /// Blocks of a new size, and of one that was seen; none while there are too few to tell.
     pub fn counts(&self) -> (u32, u32) {
         const ENOUGH: u32 = 128;
@@ -328,5 +337,37 @@ impl Shelf {
         debug_assert!(size.is_multiple_of(UNIT));
         let units = (size >> UNIT_SHIFT) as u32;
         if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_count_new_sizes_alike() {
+        let mut sizes = Sizes::default();
+        // Every other size comes back; a round is no whole part of a window.
+        let mut fresh = 1000;
+        let mut round = |sizes: &mut Sizes| -> Vec<(u32, u32)> {
+            let note = |step: u32| {
+                fresh += step % 2;
+                sizes.note(if step.is_multiple_of(2) { 1 } else { fresh });
+                sizes.counts()
+            };
+            (0..700).map(note).collect()
+        };
+        let rounds = [(); 4].map(|()| {
+            let counts = round(&mut sizes);
+            sizes.align();
+            counts
+        });
+        assert_eq!(rounds[2], rounds[3]);
+        assert!(rounds[3].iter().all(|(new, seen)| (new + seen) * 9 < new * 20 && (new + seen) * 11 > new * 20));
+        // Too few say nothing, and stay.
+        let mut sizes = Sizes::default();
+        sizes.note(7);
+        sizes.align();
+        assert_eq!((sizes.new, sizes.seen), (1, 0));
     }
 }

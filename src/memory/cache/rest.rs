@@ -329,6 +329,7 @@ impl Cache {
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order();
+        core.align_habits();
         let frees = core.stats.frees();
         core.policy.rests(frees);
     }

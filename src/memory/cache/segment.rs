@@ -468,10 +468,11 @@ impl Cache {
             let reserved = core.reserved();
             core.policy.given(reserved);
         }
+        let came = plan.parts.len();
         core.carry_out(plan, reach, request, ids);
         let address = core.allocate(reach.slot, request, true);
         drop(core);
-        self.unmap_old(runtime);
+        self.unmap_old(runtime, came);
         address.ok_or_else(|| Refusal::Driver(Error::internal("New memory does not hold the request that it was made for.")))
     }
 
@@ -531,25 +532,31 @@ impl Cache {
         core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
     }
 
-    /// Addresses of which too many are mapped to memory that is used elsewhere: the oldest such mappings end, some at a time.
-    fn unmap_old(&self, runtime: &Runtime) {
-        /// Times the memory that is held.
+    /// Addresses of which too many are mapped to memory that is used elsewhere: the oldest such mappings end, twice as many as came.
+    fn unmap_old(&self, runtime: &Runtime, came: usize) {
+        /// Times the memory that is held, and beside that.
         const MOST: usize = 64;
+        const MOST_BYTES: usize = 1 << 40;
         /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
         const MOST_MAPPINGS: usize = 16 << 10;
-        const AT_A_TIME: usize = 64;
+        const AT_LEAST: usize = 64;
         /// Of the oldest so many are looked at.
         const LOOKS: usize = 1024;
-        let oldest = || {
-            let mut core = self.core.quiet();
-            let few = core.physical.mapping_count() <= 2 * core.physical.count() + MOST_MAPPINGS;
-            if few && core.physical.mapped_bytes <= core.reserved().saturating_mul(MOST) {
-                return None;
-            }
-            core.physical.oldest(LOOKS)
+        let are_many = |core: &Core| {
+            core.physical.mapping_count() > 2 * core.physical.count() + MOST_MAPPINGS
+                || core.physical.mapped_bytes > core.reserved().saturating_mul(MOST).saturating_add(MOST_BYTES)
         };
-        for _ in 0..AT_A_TIME {
-            let Some(mapping) = oldest() else { return };
+        if !are_many(&self.core.quiet()) {
+            return;
+        }
+        // Where there is plenty nobody asked whether the work there is done.
+        self.learn(StreamSlot::MAX);
+        for _ in 0..AT_LEAST.max(2 * came) {
+            let oldest = {
+                let mut core = self.core.quiet();
+                if are_many(&core) { core.physical.oldest(LOOKS) } else { None }
+            };
+            let Some(mapping) = oldest else { return };
             self.end_mapping(runtime, mapping);
         }
     }

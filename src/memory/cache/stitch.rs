@@ -16,7 +16,7 @@ use crate::runtime::Address;
 use std::ops::Range;
 
 /// A request mapped in more handles than this is one of many, if they are small.
-const MANY: usize = 16;
+const MANY: usize = 32;
 
 /// A handle to be mapped again; the bytes of the range are owned there from then on.
 pub struct Part {
