@@ -76,9 +76,9 @@ impl Sizes {
     /// A round is over: the next one counts in the same steps, so that where the same comes again the same is found.
     pub fn align(&mut self) {
         let (new, seen) = self.counts();
-        if new + seen > 0 {
-            self.new = new * (Sizes::WINDOW / 2) / (new + seen);
-            self.seen = Sizes::WINDOW / 2 - self.new;
+        if let Some(new) = (new * (Sizes::WINDOW / 2)).checked_div(new + seen) {
+            self.new = new;
+            self.seen = Sizes::WINDOW / 2 - new;
         }
     }
 
