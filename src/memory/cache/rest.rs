@@ -14,7 +14,8 @@ use super::{Cache, StreamSlot};
 use crate::memory::provider;
 use crate::runtime::Address;
 use crate::stream::Stream;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Whose free memory it is, and the count of its last use.
 type Owner = (StreamSlot, u32);
@@ -52,18 +53,6 @@ impl Runs {
 /// So many parts of free blocks go home at once: each needs two records where it was, and two where it comes to.
 const SPANS: usize = 1 << 11;
 
-/// The free bytes of a handle without a gap, wherever they lie.
-fn free_ranges(of_handle: &[Stretch]) -> Vec<(usize, usize)> {
-    let mut ranges: Vec<(usize, usize)> = Vec::new();
-    for stretch in of_handle {
-        match ranges.last_mut() {
-            Some((_, to)) if *to == stretch.offset => *to += stretch.size,
-            _ => ranges.push((stretch.offset, stretch.offset + stretch.size)),
-        }
-    }
-    ranges
-}
-
 /// A run of addresses behind which all memory is free, here or where it went.
 struct Run {
     from: Address,
@@ -84,13 +73,94 @@ struct Going {
     leads: bool,
 }
 
-/// Addresses where free bytes of a handle are mapped.
-struct Mapped {
+/// A part of a handle that is free without a gap.
+struct FreePart {
+    from: usize,
+    to: usize,
+    /// Where the handle is mapped in whose place all of it lies. None: it lies in several.
+    place: Option<Address>,
+}
+
+/// What is free of each handle, as far as it may be of use in a run.
+struct FreeParts {
+    parts: Vec<FreePart>,
+    of_handle: Vec<Range<u32>>,
+}
+
+impl FreeParts {
+    /// What touches neither end of its handle has no neighbours: it counts from a size on. `names` of handles.
+    fn new(names: usize, stretches: &[Stretch], shares: &[Share], alone: usize) -> FreeParts {
+        let (mut parts, mut of_handle) = (Vec::with_capacity(shares.len()), vec![0..0; names]);
+        for share in shares {
+            let first = parts.len() as u32;
+            let of_share = &stretches[share.stretches.clone()];
+            for gapless in of_share.chunk_by(|one, next| one.offset + one.size == next.offset) {
+                let (from, to) = (gapless[0].offset, gapless[gapless.len() - 1].offset + gapless[gapless.len() - 1].size);
+                let place = gapless[0].address - from;
+                if from == 0 || to == share.size || to - from >= alone {
+                    let lie_there = gapless.iter().all(|stretch| stretch.address - stretch.offset == place);
+                    parts.push(FreePart { from, to, place: lie_there.then_some(place) });
+                }
+            }
+            of_handle[share.handle as usize] = first..parts.len() as u32;
+        }
+        FreeParts { parts, of_handle }
+    }
+
+    #[inline]
+    fn of(&self, handle: HandleId) -> &[FreePart] {
+        let of_handle = &self.of_handle[handle as usize];
+        &self.parts[of_handle.start as usize..of_handle.end as usize]
+    }
+}
+
+/// Free parts that are mapped side by side, of no handle twice, and hardly more than are asked for.
+struct SideBySide {
+    /// All that came; those from the `first` on are side by side.
+    parts: Vec<Mapped>,
+    first: usize,
+    /// How many had come with the last one of each handle.
+    last: Vec<usize>,
     start: Address,
+    end: Address,
+    /// How many of the parts lie elsewhere now.
+    away: usize,
+}
+
+struct Mapped {
     size: usize,
-    handle: HandleId,
-    /// Some of them lie elsewhere now.
     away: bool,
+}
+
+impl SideBySide {
+    fn new(names: usize) -> SideBySide {
+        SideBySide { parts: Vec::new(), first: 0, last: vec![0; names], start: 0, end: 0, away: 0 }
+    }
+
+    fn clear(&mut self) {
+        (self.first, self.start, self.away) = (self.parts.len(), self.end, 0);
+    }
+
+    /// One more behind, from an address on. The first ones go as far as it takes their place.
+    #[inline]
+    fn push(&mut self, start: Address, part: Mapped, handle: HandleId, enough: usize) {
+        if start != self.end {
+            self.clear();
+            self.start = start;
+        }
+        self.end = start + part.size;
+        let last = &mut self.last[handle as usize];
+        while let Some(front) = self.parts.get(self.first)
+            && (*last > self.first || self.end - self.start - front.size >= enough)
+        {
+            self.first += 1;
+            self.start += front.size;
+            self.away -= usize::from(front.away);
+        }
+        self.away += usize::from(part.away);
+        self.parts.push(part);
+        *last = self.parts.len();
+    }
 }
 
 impl Core {
@@ -261,52 +331,21 @@ impl Core {
 
     /// The shortest run that is still mapped, with something that comes back, and no handle twice.
     fn find_mapped_run(&self, stretches: &[Stretch], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
-        let mut parts: Vec<Mapped> = Vec::with_capacity(2 * shares.len());
-        for share in shares {
-            let of_handle = &stretches[share.stretches.clone()];
-            // What touches neither end has no neighbours.
-            let counts = |(from, to): &(usize, usize)| *from == 0 || *to == share.size || to - from >= request.search;
-            let ranges: Vec<(usize, usize)> = free_ranges(of_handle).into_iter().filter(counts).collect();
-            for place in &self.physical[share.handle].places {
-                for &(from, to) in &ranges {
-                    let away =
-                        of_handle.iter().any(|stretch| (from..to).contains(&stretch.offset) && stretch.address != place + stretch.offset);
-                    parts.push(Mapped { start: place + from, size: to - from, handle: share.handle, away });
-                }
-            }
-        }
-        parts.sort_unstable_by_key(|part| part.start);
-        let (mut area, mut counts) = (0..0, false);
-        parts.retain(|part| {
-            if !area.contains(&part.start) {
-                let found = self.area_of(part.start);
-                counts = found.is_some_and(|area| area.small == request.small && !area.plain);
-                area = found.map_or(0..0, |area| area.base..area.base + area.size);
-            }
-            counts
-        });
+        let names = self.physical.names();
+        let free = FreeParts::new(names, stretches, shares, request.search);
+        let mut run = SideBySide::new(names);
         let mut best: Option<(Address, Address)> = None;
-        let mut run: VecDeque<Mapped> = VecDeque::with_capacity(parts.len());
-        let mut in_run = vec![false; self.physical.names()];
-        let (mut size, mut back, mut last) = (0, 0, 0);
-        for part in parts {
-            if part.start != last || self.areas.contains_key(&part.start) {
-                run.drain(..).for_each(|part| in_run[part.handle as usize] = false);
-                (size, back) = (0, 0);
-            }
-            last = part.start + part.size;
-            while in_run[part.handle as usize] || run.front().is_some_and(|front| size + part.size - front.size >= request.search) {
-                let Some(front) = run.pop_front() else { break };
-                in_run[front.handle as usize] = false;
-                size -= front.size;
-                back -= usize::from(front.away);
-            }
-            size += part.size;
-            back += usize::from(part.away);
-            in_run[part.handle as usize] = true;
-            run.push_back(part);
-            if size >= request.search && back > 0 && best.is_none_or(|(from, to)| size < to - from) {
-                best = Some((last - size, last));
+        for area in self.areas.values().filter(|area| area.small == request.small && !area.plain) {
+            run.clear();
+            for mapping in self.physical.overlapping(area.base, area.base + area.size) {
+                for &FreePart { from, to, place } in free.of(mapping.handle) {
+                    let part = Mapped { size: to - from, away: place != Some(mapping.start) };
+                    run.push(mapping.start + from, part, mapping.handle, request.search);
+                    let size = run.end - run.start;
+                    if size >= request.search && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                        best = Some((run.start, run.end));
+                    }
+                }
             }
         }
         best
@@ -344,5 +383,56 @@ impl Cache {
             core.share_all_past();
         }
         core.go_home(LOOK_AT, slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of all runs that are enough, with what lies elsewhere in them.
+    fn runs(parts: &[(Address, usize, HandleId, bool)], enough: usize) -> Vec<(Address, Address, usize)> {
+        let mut run = SideBySide::new(8);
+        let mut found = Vec::new();
+        for &(start, size, handle, away) in parts {
+            run.push(start, Mapped { size, away }, handle, enough);
+            if run.end - run.start >= enough {
+                found.push((run.start, run.end, run.away));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_run_is_no_longer_than_it_has_to_be() {
+        // The first part goes when the others do.
+        assert_eq!(runs(&[(0, 2, 0, true), (2, 3, 1, false), (5, 4, 2, true)], 6), [(2, 9, 1)]);
+        assert_eq!(runs(&[(0, 2, 0, true), (2, 3, 1, false), (5, 1, 2, true)], 6), [(0, 6, 2)]);
+        // One part alone, and exactly as much.
+        assert_eq!(runs(&[(0, 2, 0, true), (2, 6, 1, false)], 6), [(2, 8, 0)]);
+    }
+
+    #[test]
+    fn a_run_has_no_gap_and_no_handle_twice() {
+        assert_eq!(runs(&[(0, 4, 0, true), (5, 4, 1, true)], 6), []);
+        // What comes before the handle's first place goes with it.
+        assert_eq!(runs(&[(0, 1, 0, true), (1, 2, 1, false), (3, 2, 2, true), (5, 2, 1, true), (7, 2, 3, true)], 6), [(3, 9, 3)]);
+        // It counts only as far as the run goes back.
+        assert_eq!(runs(&[(0, 4, 0, true), (9, 4, 1, true), (13, 4, 0, false)], 8), [(9, 17, 1)]);
+    }
+
+    #[test]
+    fn free_parts_know_where_they_lie() {
+        let stretch = |handle, offset, address, size| Stretch { handle, offset, block: 0, address, size };
+        let share = |handle, stretches| Share { handle, size: 8, stretches, head: 0, tail: 0 };
+        // One in its place, one in two, and one of which neither end is free.
+        let stretches = [stretch(0, 0, 100, 8), stretch(2, 0, 200, 3), stretch(2, 3, 303, 5), stretch(3, 2, 402, 4)];
+        let shares = [share(0, 0..1), share(2, 1..3), share(3, 3..4)];
+        let parts = |alone: usize| {
+            let free = FreeParts::new(4, &stretches, &shares, alone);
+            [0, 1, 2, 3].map(|handle| free.of(handle).iter().map(|part| (part.from, part.to, part.place)).collect::<Vec<_>>())
+        };
+        assert_eq!(parts(5), [vec![(0, 8, Some(100))], vec![], vec![(0, 8, None)], vec![]]);
+        assert_eq!(parts(4)[3], [(2, 6, Some(400))]);
     }
 }
