@@ -113,7 +113,7 @@ impl Cache {
                 core.policy.has_room_apart(core.reserved(), request.search)
             };
             if apart && !at_budget && has_room() {
-                self.go_home(slot, false);
+                self.go_home(slot);
                 if let Ok(address) = self.search_or_grow(climb, reach, UpTo::Limit, None)? {
                     return Ok(address);
                 }
@@ -128,7 +128,7 @@ impl Cache {
         if !settled {
             self.settle(slot);
         }
-        self.go_home(slot, true);
+        self.share_and_go_home(slot);
         // 2. What is free, mapped anew, and more from the driver.
         let all = &Reach::of(slot);
         let up_to = if at_budget { UpTo::Budget } else { UpTo::Limit };

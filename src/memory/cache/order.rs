@@ -112,7 +112,12 @@ impl Cache {
         }
     }
 
-    /// The same, but what is past stays with its stream. False: there is nothing to be learned.
+    /// For all streams.
+    pub fn settle_all(&self) {
+        self.settle(StreamSlot::MAX);
+    }
+
+    /// As `settle`, but what is past stays with its stream. False: there is nothing to be learned.
     pub fn learn(&self, slot: StreamSlot) -> bool {
         let _driving = self.driving.lock();
         let mut questions = {
@@ -143,6 +148,22 @@ impl Cache {
         }
         core.finish_pending();
         true
+    }
+
+    /// Whether the device has work of a stream, or of any for which memory was asked, as far as they can be asked.
+    pub fn is_busy(&self, slot: Option<StreamSlot>) -> bool {
+        let _driving = self.driving.lock();
+        let keys: Vec<StreamKey> = {
+            let core = self.core.quiet();
+            let asked = |(index, found): &(usize, &Slot)| slot.map_or(found.asked && !found.gone, |slot| *index == slot as usize);
+            core.slots.iter().enumerate().filter(asked).map(|(_, slot)| slot.key).filter(|key| key.reachable()).collect()
+        };
+        let is_busy = |key: &StreamKey| {
+            let stream = self.stream(*key);
+            stream.is_capturing().is_ok_and(|capturing| !capturing) && stream.query().is_ok_and(|idle| !idle)
+        };
+        let asked = runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Ok(keys.iter().any(is_busy))));
+        asked.unwrap_or(false)
     }
 
     /// Nobody marks a stream while this lives.

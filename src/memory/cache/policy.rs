@@ -194,6 +194,25 @@ pub struct Holding {
     pub small: bool,
 }
 
+impl Holding {
+    fn is_several(&self) -> bool {
+        self.streams > 1
+    }
+
+    fn is_new(&self) -> bool {
+        is_new(self.new_sizes)
+    }
+
+    fn load(&self) -> Option<Load> {
+        match (self.is_several(), self.is_new()) {
+            (true, true) => Some(Load::New),
+            (true, false) => Some(Load::Old),
+            (false, true) if self.pieces >= self.large.clamp(FEWEST_PIECES, PIECES) => Some(Load::Pieces),
+            (false, _) => None,
+        }
+    }
+}
+
 /// Whether the share of new sizes says that sizes do not come back.
 pub fn is_new(share: f64) -> bool {
     share > NEW
@@ -210,45 +229,15 @@ impl Policy {
         if near(offered) {
             self.ask_at = 0;
         }
-        let (new, several) = (is_new(holding.new_sizes), holding.streams > 1);
-        let load = match (several, new) {
-            (true, true) => Some(Load::New),
-            (true, false) => Some(Load::Old),
-            (false, true) if holding.pieces >= holding.large.clamp(FEWEST_PIECES, PIECES) => Some(Load::Pieces),
-            (false, _) => None,
-        };
-        let slack = if scarce { options.slack.min(SCARCE_SLACK) } else { options.slack + self.hurry };
-        let least = if scarce { 0 } else { LEAST_SLACK * granularity };
-        let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
-        let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
-        let of_one = new && !several;
-        if of_one && spare > 0 && self.is_shattered(holding) {
-            self.unrest_of_one = OF_PIECES.most;
-        }
-        // What one stream has for the sake of time serves it here too.
-        let of_one = if of_one { self.unrest_of_one - self.hurry } else { 0.0 };
-        let unrest = (self.high as f64 * self.unrest.max(of_one)) as usize;
-        self.is_short = unrest >= spare;
-        let allowed = allowed + unrest.min(spare);
+        let (allowed, has_more) = self.allowed(holding, bound, scarce, options.slack);
         self.adapt(reserved, allowed);
-        let fineness = if scarce { FINEST } else { self.fineness };
-        let divisor = STEP.pow(fineness);
-        let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
-        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
-        // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, unrest > 0, self.is_busy() && several) {
-            (true, ..) | (_, false, false) => largest,
-            (_, true, _) => need,
-            (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
-        };
-        let left = bound.saturating_sub(reserved);
-        let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
-        let largest = largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity));
+        let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
         let excess = match holding.small {
             true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(LEAST_FOR_SMALL * granularity)),
             false => beyond(reserved, self.high / KEPT).min(need),
         };
+        let load = holding.load();
         Terms {
             granularity,
             budget: allowed.saturating_sub(reserved) / granularity * granularity,
@@ -258,10 +247,45 @@ impl Policy {
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess,
-            several,
+            several: holding.is_several(),
             load,
             at_once: load == Some(Load::New) && self.is_restless() && !scarce,
         }
+    }
+
+    /// So much may be held before free memory is mapped anew, and whether some of it is for a load that does not come to rest.
+    fn allowed(&mut self, holding: &Holding, bound: usize, scarce: bool, slack: f64) -> (usize, bool) {
+        let slack = if scarce { slack.min(SCARCE_SLACK) } else { slack + self.hurry };
+        let least = if scarce { 0 } else { LEAST_SLACK * holding.granularity };
+        let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
+        let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
+        let of_one = holding.is_new() && !holding.is_several();
+        if of_one && spare > 0 && self.is_shattered(holding) {
+            self.unrest_of_one = OF_PIECES.most;
+        }
+        // What one stream has for the sake of time serves it here too.
+        let of_one = if of_one { self.unrest_of_one - self.hurry } else { 0.0 };
+        let unrest = (self.high as f64 * self.unrest.max(of_one)) as usize;
+        self.is_short = unrest >= spare;
+        (allowed + unrest.min(spare), unrest > 0)
+    }
+
+    /// The largest handle to make.
+    fn largest(&self, holding: &Holding, need: usize, bound: usize, scarce: bool, has_more: bool) -> usize {
+        let Holding { reserved, granularity, .. } = *holding;
+        let several = holding.is_several();
+        let divisor = STEP.pow(if scarce { FINEST } else { self.fineness });
+        let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
+        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
+        // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
+        let largest = match (scarce, has_more, self.is_busy() && several) {
+            (true, ..) | (_, false, false) => largest,
+            (_, true, _) => need,
+            (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
+        };
+        let left = bound.saturating_sub(reserved);
+        let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
+        largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
     }
 
     /// Whether the pieces are many of the blocks that were freed since the beginning. With fewer of those some were there before.

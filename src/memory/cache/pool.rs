@@ -1,9 +1,9 @@
 //! The cache of a memory pool: a part of its device, with a beginning and an end.
 
+use super::Cache;
 use super::block::{self, BlockId, State};
 use super::core::{Core, Whole};
 use super::physical::Physical;
-use super::{Cache, StreamSlot};
 use crate::base::Result;
 use crate::memory::provider::Source;
 use crate::memory::stats::Family;
@@ -38,11 +38,6 @@ impl Cache {
     /// Whether nothing of it is in use or held.
     pub fn is_bare(&self) -> bool {
         self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0
-    }
-
-    /// Learns how far all streams are.
-    pub fn settle_all(&self) {
-        self.settle(StreamSlot::MAX);
     }
 
     /// Gives back what is free and past, without waiting.

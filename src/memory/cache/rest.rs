@@ -373,13 +373,18 @@ impl Cache {
         core.policy.rests(frees);
     }
 
-    /// Handles that were mapped elsewhere go back where nothing keeps them; with `shares` what is past of streams that
-    /// keep apart is made everybody's first.
-    pub(super) fn go_home(&self, slot: StreamSlot, shares: bool) {
+    /// Handles that were mapped elsewhere go back where nothing keeps them.
+    pub(super) fn go_home(&self, slot: StreamSlot) {
         // What is in the driver's hands is nobody's to move.
         let _growing = self.growing.lock();
+        self.core.lock().go_home(LOOK_AT, slot);
+    }
+
+    /// The same, when what is past of streams that keep apart is everybody's.
+    pub(super) fn share_and_go_home(&self, slot: StreamSlot) {
+        let _growing = self.growing.lock();
         let mut core = self.core.lock();
-        if shares && core.policy.is_apart() {
+        if core.policy.is_apart() {
             core.share_all_past();
         }
         core.go_home(LOOK_AT, slot);

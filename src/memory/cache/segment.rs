@@ -8,7 +8,7 @@ use super::policy::{Holding, PIECES, Terms, UpTo, is_new};
 use super::reach::Reach;
 use super::rest::Runs;
 use super::shares::Idle;
-use super::slot::{COMMON, Slot, StreamKey};
+use super::slot::COMMON;
 use super::stitch::{Found, Plan};
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
@@ -18,8 +18,8 @@ use crate::memory::stats::Family;
 use crate::memory::totals::Event;
 use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
-use crate::runtime::{self, Address, MemHandle, Runtime};
-use crate::stream::{self, Stream};
+use crate::runtime::{Address, MemHandle, Runtime};
+use crate::stream;
 use std::time::Instant;
 
 /// Addresses in one stretch, covered by blocks.
@@ -376,7 +376,7 @@ impl Cache {
 
     /// Handles that are too large where memory is scarce, or else too many and small. What stays is used as it is. Under `growing`.
     fn give_back_to_remake(&self, runtime: &Runtime, which: Idle, bytes: usize) {
-        self.settle(StreamSlot::MAX);
+        self.settle_all();
         let before = self.core.quiet().reserved();
         let _ = self.release(runtime, which, bytes);
         let mut core = self.core.quiet();
@@ -400,7 +400,7 @@ impl Cache {
         if !self.core.quiet().policy.is_apart() && !poison::is_on() {
             // One stream has no use for memory that is everybody's: it takes that in pieces.
             if several {
-                self.settle(StreamSlot::MAX);
+                self.settle_all();
             } else {
                 self.learn(StreamSlot::MAX);
             }
@@ -423,22 +423,6 @@ impl Cache {
         let works = self.core.quiet().policy.works();
         let busy = works && self.is_busy(None);
         self.core.quiet().policy.took(began, now, busy);
-    }
-
-    /// Whether the device has work of a stream, or of any for which memory was asked, as far as they can be asked.
-    fn is_busy(&self, slot: Option<StreamSlot>) -> bool {
-        let _driving = self.driving.lock();
-        let keys: Vec<StreamKey> = {
-            let core = self.core.quiet();
-            let asked = |(index, found): &(usize, &Slot)| slot.map_or(found.asked && !found.gone, |slot| *index == slot as usize);
-            core.slots.iter().enumerate().filter(asked).map(|(_, slot)| slot.key).filter(|key| key.reachable()).collect()
-        };
-        let is_busy = |key: &StreamKey| {
-            let stream = Stream { device: self.device, raw: key.raw };
-            stream.is_capturing().is_ok_and(|capturing| !capturing) && stream.query().is_ok_and(|idle| !idle)
-        };
-        let asked = runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Ok(keys.iter().any(is_busy))));
-        asked.unwrap_or(false)
     }
 
     fn build_plan(
