@@ -54,6 +54,9 @@ int main(int argc, char **argv)
     whole("examples_c/data/gpt_varlen.trace", 158595, 1, 28789);
     whole("examples_c/data/resnet_varsize.trace", 84425, 1, 7354);
     whole("examples_c/data/prefetch_streams.trace", 9525, 2, 1773);
+    whole("examples_c/data/gan_steps.trace", 27000, 1, 307);
+    whole("examples_c/data/bert_requests.trace", 20000, 1, 477);
+    whole("examples_c/data/pipeline_streams.trace", 60000, 5, 1925);
     CHECK(!trace_open(&trace, "examples_c/data/none.trace"));
     CHECK(trace.error != NULL);
     trace_close(&trace);

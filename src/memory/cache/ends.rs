@@ -12,8 +12,8 @@ pub struct Ends<'a> {
 }
 
 impl<'a> Ends<'a> {
-    /// The best pair, with up to `of_whole` bytes of whole handles between them. In plenty least is missing, then left over; where memory is
-    /// scarce least has to be made, then least of whole handles is spent, which fit anywhere, and left over.
+    /// The best pair, with up to `of_whole` bytes of whole handles between them. In plenty least is missing, then left over; where it is to be
+    /// spared least has to be made, then least of whole handles is spent, which fit anywhere, and left over.
     pub fn choose(shares: &'a [Share], in_front: usize, rest: usize, terms: &Terms, of_whole: usize) -> Ends<'a> {
         let granularity = terms.granularity;
         let partly = || shares.iter().filter(|share| share.head < share.size);
@@ -34,7 +34,7 @@ impl<'a> Ends<'a> {
                 let head = last.map_or(0, |share| share.head);
                 let spent = spends(head);
                 let over = spent + head - needed;
-                let cost = match terms.scarce {
+                let cost = match terms.thrifty {
                     true => (spent.saturating_sub(of_whole), spent + over),
                     false => (needed.saturating_sub(head), head.saturating_sub(needed)),
                 };
@@ -66,7 +66,7 @@ mod tests {
         Share { handle, size, stretches: 0..0, head, tail }
     }
 
-    /// What a pair costs where memory is scarce: what is made, then what is spent of whole handles and left over.
+    /// What a pair costs where memory is to be spared: what is made, then what is spent of whole handles and left over.
     fn cost(ends: &Ends, in_front: usize, rest: usize, of_whole: usize) -> (usize, usize) {
         let needed = Ends { first: ends.first, last: None }.rest(in_front, rest);
         let spent = ends.rest(in_front, rest).next_multiple_of(G);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pair_of_ends_is_better_where_memory_is_scarce() {
+    fn no_pair_of_ends_is_better_where_memory_is_spared() {
         let mut below = numbers::random(7);
         let mut with_both = 0;
         for _ in 0..2000 {
@@ -90,7 +90,7 @@ mod tests {
                 .collect();
             let (in_front, rest) = (below(2) * below(G), 512 + below(16 * G) / 512 * 512);
             let of_whole = below(10) * G;
-            let terms = Terms { granularity: G, scarce: true, ..Terms::default() };
+            let terms = Terms { granularity: G, thrifty: true, ..Terms::default() };
             let found = Ends::choose(&shares, in_front, rest, &terms, of_whole);
             let firsts = || [None].into_iter().chain(shares.iter().filter(|share| share.tail > in_front).map(Some));
             let lasts = || [None].into_iter().chain(shares.iter().filter(|share| share.head > 0).map(Some));

@@ -20,9 +20,6 @@ use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::MutexGuard;
 
-/// Little in use is this part of the most that was, since everything was last given back.
-const LITTLE: usize = 16;
-
 /// What is known of a request that found nothing at hand.
 struct Look {
     /// Whether its stream had better have memory of its own, and has to.
@@ -36,10 +33,11 @@ struct Look {
 impl Core {
     fn look(&mut self, slot: StreamSlot) -> Look {
         let active = self.stats.active();
-        let high = self.policy.in_use(active.bytes, active.peak);
+        self.policy.in_use(active.bytes, active.peak);
         // The driver's own pool keeps nothing where it was.
         if self.ordered_bytes + self.ordered_spare == 0 {
-            self.stats.watch_for(high / LITTLE);
+            let floor = self.policy.floor(self.stats.large_now());
+            self.stats.watch_for(floor);
         }
         let may_learn = !self.pending.is_empty() || self.has_legacy();
         Look { keeps_apart: self.keeps_apart(slot), is_apart: self.policy.is_apart(), may_learn, changes: self.changes() }

@@ -33,10 +33,8 @@ const FINEST: u32 = 9;
 /// slack is needed by the next round too, and would be made again each time.
 const KEPT: usize = 100;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
-/// use...
+/// use, or one handle. Then small handles are mapped anew for them, or others go back.
 const KEPT_FOR_SMALL: usize = 80;
-/// ... or so many handles. Then small handles are mapped anew for them, or others go back.
-const LEAST_FOR_SMALL: usize = 8;
 /// Times the size of what would be made.
 const COARSE: usize = 3;
 /// The slack where memory is scarce.
@@ -80,6 +78,9 @@ const MOST_APART: f64 = 0.3;
 const ROOM: usize = 8;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
+/// Little in use is this part of the most that was; until then free memory comes to rest each time that by this share less is in use.
+const LITTLE: usize = 16;
+const EBB: usize = 4;
 
 #[derive(Default)]
 pub struct Policy {
@@ -137,9 +138,10 @@ pub struct Terms {
     pub most: usize,
     /// The largest handle to make.
     pub largest: usize,
-    /// Whether memory is scarce: then free handles from the size `coarse` on are better made anew, in small ones, and what is left of
-    /// handles in use is spent before whole ones.
+    /// Whether memory is scarce: then free handles from the size `coarse` on are better made anew, in small ones.
     pub scarce: bool,
+    /// Whether it is, or more is held than the slack allows: then what is left of handles in use is spent before whole ones.
+    pub thrifty: bool,
     pub coarse: usize,
     /// Whether handles that are many and small for the request are better made anew, in larger ones.
     pub coarsen: bool,
@@ -234,7 +236,7 @@ impl Policy {
         let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
         let excess = match holding.small {
-            true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(LEAST_FOR_SMALL * granularity)),
+            true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(granularity)),
             false => beyond(reserved, self.high / KEPT).min(need),
         };
         let load = holding.load();
@@ -244,6 +246,7 @@ impl Policy {
             most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
             largest,
             scarce,
+            thrifty: scarce || reserved > allowed,
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess,
@@ -353,6 +356,17 @@ impl Policy {
     /// Whether memory leaves no more slack for a load that does not come to rest.
     pub fn is_short(&self) -> bool {
         self.is_short
+    }
+
+    /// Free memory comes to rest when less than this is in use, so much being in use now. A load that does not rest has no rounds.
+    pub fn floor(&self, in_use: usize) -> usize {
+        let ebb = if self.is_restless() { 0 } else { in_use - in_use / EBB };
+        ebb.max(self.high / LITTLE)
+    }
+
+    /// It came to rest with so much in use: when it does again. None: little is in use.
+    pub fn next_rest(&self, in_use: usize) -> Option<usize> {
+        (in_use > self.high / LITTLE).then(|| self.floor(in_use))
     }
 
     /// Little is in use: a round is over, after so many blocks were freed.

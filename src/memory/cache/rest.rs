@@ -353,7 +353,8 @@ impl Core {
 }
 
 impl Cache {
-    /// After a request that found no room: once little is in use, what is free comes to rest, before it is handed out again.
+    /// After a request that found no room: as less is in use, what is free comes to rest, before it is handed out again. Where a round has
+    /// its least is not known, so that it does each time that a quarter less is in use, until that is little.
     pub fn rest(&self, stream: Stream) {
         // A provider's function may come here, under the locks of those that wait for it.
         if provider::refuse_inside().is_err() {
@@ -368,9 +369,15 @@ impl Cache {
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order();
-        core.align_habits();
-        let frees = core.stats.frees();
-        core.policy.rests(frees);
+        let in_use = core.stats.large_now();
+        match core.policy.next_rest(in_use) {
+            Some(floor) => core.stats.watch_for(floor),
+            None => {
+                core.align_habits();
+                let frees = core.stats.frees();
+                core.policy.rests(frees);
+            }
+        }
     }
 
     /// Handles that were mapped elsewhere go back where nothing keeps them.

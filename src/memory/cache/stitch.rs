@@ -161,7 +161,7 @@ impl Core {
         let in_front = self.size_of(front);
         let mut ends = Ends::default();
         // What is left of handles in use goes first: whole ones fit anywhere.
-        if terms.scarce && rest > budget {
+        if terms.thrifty && rest > budget {
             let of_whole = whole.iter().map(|share| share.size).sum();
             ends = Ends::choose(&shares, in_front, rest, terms, of_whole);
             rest = ends.rest(in_front, rest);
@@ -183,7 +183,7 @@ impl Core {
                 return Found::Remake(Idle::Small(terms.coarse), request.search + terms.excess);
             }
         }
-        if !terms.scarce && rest > budget {
+        if !terms.thrifty && rest > budget {
             ends = Ends::choose(&shares, in_front, rest, terms, 0);
             rest = ends.rest(in_front, rest);
         }

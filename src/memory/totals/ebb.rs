@@ -84,6 +84,11 @@ impl Totals {
         }
     }
 
+    /// Bytes of large blocks in use, without those of parts. All threads of the device are stopped.
+    pub fn large_now(&self) -> usize {
+        self.count_large().least.max(0) as usize
+    }
+
     /// Counted a few times more while what others free meanwhile makes the difference.
     fn large_in_use(&self, floor: i64) -> InUse {
         let again = |counted: InUse, _| if counted.least < floor && floor <= counted.most { self.count_large() } else { counted };
