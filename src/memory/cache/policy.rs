@@ -78,9 +78,12 @@ const MOST_APART: f64 = 0.3;
 const ROOM: usize = 8;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
-/// Little in use is this part of the most that was; until then free memory comes to rest each time that by this share less is in use.
+/// Little in use is this part of the most that was. Until then free memory comes to rest each time that by this share less is in use, and by
+/// that one where memory is to be spared: what is in its place lies in fewer pieces. With several streams, which are asked each time, that is
+/// where it is scarce.
 const LITTLE: usize = 16;
 const EBB: usize = 4;
+const EBB_OF_THRIFT: usize = 16;
 
 #[derive(Default)]
 pub struct Policy {
@@ -108,6 +111,8 @@ pub struct Policy {
     unrest_of_one: f64,
     /// There was no more to spare.
     is_short: bool,
+    /// By the last terms free memory comes to rest more often.
+    rests_often: bool,
     /// By load: what counts for the one says nothing of the other.
     restless: [Restless; 3],
     /// When the window began; and since when it is measured for how long the device was held up.
@@ -233,6 +238,8 @@ impl Policy {
         }
         let (allowed, has_more) = self.allowed(holding, bound, scarce, options.slack);
         self.adapt(reserved, allowed);
+        let thrifty = scarce || reserved > allowed;
+        self.rests_often = scarce || thrifty && !holding.is_several() && !holding.is_new();
         let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
         let excess = match holding.small {
@@ -246,7 +253,7 @@ impl Policy {
             most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
             largest,
             scarce,
-            thrifty: scarce || reserved > allowed,
+            thrifty,
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess,
@@ -360,8 +367,12 @@ impl Policy {
 
     /// Free memory comes to rest when less than this is in use, so much being in use now. A load that does not rest has no rounds.
     pub fn floor(&self, in_use: usize) -> usize {
-        let ebb = if self.is_restless() { 0 } else { in_use - in_use / EBB };
-        ebb.max(self.high / LITTLE)
+        let floor = match (self.is_restless(), self.rests_often) {
+            (true, _) => 0,
+            (false, true) => in_use - in_use / EBB_OF_THRIFT,
+            (false, false) => in_use - in_use / EBB,
+        };
+        floor.max(self.high / LITTLE)
     }
 
     /// It came to rest with so much in use: when it does again. None: little is in use.
