@@ -73,12 +73,14 @@ impl Sizes {
         }
     }
 
-    /// A round is over: the next one counts in the same steps, so that where the same comes again the same is found.
+    /// A round is over: the next one counts in the same steps, so that where the same comes again the same is found. Too few say nothing of
+    /// more.
     pub fn align(&mut self) {
-        let (new, seen) = self.counts();
-        if let Some(new) = (new * (Sizes::WINDOW / 2)).checked_div(new + seen) {
-            self.new = new;
-            self.seen = Sizes::WINDOW / 2 - new;
+        const COUNT: u32 = Sizes::WINDOW / 2;
+        let (new, all) = (self.new, self.new + self.seen);
+        if all >= COUNT {
+            self.new = (new * COUNT + all / 2) / all;
+            self.seen = COUNT - self.new;
         }
     }
 

@@ -2,7 +2,7 @@
 //! is past when the device has done all work that was enqueued before. An idle stream says so by itself; a busy one is marked with an
 //! event, for many frees at once.
 //!
-//! While one stream uses a device, none of this happens.
+//! While one stream uses a device, none of this happens, unless memory is to leave the stream: handles that go back, mappings that end.
 
 use super::Cache;
 use super::StreamSlot;
@@ -112,7 +112,7 @@ impl Cache {
         }
     }
 
-    /// For all streams.
+    /// The same where no stream asks.
     pub fn settle_all(&self) {
         self.settle(StreamSlot::MAX);
     }

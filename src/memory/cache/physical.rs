@@ -81,6 +81,7 @@ pub struct Physical {
     mapped: BTreeMap<Address, Note>,
     /// Bytes of addresses with memory behind them.
     pub mapped_bytes: usize,
+    /// Those where no handle was mapped first.
     by_age: BTreeMap<Age, Address>,
     youngest: Age,
 }
@@ -130,7 +131,9 @@ impl Physical {
         let mapping = Mapping { start, size: handle.size, handle: id, first: handle.places.is_empty() };
         handle.places.push(start);
         self.youngest += 1;
-        self.by_age.insert(self.youngest, start);
+        if !mapping.first {
+            self.by_age.insert(self.youngest, start);
+        }
         self.mapped_bytes += mapping.size;
         let noted = Noted { mapping, age: self.youngest, next: self.first_from(start) };
         let note = match self.unused_notes.pop() {
@@ -157,8 +160,7 @@ impl Physical {
         let places = &mut self[mapping.handle].places;
         places.retain(|place| *place != start);
         if let Some(first) = places.first().copied() {
-            let first = self.mapped[&first];
-            self.notes[first as usize].mapping.first = true;
+            self.count_as_first(first, true);
         }
         if self.mapped.is_empty() {
             (self.notes, self.unused_notes) = Default::default();
@@ -171,9 +173,17 @@ impl Physical {
         let Some(at) = places.iter().position(|place| *place == start) else { return };
         let before = places[0];
         places[..=at].rotate_right(1);
-        for (place, first) in [(before, false), (start, true)] {
-            let note = self.mapped[&place];
-            self.notes[note as usize].mapping.first = first;
+        self.count_as_first(before, false);
+        self.count_as_first(start, true);
+    }
+
+    fn count_as_first(&mut self, start: Address, first: bool) {
+        let noted = &mut self.notes[self.mapped[&start] as usize];
+        noted.mapping.first = first;
+        if first {
+            self.by_age.remove(&noted.age);
+        } else {
+            self.by_age.insert(noted.age, start);
         }
     }
 
@@ -228,16 +238,14 @@ impl Physical {
     }
 
     /// The oldest mapping, to be looked at once: it is the youngest from now on. Not where a handle was mapped first, where it will be again:
-    /// the next round begins as this one did. So many are looked at.
-    pub fn oldest(&mut self, looks: usize) -> Option<Mapping> {
-        (0..looks).find_map(|_| {
-            let (_, start) = self.by_age.pop_first()?;
-            self.youngest += 1;
-            self.by_age.insert(self.youngest, start);
-            let noted = &mut self.notes[*self.mapped.get(&start)? as usize];
-            noted.age = self.youngest;
-            Some(noted.mapping).filter(|mapping| !mapping.first)
-        })
+    /// the next round begins as this one did.
+    pub fn oldest(&mut self) -> Option<Mapping> {
+        let (_, start) = self.by_age.pop_first()?;
+        self.youngest += 1;
+        self.by_age.insert(self.youngest, start);
+        let noted = &mut self.notes[self.mapped[&start] as usize];
+        noted.age = self.youngest;
+        Some(noted.mapping)
     }
 }
 
@@ -258,20 +266,21 @@ mod tests {
         // One is mapped anew, where it was.
         physical.unmap(others[0]);
         physical.map(ids[0], others[0]);
-        // Those where a handle was first are passed over.
-        assert_eq!(physical.oldest(3), None);
-        let mut oldest = || physical.oldest(4).unwrap().start;
+        // None is one where a handle was first.
+        let mut oldest = || physical.oldest().unwrap().start;
         assert_eq!([(); 4].map(|_| oldest()), [others[1], others[2], others[0], others[1]]);
-        // What is left is the first.
+        // What is left is the first; and what was the first is one of the others when another one is.
         physical.unmap(homes[2]);
-        assert_eq!([(); 2].map(|_| physical.oldest(6).unwrap().start), [others[0], others[1]]);
+        assert_eq!([(); 2].map(|_| physical.oldest().unwrap().start), [others[0], others[1]]);
+        physical.set_first(ids[0], others[0]);
+        assert_eq!([(); 3].map(|_| physical.oldest().unwrap().start), [homes[0], others[1], homes[0]]);
         for (id, start) in ids.into_iter().chain(ids).zip([homes, others].concat()) {
             physical.unmap(start);
             if physical[id].places.is_empty() {
                 physical.remove(id);
             }
         }
-        assert!(physical.oldest(6).is_none() && physical.by_age.is_empty() && physical.mapped_bytes == 0);
+        assert!(physical.oldest().is_none() && physical.by_age.is_empty() && physical.mapped_bytes == 0);
         assert_eq!(physical.insert(Backing::Away, 1 << 20, false), ids[0]);
     }
 

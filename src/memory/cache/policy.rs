@@ -277,7 +277,8 @@ impl Policy {
         let of_one = if of_one { self.unrest_of_one - self.hurry } else { 0.0 };
         let unrest = (self.high as f64 * self.unrest.max(of_one)) as usize;
         self.is_short = unrest >= spare;
-        (allowed + unrest.min(spare), unrest > 0)
+        let more = unrest.min(spare);
+        (allowed + more, more > 0)
     }
 
     /// The largest handle to make.

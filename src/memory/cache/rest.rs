@@ -77,7 +77,7 @@ struct Going {
 struct FreePart {
     from: usize,
     to: usize,
-    /// Where the handle is mapped in whose place all of it lies. None: it lies in several.
+    /// The start of that mapping of the handle in which all of it lies. None: it lies in several.
     place: Option<Address>,
 }
 
@@ -88,7 +88,7 @@ struct FreeParts {
 }
 
 impl FreeParts {
-    /// What touches neither end of its handle has no neighbours: it counts from a size on. `names` of handles.
+    /// What touches neither end of its handle has no neighbours: it counts from a size on. Handles are named below `names`.
     fn new(names: usize, stretches: &[Stretch], shares: &[Share], alone: usize) -> FreeParts {
         let (mut parts, mut of_handle) = (Vec::with_capacity(shares.len()), vec![0..0; names]);
         for share in shares {
@@ -119,7 +119,7 @@ struct SideBySide {
     /// All that came; those from the `first` on are side by side.
     parts: Vec<Mapped>,
     first: usize,
-    /// How many had come with the last one of each handle.
+    /// Of each handle the last one's index, and one more; 0: none came.
     last: Vec<usize>,
     start: Address,
     end: Address,
@@ -333,6 +333,10 @@ impl Core {
     fn find_mapped_run(&self, stretches: &[Stretch], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
         let names = self.physical.names();
         let free = FreeParts::new(names, stretches, shares, request.search);
+        // No run has a handle twice: with less free there is none, however much is mapped.
+        if free.parts.iter().map(|part| part.to - part.from).sum::<usize>() < request.search {
+            return None;
+        }
         let mut run = SideBySide::new(names);
         let mut best: Option<(Address, Address)> = None;
         for area in self.areas.values().filter(|area| area.small == request.small && !area.plain) {
@@ -387,7 +391,7 @@ impl Cache {
         self.core.lock().go_home(LOOK_AT, slot);
     }
 
-    /// The same, when what is past of streams that keep apart is everybody's.
+    /// The same, once what is past of streams that keep apart was made everybody's.
     pub(super) fn share_and_go_home(&self, slot: StreamSlot) {
         let _growing = self.growing.lock();
         let mut core = self.core.lock();

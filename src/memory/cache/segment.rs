@@ -516,16 +516,15 @@ impl Cache {
         core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
     }
 
-    /// Addresses of which too many are mapped to memory that is used elsewhere: the oldest such mappings end, twice as many as came.
+    /// Addresses of which too many are mapped to memory that is used elsewhere: the oldest such mappings end. Twice as many are tried as came;
+    /// what is in use, or whose work is not done, stays.
     fn unmap_old(&self, runtime: &Runtime, came: usize) {
-        /// Times the memory that is held, and beside that.
+        /// Times the memory that is held, and a TiB, which little memory may have too.
         const MOST: usize = 64;
         const MOST_BYTES: usize = 1 << 40;
         /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
         const MOST_MAPPINGS: usize = 16 << 10;
         const AT_LEAST: usize = 64;
-        /// Of the oldest so many are looked at.
-        const LOOKS: usize = 1024;
         let are_many = |core: &Core| {
             core.physical.mapping_count() > 2 * core.physical.count() + MOST_MAPPINGS
                 || core.physical.mapped_bytes > core.reserved().saturating_mul(MOST).saturating_add(MOST_BYTES)
@@ -538,7 +537,7 @@ impl Cache {
         for _ in 0..AT_LEAST.max(2 * came) {
             let oldest = {
                 let mut core = self.core.quiet();
-                if are_many(&core) { core.physical.oldest(LOOKS) } else { None }
+                if are_many(&core) { core.physical.oldest() } else { None }
             };
             let Some(mapping) = oldest else { return };
             self.end_mapping(runtime, mapping);
