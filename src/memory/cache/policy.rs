@@ -78,12 +78,11 @@ const MOST_APART: f64 = 0.3;
 const ROOM: usize = 8;
 /// Scarce is what leaves less than this share of the bound.
 const NEAR: usize = 8;
-/// Little in use is this part of the most that was. Until then free memory comes to rest each time that by this share less is in use, and by
-/// that one where memory is to be spared: what is in its place lies in fewer pieces. With several streams, which are asked each time, that is
-/// where it is scarce.
+/// Little in use is this part of the most that was. Until then free memory comes to rest each time that by this share less is in use; where
+/// memory is scarce by that one, since what is in its place lies in fewer pieces.
 const LITTLE: usize = 16;
 const EBB: usize = 4;
-const EBB_OF_THRIFT: usize = 16;
+const EBB_OF_SCARCE: usize = 16;
 
 #[derive(Default)]
 pub struct Policy {
@@ -111,8 +110,8 @@ pub struct Policy {
     unrest_of_one: f64,
     /// There was no more to spare.
     is_short: bool,
-    /// By the last terms free memory comes to rest more often.
-    rests_often: bool,
+    /// By the last terms.
+    is_scarce: bool,
     /// By load: what counts for the one says nothing of the other.
     restless: [Restless; 3],
     /// When the window began; and since when it is measured for how long the device was held up.
@@ -238,8 +237,7 @@ impl Policy {
         }
         let (allowed, has_more) = self.allowed(holding, bound, scarce, options.slack);
         self.adapt(reserved, allowed);
-        let thrifty = scarce || reserved > allowed;
-        self.rests_often = scarce || thrifty && !holding.is_several() && !holding.is_new();
+        self.is_scarce = scarce;
         let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
         let excess = match holding.small {
@@ -253,7 +251,7 @@ impl Policy {
             most: limit.map_or(usize::MAX, |limit| limit.saturating_sub(reserved)) / granularity * granularity,
             largest,
             scarce,
-            thrifty,
+            thrifty: scarce || reserved > allowed,
             coarse: COARSE * largest,
             coarsen: !scarce && self.fineness > 0 && holding.active <= reserved - reserved / ROOM,
             excess,
@@ -368,9 +366,9 @@ impl Policy {
 
     /// Free memory comes to rest when less than this is in use, so much being in use now. A load that does not rest has no rounds.
     pub fn floor(&self, in_use: usize) -> usize {
-        let floor = match (self.is_restless(), self.rests_often) {
+        let floor = match (self.is_restless(), self.is_scarce) {
             (true, _) => 0,
-            (false, true) => in_use - in_use / EBB_OF_THRIFT,
+            (false, true) => in_use - in_use / EBB_OF_SCARCE,
             (false, false) => in_use - in_use / EBB,
         };
         floor.max(self.high / LITTLE)

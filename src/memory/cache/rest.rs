@@ -50,6 +50,8 @@ impl Runs {
     }
 }
 
+/// Free blocks that are put in order before a round is over.
+const FEW: usize = 1 << 10;
 /// So many parts of free blocks go home at once: each needs two records where it was, and two where it comes to.
 const SPANS: usize = 1 << 11;
 
@@ -222,16 +224,19 @@ impl Core {
         (!common || owner == COMMON || owner == asks).then_some((owner, ticket))
     }
 
-    /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address.
-    pub fn forget_order(&mut self) {
-        for slot in 0..self.slots.len() as StreamSlot {
-            for small in [false, true] {
-                let mut free: Vec<BlockId> = self.list(slot, small).iter().collect();
-                free.sort_unstable_by_key(|id| std::cmp::Reverse(block::at(*id).address()));
-                for id in free {
-                    self.list_remove(id);
-                    self.list_insert(id);
-                }
+    /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address, where a
+    /// stream has no more than so many.
+    fn forget_order(&mut self, most: usize) {
+        for (slot, small) in (0..self.slots.len() as StreamSlot).flat_map(|slot| [(slot, false), (slot, true)]) {
+            let with_address = |id: BlockId| (block::at(id).address(), id);
+            let mut free: Vec<(Address, BlockId)> = self.list(slot, small).iter().map(with_address).take(most.saturating_add(1)).collect();
+            if free.len() > most {
+                continue;
+            }
+            free.sort_unstable();
+            for (_, id) in free.into_iter().rev() {
+                self.list_remove(id);
+                self.list_insert(id);
             }
         }
     }
@@ -366,17 +371,19 @@ impl Cache {
         }
         let Some(floor) = self.stats.take_low() else { return };
         // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
-        let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
+        let Some(_growing) = self.growing.try_lock() else { return self.stats.keep_low(floor) };
         let slot = self.core.quiet().find_slot(StreamKey::of(stream));
         // Where nothing was mapped twice as well: what is past for all lies in a row.
         self.settle(slot.unwrap_or(StreamSlot::MAX));
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
-        core.forget_order();
-        let in_use = core.stats.large_now();
+        core.forget_order(FEW);
+        // Since that was noticed other threads may have more in use again: each time the floor is lower.
+        let in_use = core.stats.large_now().min(floor as usize);
         match core.policy.next_rest(in_use) {
             Some(floor) => core.stats.watch_for(floor),
             None => {
+                core.forget_order(usize::MAX);
                 core.align_habits();
                 let frees = core.stats.frees();
                 core.policy.rests(frees);
