@@ -82,7 +82,7 @@ const NEAR: usize = 8;
 /// memory is scarce by that one, since what is in its place lies in fewer pieces.
 const LITTLE: usize = 16;
 const EBB: usize = 4;
-const EBB_OF_SCARCE: usize = 16;
+const EBB_OF_SCARCE: usize = 48;
 
 #[derive(Default)]
 pub struct Policy {
@@ -510,6 +510,36 @@ mod tests {
         };
         assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [82, 22, 22]);
         assert_eq!([1, 2].map(|streams| largest(8 * GIB, streams)), [512, 256]);
+    }
+
+    #[test]
+    fn free_memory_rests_at_steps_until_little_is_in_use() {
+        let options = Options::default();
+        let steps = |limit: Option<usize>, unrest: f64| {
+            let mut policy = Policy { unrest, ..Policy::default() };
+            let terms = policy.terms(&Holding { active: 8 * GIB, limit, total: 1024 * GIB, ..holding(8 * GIB) }, MIB, &options);
+            assert_eq!(terms.scarce, limit.is_some());
+            let first = policy.floor(8 * GIB);
+            let rests = std::iter::successors(Some(first), |floor| policy.next_rest(floor - 1)).count();
+            (first, rests)
+        };
+        // A quarter less each time from 8 GiB to half a one; a 48th where memory is scarce; and no round in a load that has none.
+        assert_eq!(steps(None, 0.0), (6 * GIB, 10));
+        let (first, rests) = steps(Some(8 * GIB + 32 * MIB), 0.0);
+        assert!(first == 8 * GIB - 8 * GIB / 48 && (130..140).contains(&rests), "{rests}");
+        assert_eq!(steps(None, 0.05), (GIB / 2, 1));
+        // With nothing known of the program there is nothing to wait for.
+        assert_eq!(Policy::default().next_rest(0), None);
+    }
+
+    #[test]
+    fn what_is_left_of_handles_goes_first_beyond_the_slack() {
+        let options = Options::default();
+        let thrifty = |reserved: usize| {
+            let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
+            Policy::default().terms(&of_8, MIB, &options).thrifty
+        };
+        assert_eq!([8 * GIB, 8 * GIB + 8 * GIB / 32, 8 * GIB + 8 * GIB / 25].map(thrifty), [false, false, true]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! That little is in use is noticed by the free that makes it so, whichever thread frees. Each shard has an ebb of its own, and asks what
+//! That less than a floor is in use is noticed by the free that makes it so, whichever thread frees. Each shard has an ebb of its own, and asks what
 //! all threads have in use only below it: until less than the floor is in use, one thread at least frees its part.
 
 use super::{BYTES, LARGE, MEASURES, SIZES, Shard, Totals};

@@ -1,6 +1,6 @@
 //! Where the statistics of a device are counted, read by anybody without a lock. What a thread hands out and takes back it counts alone
 //! (`shard`). Here is what all threads together come to, with the peaks, which belong to all of them, and what is counted under the
-//! device's lock. That little is in use is noticed in `ebb`.
+//! device's lock. That less than a floor is in use is noticed in `ebb`.
 
 mod ebb;
 mod shard;

@@ -23,7 +23,7 @@ pub struct Shard {
     /// How much more of large blocks; and of large ones that leaves the lanes of small blocks as they are.
     large_lanes: [Cell<i64>; MEASURES],
     spare: [Cell<i64>; MEASURES],
-    /// With fewer bytes of its large blocks in use, little may be; `LOOK`: the next free is to find out. Others may write it as they count.
+    /// With fewer bytes of its large blocks in use, less than the floor may be; `LOOK`: the next free is to find out. Others may write it as they count.
     pub(super) ebb: AtomicI64,
     pub(super) allocated: [[AtomicI64; MEASURES]; SIZES],
     pub(super) freed: [[AtomicI64; MEASURES]; SIZES],
@@ -103,7 +103,7 @@ impl Shard {
         }
     }
 
-    /// True, once: little is in use now, which was to be watched for.
+    /// True, once: less than the floor is in use now.
     #[inline(always)]
     pub fn freed_large(&self, bytes: i64, requested: i64) -> bool {
         self.count(&self.freed[LARGE], bytes, requested);
