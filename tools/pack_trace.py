@@ -1,5 +1,12 @@
 #!/usr/bin/env python3
-"""Turns a recorded trace into the small form that examples_c/trace.h reads, and back: pack_trace.py pack|unpack FROM TO.
+"""Turns a recorded trace into the small form that examples_c/trace.h reads, and back: pack_trace.py pack|unpack FROM TO. With `snapshot`
+instead of `pack` FROM is what torch.cuda.memory._dump_snapshot or tcuda_snapshot_write wrote of a program whose history was recorded:
+
+    torch.cuda.memory._record_memory_history(context=None, max_entries=10**7)
+    ...
+    torch.cuda.memory._dump_snapshot("program.pickle")
+
+    python3 tools/pack_trace.py snapshot program.pickle program.trace; build/tests/examples/replay.c99 program.trace
 
 Recorded, little endian: u64 count, then records of u64 id, u64 size, u32 op (0 allocate, 1 free), u32 stream.
 
@@ -11,6 +18,8 @@ count of events, count of streams, count of different sizes, those sizes (most f
 """
 
 import collections
+import io
+import pickle
 import struct
 import sys
 
@@ -49,6 +58,29 @@ def pack(data):
     return b"".join(out)
 
 
+class Plain(pickle.Unpickler):
+    """Of a snapshot nothing is called."""
+
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f"{module}.{name} is named: this is no snapshot")
+
+
+def of_snapshot(data, device=0):
+    """The recorded form of a device's history: each allocation, and each free once it was done. What was there before is left out."""
+    live, streams, out, made = {}, {}, [], 0
+    for entry in Plain(io.BytesIO(data)).load()["device_traces"][device]:
+        if entry["action"] == "alloc":
+            live[entry["addr"]] = (made, entry["size"], streams.setdefault(entry["stream"], len(streams)))
+            out.append((*live[entry["addr"]][:2], 0, live[entry["addr"]][2]))
+            made += 1
+        elif entry["action"] == "free_completed" and entry["addr"] in live:
+            ident, size, stream = live.pop(entry["addr"])
+            out.append((ident, size, 1, stream))
+    if not out:
+        raise ValueError("no allocation was recorded")
+    return struct.pack("<Q", len(out)) + b"".join(struct.pack("<QQII", *event) for event in out)
+
+
 def unpack(data):
     """The recorded form; ids count the allocations from 0."""
     if data[:8] != MAGIC:
@@ -84,9 +116,10 @@ def unpack(data):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in ("pack", "unpack"):
+    ways = {"pack": pack, "unpack": unpack, "snapshot": lambda data: pack(of_snapshot(data))}
+    if len(sys.argv) != 4 or sys.argv[1] not in ways:
         sys.exit(__doc__)
     with open(sys.argv[2], "rb") as source:
-        result = (pack if sys.argv[1] == "pack" else unpack)(source.read())
+        result = ways[sys.argv[1]](source.read())
     with open(sys.argv[3], "wb") as target:
         target.write(result)

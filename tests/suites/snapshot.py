@@ -10,10 +10,12 @@ import json
 import pickle
 import pickletools
 import re
+import struct
 import sys
 
 import kit
 import need
+import pack_trace
 
 TRACES = ("prefetch_streams", "resnet_varsize", "gpt_varlen")
 # What torch's page of the viewer reads too: nothing is named or called.
@@ -88,6 +90,31 @@ def structure(suite, name, snapshot, figures):
     in_use = {block["address"]: block["requested_size"] for block in blocks if block["state"] == "active_allocated"}
     suite.check(f"{name}: what was allocated and not freed is in use", live == in_use)
     return in_use
+
+
+# Blocks of the demo's own, the first ones.
+OWN = 2
+
+
+def allocations(recorded, without=0):
+    """Sizes and streams, these by the order in which they come; and how many of the blocks were freed."""
+    events = list(struct.iter_unpack("<QQII", recorded[8:]))
+    made = [(size, stream) for _, size, op, stream in events if op == 0][without:]
+    streams = {stream: at for at, stream in enumerate(dict.fromkeys(stream for _, stream in made))}
+    return [(size, streams[stream]) for size, stream in made], sum(op for _, _, op, _ in events)
+
+
+def replayable(suite, name, pickled):
+    """The history is a trace again, as far as it came."""
+    made, _ = allocations(pack_trace.unpack((kit.ROOT / f"examples_c/data/{name}.trace").read_bytes()))
+    again, freed = allocations(pack_trace.unpack(pack_trace.pack(pack_trace.of_snapshot(pickled))), OWN)
+    right = len(made) / 4 < len(again) < 2 * freed and again == made[:len(again)]
+    suite.check(f"{name}: the history is the trace that was replayed", right, f"{len(again)} of {len(made)}, {freed} freed: {again[:3]} {made[:3]}")
+    try:
+        pack_trace.of_snapshot(pickle.dumps(Plain))
+        suite.check(f"{name}: what names a class is no snapshot", False)
+    except pickle.UnpicklingError as error:
+        suite.check(f"{name}: what names a class is no snapshot", "no snapshot" in str(error))
 
 
 def memory_viz():
@@ -178,6 +205,7 @@ def run(suite):
         figures = {key: int(value) for key, value in re.findall(r"snapshot (\w+)_bytes\.all\.current (\d+)", said)}
         snapshot = read(suite, name, folder)
         structure(suite, name, snapshot, figures)
+        replayable(suite, name, (folder / f"{name}.pickle").read_bytes())
         snapshots[name] = (snapshot, figures)
     annotated = strange_texts(suite, folder)
 
