@@ -371,7 +371,7 @@ impl Cache {
         }
         let Some(floor) = self.stats.take_low() else { return };
         // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
-        let Some(_growing) = self.growing.try_lock() else { return self.stats.keep_low(floor) };
+        let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
         let slot = self.core.quiet().find_slot(StreamKey::of(stream));
         // Where nothing was mapped twice as well: what is past for all lies in a row.
         self.settle(slot.unwrap_or(StreamSlot::MAX));

@@ -77,9 +77,11 @@ impl Totals {
         some(self.low.load(Relaxed)).and_then(|_| some(self.low.swap(0, Relaxed)))
     }
 
-    /// Nothing came of it: whoever asks next is told once more.
-    pub fn keep_low(&self, floor: i64) {
-        _ = self.low.compare_exchange(0, floor, Relaxed, Relaxed);
+    /// Nothing came of it: the next free with as little in use is to notice it once more.
+    pub fn watch_again(&self, floor: i64) {
+        if self.floor.compare_exchange(0, floor, Relaxed, Relaxed).is_ok() {
+            self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
+        }
     }
 
     /// Bytes of large blocks in use, without those of parts. All threads of the device are stopped.
@@ -157,10 +159,9 @@ mod tests {
             assert_eq!(noticed, Some(BLOCKS * shards.len() as i64 - 1), "{threads} threads, {late}");
             assert!(looks <= 16 * shards.len() as i64, "{threads} threads looked {looks} times");
             assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
-            totals.keep_low(2 * SIZE);
+            totals.watch_again(2 * SIZE);
             shards[0].allocated_large(SIZE, SIZE);
-            assert!(!shards[0].freed_large(SIZE, SIZE));
-            assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
+            assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
         }
     }
 
