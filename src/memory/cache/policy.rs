@@ -371,12 +371,17 @@ impl Policy {
             (false, true) => in_use - in_use / EBB_OF_SCARCE,
             (false, false) => in_use - in_use / EBB,
         };
-        floor.max(self.high / LITTLE)
+        floor.max(self.little())
+    }
+
+    /// A round is over when less is in use.
+    pub fn little(&self) -> usize {
+        self.high / LITTLE
     }
 
     /// It came to rest with so much in use: when it does again. None: little is in use.
     pub fn next_rest(&self, in_use: usize) -> Option<usize> {
-        (in_use > self.high / LITTLE).then(|| self.floor(in_use))
+        (in_use > self.little()).then(|| self.floor(in_use))
     }
 
     /// Little is in use: a round is over, after so many blocks were freed.
