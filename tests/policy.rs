@@ -325,6 +325,44 @@ fn smaller_models_waste_no_more() {
     }
 }
 
+/// Several streams whose sizes do not come back within a round: when it comes again everything lies where it did, small blocks too, and nothing
+/// asks the driver for memory any more. What such rounds hold is more than 1.05 of their peak in some.
+#[test]
+fn rounds_of_any_sizes_repeat_themselves() {
+    const PASSES: usize = 12;
+    for seed in 1..=3 {
+        for trace in [1, 2, 4].into_iter().flat_map(|streams| [Trace::graphs(seed, streams), Trace::any(seed, streams)]) {
+            let _turn = machine("");
+            with_streams(|streams| {
+                let touched: Vec<Touched> = (0..PASSES).map(|_| replay(&trace, streams, false)).collect();
+                memory::check(0);
+                let name = format!("{} {seed}: {touched:?}", trace.name);
+                assert!(waste(&trace) <= 1.06, "{name}: {}", waste(&trace));
+                assert!(touched[PASSES - 2..].iter().all(|touched| touched.memory == 0), "{name}");
+            });
+        }
+    }
+}
+
+/// The process has no more mappings: old ones end, and nobody else notices.
+#[test]
+fn where_the_driver_takes_no_more_mappings_old_ones_end() {
+    const OUT_OF_MEMORY: i32 = 2;
+    let _turn = machine("");
+    with_streams(|streams| {
+        let trace = Trace::graphs(1, 2);
+        replay(&trace, streams, false);
+        let before = sim().live(0..1).mappings;
+        let lost = memory::stats(0).num_alloc_retries;
+        sim().faults().fail_at(Some("cuMemMap"), 1, OUT_OF_MEMORY).unwrap();
+        replay(&trace, streams, true);
+        memory::check(0);
+        let after = sim().live(0..1);
+        assert!(before > 4 * after.handles && after.mappings <= before / 2 + 64, "{before} mappings, then {}", after.mappings);
+        assert_eq!(memory::stats(0).num_alloc_retries, lost);
+    });
+}
+
 /// Programs whose weights are a third and a half of their peak: never is little in use while they run.
 #[test]
 fn rounds_over_weights_come_to_rest() {
@@ -608,7 +646,7 @@ fn mappings_stay_few_when_each_request_makes_many() {
                     memory::free(live.swap_remove(random(live.len()))).unwrap();
                 }
                 let held = sim().live(0..1);
-                assert!(held.mappings <= 2 * held.handles + (17 << 10), "{turn}: {} mappings of {} handles", held.mappings, held.handles);
+                assert!(held.mappings <= 2 * held.handles + (49 << 10), "{turn}: {} mappings of {} handles", held.mappings, held.handles);
             }
             live.into_iter().for_each(|address| memory::free(address).unwrap());
             memory::empty_cache(None).unwrap();

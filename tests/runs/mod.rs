@@ -156,6 +156,49 @@ impl Trace {
         Trace::of("batches", events)
     }
 
+    /// Streams that by turns work on parts of a graph, each of another size, and keep what they had until their next turn.
+    pub fn graphs(seed: u64, streams: usize) -> Trace {
+        let mut below = random(seed);
+        let mut events = Vec::new();
+        (0..20).for_each(|_| _ = allocate(&mut events, (1 + below(20)) * MIB, 0));
+        let mut kept: Vec<Vec<usize>> = vec![Vec::new(); streams];
+        for turn in 0..400 {
+            let stream = turn % streams;
+            let nodes = 2000 + below(20_000);
+            kept[stream].drain(..).for_each(|block| free(&mut events, block));
+            for _ in 0..4 {
+                let here = nodes * (200 + below(800)) / 1000;
+                kept[stream].push(allocate(&mut events, here << 10, stream));
+                let messages = allocate(&mut events, here * (5 + below(7)) * 512, stream);
+                kept[stream].push(allocate(&mut events, here * 341, stream));
+                free(&mut events, messages);
+            }
+        }
+        kept.into_iter().flatten().for_each(|block| free(&mut events, block));
+        Trace::of("graphs", events)
+    }
+
+    /// Blocks of any size on any of the streams, more of them at some times than at others.
+    pub fn any(seed: u64, streams: usize) -> Trace {
+        let mut below = random(seed);
+        let mut events = Vec::new();
+        let (mut live, mut most) = (Vec::new(), 0);
+        for turn in 0..6000 {
+            if turn % 200 == 0 {
+                most = 20 + below(180);
+            }
+            while live.len() >= most {
+                let ends = below(live.len());
+                free(&mut events, live.swap_remove(ends));
+            }
+            let least = 4096 << below(13);
+            let size = least + below(least);
+            live.push(allocate(&mut events, size, below(streams)));
+        }
+        live.into_iter().for_each(|block| free(&mut events, block));
+        Trace::of("any", events)
+    }
+
     /// So many weights, caches of any size that live for long, and beside them each step's own blocks.
     pub fn caches(seed: u64, weights: usize) -> Trace {
         let mut below = random(seed);

@@ -3,7 +3,7 @@
 
 use super::block::{self, BlockId, CLEAN, Fences, State};
 use super::freelist::FreeList;
-use super::front;
+use super::front::{self, Front};
 use super::fronts::Fronts;
 use super::home::{Home, Shelf, Sizes};
 use super::physical::Physical;
@@ -223,7 +223,10 @@ impl Core {
         (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
     }
 
+    /// A round is over: the next one finds out what comes back as this one did.
     pub fn align_habits(&mut self) {
+        self.collect();
+        self.fronts.all().for_each(Front::forget_sizes);
         (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes.align());
     }
 

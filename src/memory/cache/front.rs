@@ -795,6 +795,12 @@ impl Front {
         kept
     }
 
+    /// Which sizes come back is to be found out anew. It keeps nothing, and all fronts are stopped.
+    pub fn forget_sizes(&self) {
+        self.misses.set(0);
+        self.missed.iter().chain(&self.wanted).for_each(|bits| bits.set(0));
+    }
+
     pub fn has_loose(&self) -> bool {
         self.loose_count.get() != 0
     }

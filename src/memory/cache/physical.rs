@@ -48,7 +48,7 @@ pub struct Mapping {
     pub start: Address,
     pub size: usize,
     pub handle: HandleId,
-    /// The handle was mapped there before all other places where it is, or this place was made its first.
+    /// The handle was mapped there before all other places where it is.
     pub first: bool,
 }
 
@@ -160,30 +160,12 @@ impl Physical {
         let places = &mut self[mapping.handle].places;
         places.retain(|place| *place != start);
         if let Some(first) = places.first().copied() {
-            self.count_as_first(first, true);
+            let noted = &mut self.notes[self.mapped[&first] as usize];
+            noted.mapping.first = true;
+            self.by_age.remove(&noted.age);
         }
         if self.mapped.is_empty() {
             (self.notes, self.unused_notes) = Default::default();
-        }
-    }
-
-    /// Of the places where it is mapped this one counts as the first from now on.
-    pub fn set_first(&mut self, id: HandleId, start: Address) {
-        let places = &mut self[id].places;
-        let Some(at) = places.iter().position(|place| *place == start) else { return };
-        let before = places[0];
-        places[..=at].rotate_right(1);
-        self.count_as_first(before, false);
-        self.count_as_first(start, true);
-    }
-
-    fn count_as_first(&mut self, start: Address, first: bool) {
-        let noted = &mut self.notes[self.mapped[&start] as usize];
-        noted.mapping.first = first;
-        if first {
-            self.by_age.remove(&noted.age);
-        } else {
-            self.by_age.insert(noted.age, start);
         }
     }
 
@@ -269,11 +251,9 @@ mod tests {
         // None is one where a handle was first.
         let mut oldest = || physical.oldest().unwrap().start;
         assert_eq!([(); 4].map(|_| oldest()), [others[1], others[2], others[0], others[1]]);
-        // What is left is the first; and what was the first is one of the others when another one is.
+        // What is left is the first.
         physical.unmap(homes[2]);
-        assert_eq!([(); 2].map(|_| physical.oldest().unwrap().start), [others[0], others[1]]);
-        physical.set_first(ids[0], others[0]);
-        assert_eq!([(); 3].map(|_| physical.oldest().unwrap().start), [homes[0], others[1], homes[0]]);
+        assert_eq!([(); 3].map(|_| physical.oldest().unwrap().start), [others[0], others[1], others[0]]);
         for (id, start) in ids.into_iter().chain(ids).zip([homes, others].concat()) {
             physical.unmap(start);
             if physical[id].places.is_empty() {
@@ -298,14 +278,8 @@ mod tests {
                 physical.map(id, start);
                 plain.push((start, id));
             } else if !plain.is_empty() {
-                let at = below(plain.len());
-                let (start, id) = plain.remove(at);
-                if below(3) == 0 {
-                    physical.set_first(id, start);
-                    plain.insert(0, (start, id));
-                } else {
-                    physical.unmap(start);
-                }
+                let (start, _) = plain.remove(below(plain.len()));
+                physical.unmap(start);
             }
             let (from, length) = (below(210), below(40) + 1);
             let is_first = |(start, id): &(Address, HandleId)| plain.iter().find(|(_, of)| of == id).unwrap().0 == *start;

@@ -30,8 +30,8 @@ const STEP: usize = 2;
 const RISE: u32 = 3;
 const FINEST: u32 = 9;
 /// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
-/// slack is needed by the next round too, and would be made again each time.
-const KEPT: usize = 100;
+/// slack is needed by the next round too, which would make it again, and all that follows would lie elsewhere.
+const KEPT: usize = 25;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
 /// use, or one handle. Then small handles are mapped anew for them, or others go back.
 const KEPT_FOR_SMALL: usize = 80;
@@ -39,6 +39,9 @@ const KEPT_FOR_SMALL: usize = 80;
 const COARSE: usize = 3;
 /// The slack where memory is scarce.
 const SCARCE_SLACK: f64 = 0.005;
+/// Most mappings beside two for each handle. A round of ever new sizes that comes again needs those of the last one, and each is looked at when
+/// memory is searched; processes have bounds of their own, often 65,530.
+const MAPPINGS: usize = 48 << 10;
 /// Handles' worth of slack that every program has.
 const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
@@ -99,6 +102,8 @@ pub struct Policy {
     risen_at: usize,
     /// The driver had no more than this.
     ceiling: Option<usize>,
+    /// The driver took no more mappings than this.
+    crowd: Option<usize>,
     /// What was held and what the driver had left, when it was asked.
     room: Option<usize>,
     /// It is asked anew when so much is held.
@@ -374,14 +379,19 @@ impl Policy {
         floor.max(self.little())
     }
 
-    /// A round is over when less is in use.
+    /// A round is over when no more is in use.
     pub fn little(&self) -> usize {
         self.high / LITTLE
     }
 
-    /// It came to rest with so much in use: when it does again. None: little is in use.
-    pub fn next_rest(&self, in_use: usize) -> Option<usize> {
-        (in_use > self.little()).then(|| self.floor(in_use))
+    pub fn is_over(&self, in_use: usize) -> bool {
+        in_use <= self.little()
+    }
+
+    /// It came to rest with so much in use: when it does again. Of the little at a round's end in few steps, down to nothing (0: it is), since what
+    /// is in use keeps its place.
+    pub fn next_rest(&self, in_use: usize) -> usize {
+        if self.is_over(in_use) { in_use.div_ceil(LITTLE) } else { self.floor(in_use) }
     }
 
     /// Little is in use: a round is over, after so many blocks were freed.
@@ -448,6 +458,16 @@ impl Policy {
     /// The driver refused more.
     pub fn refused(&mut self, reserved: usize) {
         self.ceiling = Some(reserved);
+    }
+
+    /// More mappings of so many handles are too many.
+    pub fn most_mappings(&self, handles: usize) -> usize {
+        (2 * handles + MAPPINGS).min(self.crowd.unwrap_or(usize::MAX))
+    }
+
+    /// The driver took no more than so many: half of them will have to do, so that this is seldom.
+    pub fn crowded(&mut self, mappings: usize) {
+        self.crowd = Some(mappings / 2);
     }
 
     /// The driver gave more, so that now `reserved` are held.
@@ -525,16 +545,17 @@ mod tests {
             let terms = policy.terms(&Holding { active: 8 * GIB, limit, total: 1024 * GIB, ..holding(8 * GIB) }, MIB, &options);
             assert_eq!(terms.scarce, limit.is_some());
             let first = policy.floor(8 * GIB);
-            let rests = std::iter::successors(Some(first), |floor| policy.next_rest(floor - 1)).count();
-            (first, rests)
+            let floors = std::iter::successors(Some(first), |floor| Some(policy.next_rest(floor - 1)).filter(|next| *next > 0));
+            (first, floors.count())
         };
-        // A quarter less each time from 8 GiB to half a one; a 48th where memory is scarce; and no round in a load that has none.
-        assert_eq!(steps(None, 0.0), (6 * GIB, 10));
+        // A quarter less each time from 8 GiB to half a one, then a 16th down to nothing; a 48th where memory is scarce; and no round in a load
+        // that has none.
+        assert_eq!(steps(None, 0.0), (6 * GIB, 18));
         let (first, rests) = steps(Some(8 * GIB + 32 * MIB), 0.0);
-        assert!(first == 8 * GIB - 8 * GIB / 48 && (130..140).contains(&rests), "{rests}");
-        assert_eq!(steps(None, 0.05), (GIB / 2, 1));
+        assert!(first == 8 * GIB - 8 * GIB / 48 && (138..148).contains(&rests), "{rests}");
+        assert_eq!(steps(None, 0.05), (GIB / 2, 9));
         // With nothing known of the program there is nothing to wait for.
-        assert_eq!(Policy::default().next_rest(0), None);
+        assert_eq!(Policy::default().next_rest(0), 0);
     }
 
     #[test]
@@ -558,9 +579,9 @@ mod tests {
         assert!(!coarse.scarce && !coarse.coarsen && coarse.excess == 0);
         let fine = terms(&mut policy, 9 * GIB, 8 * GIB);
         assert_eq!((fine.largest, fine.scarce), (coarse.largest / 8, false));
-        assert!((fine.excess >> 20) > 600 && (fine.excess >> 20) < 700);
+        assert!((400..420).contains(&(fine.excess >> 20)));
         // A little more than the slack stays.
-        assert_eq!(terms(&mut policy, 8 * GIB + GIB / 3, 8 * GIB).excess, 0);
+        assert_eq!(terms(&mut policy, 8 * GIB + GIB / 2, 8 * GIB).excess, 0);
         // Not near the peak.
         assert!(!fine.coarsen && terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
         assert!(!terms(&mut policy, 8 * GIB, 7 * GIB + 1).coarsen);
@@ -571,6 +592,16 @@ mod tests {
         assert!(!terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
         // As much as made them small is enough once more.
         assert_eq!(terms(&mut policy, 9 * GIB, 8 * GIB).largest, fine.largest);
+    }
+
+    #[test]
+    fn mappings_are_fewer_where_the_driver_takes_no_more() {
+        let mut policy = Policy::default();
+        assert_eq!([0, 1000].map(|handles| policy.most_mappings(handles)), [MAPPINGS, MAPPINGS + 2000]);
+        policy.crowded(30_000);
+        assert_eq!([0, 1000].map(|handles| policy.most_mappings(handles)), [15_000; 2]);
+        policy.restart(0, 0, 0);
+        assert_eq!(policy.most_mappings(0), MAPPINGS);
     }
 
     #[test]

@@ -363,7 +363,8 @@ impl Core {
 
 impl Cache {
     /// After a request that found no room: as less is in use, what is free comes to rest, before it is handed out again. Where a round has
-    /// its least is not known, so that it does each time that a quarter less is in use, until that is little.
+    /// its least is not known, so that it does each time that a quarter less is in use. When that is little the round is over, and all that hangs
+    /// on what was is as it was when it began, so that the next one repeats it.
     pub fn rest(&self, stream: Stream) {
         // A provider's function may come here, under the locks of those that wait for it.
         if provider::refuse_inside().is_err() {
@@ -372,23 +373,28 @@ impl Cache {
         let Some(floor) = self.stats.take_low() else { return };
         // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
         let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
-        let slot = self.core.quiet().find_slot(StreamKey::of(stream));
+        let (slot, asks) = {
+            let core = self.core.quiet();
+            let slot = core.find_slot(StreamKey::of(stream));
+            // At the end what the stream freed itself is to be everybody's too; while it is the only one nobody is asked.
+            let at_end = core.streams() > 1 && core.policy.is_over(core.stats.large_now());
+            (slot, slot.filter(|_| !at_end))
+        };
         // Where nothing was mapped twice as well: what is past for all lies in a row.
-        self.settle(slot.unwrap_or(StreamSlot::MAX));
+        self.settle(asks.unwrap_or(StreamSlot::MAX));
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order(FEW);
         // Since that was noticed other threads may have more in use again: each time the floor is lower.
         let in_use = core.stats.large_now().min(floor as usize);
-        match core.policy.next_rest(in_use) {
-            Some(floor) => core.stats.watch_for(floor),
-            None => {
-                core.forget_order(usize::MAX);
-                core.align_habits();
-                let frees = core.stats.frees();
-                core.policy.rests(frees);
-            }
+        if core.policy.is_over(in_use) {
+            core.align_habits();
+            core.forget_order(usize::MAX);
+            let frees = core.stats.frees();
+            core.policy.rests(frees);
         }
+        let floor = core.policy.next_rest(in_use);
+        core.stats.watch_for(floor);
     }
 
     /// Handles that were mapped elsewhere go back where nothing keeps them.

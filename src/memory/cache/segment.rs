@@ -293,7 +293,7 @@ impl Cache {
         let Some((properties, granularity)) = abilities.virtual_memory else {
             return self.grow_plain(runtime, abilities, reach.slot, request, search);
         };
-        let (mut refused, mut remade) = (false, false);
+        let (mut refused, mut crowded, mut remade) = (false, false, false);
         loop {
             let (found, terms, began) = {
                 let mut core = self.core.lock();
@@ -337,15 +337,23 @@ impl Cache {
                 self.core.quiet().policy.maps_anew(busy, terms.several);
             }
             let answer = self.build_plan(runtime, &properties, plan, reach, request);
-            if let Err(Refusal::Driver(error)) = &answer
-                && error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY
-                && makes > 0
-                && !std::mem::replace(&mut refused, true)
-            {
+            let is_short = matches!(&answer, Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY);
+            if is_short && makes > 0 && !std::mem::replace(&mut refused, true) {
                 // What is there has to do: once more, without the budget that the driver does not have.
                 let mut core = self.core.lock();
                 let reserved = core.reserved();
                 core.policy.refused(reserved);
+                continue;
+            }
+            if is_short && makes == 0 && !std::mem::replace(&mut crowded, true) {
+                // No memory was asked for: the process has no more mappings.
+                let mappings = {
+                    let mut core = self.core.quiet();
+                    let mappings = core.physical.mapping_count();
+                    core.policy.crowded(mappings);
+                    mappings
+                };
+                self.unmap_old(runtime, mappings);
                 continue;
             }
             if terms.excess > 0 && answer.is_ok() {
@@ -522,11 +530,9 @@ impl Cache {
         /// Times the memory that is held, and a TiB, which little memory may have too.
         const MOST: usize = 64;
         const MOST_BYTES: usize = 1 << 40;
-        /// Beside two for each handle: a process has a bound too, and each is looked at when memory is searched.
-        const MOST_MAPPINGS: usize = 16 << 10;
         const AT_LEAST: usize = 64;
         let are_many = |core: &Core| {
-            core.physical.mapping_count() > 2 * core.physical.count() + MOST_MAPPINGS
+            core.physical.mapping_count() > core.policy.most_mappings(core.physical.count())
                 || core.physical.mapped_bytes > core.reserved().saturating_mul(MOST).saturating_add(MOST_BYTES)
         };
         if !are_many(&self.core.quiet()) {

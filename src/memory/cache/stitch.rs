@@ -37,8 +37,6 @@ pub struct Plan {
     pub parts: Vec<Part>,
     /// Sizes of the handles to be made. They come behind the parts, but for a last one that is owned in part.
     pub make: Vec<usize>,
-    /// What is mapped has its home there from then on: what small blocks once had they will have again.
-    stays: bool,
 }
 
 impl Plan {
@@ -83,12 +81,10 @@ impl Core {
                 !small && size <= making && of_handle.iter().map(|stretch| stretch.size).sum::<usize>() == size
             };
             let small: Vec<Stretch> = free.chunk_by(|a, b| a.handle == b.handle).filter(is_whole).flatten().copied().collect();
-            if !small.is_empty() {
-                match self.stitch(reach, request, terms, 0, UpTo::Budget, small) {
-                    Found::Plan(plan) => return Found::Plan(Plan { stays: true, ..plan }),
-                    found @ Found::NoAddresses(_) => return found,
-                    _ => {}
-                }
+            if !small.is_empty()
+                && let found @ (Found::Plan(_) | Found::NoAddresses(_)) = self.stitch(reach, request, terms, 0, UpTo::Budget, small)
+            {
+                return found;
             }
             if up_to == UpTo::Budget {
                 return Found::No(Refusal::Budget);
@@ -222,7 +218,7 @@ impl Core {
         let mut sizes = vec![terms.largest; make / terms.largest];
         sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
         let start = block::at(space).address();
-        let mut plan = Plan { front, space, start, parts, make: sizes, stays: false };
+        let mut plan = Plan { front, space, start, parts, make: sizes };
         plan.space = self.cut_out(space, start, start + plan.size());
         if front != NIL {
             let (start, end) = (block::at(front).address(), block::at(front).end());
@@ -262,9 +258,6 @@ impl Core {
             self.physical.map(part.handle, at);
             if part.owned == (0..part.size) {
                 self.recount(part.handle, small);
-                if plan.stays {
-                    self.physical.set_first(part.handle, at);
-                }
             }
             if part.owned.start > 0 {
                 owned_from = at + part.owned.start;

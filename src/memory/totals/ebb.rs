@@ -84,7 +84,7 @@ impl Totals {
         }
     }
 
-    /// Bytes of large blocks in use, without those of parts. All threads of the device are stopped.
+    /// Bytes of large blocks in use, without those of parts; about so many if not all threads of the device are stopped.
     pub fn large_now(&self) -> usize {
         self.count_large().least.max(0) as usize
     }
