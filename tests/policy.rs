@@ -344,6 +344,22 @@ fn rounds_of_any_sizes_repeat_themselves() {
     }
 }
 
+/// Mapped anew twice in a thousand events, for as long as it runs: that is no load that does not come to rest, for which there is more slack.
+#[test]
+fn what_is_mapped_anew_seldom_wastes_no_more() {
+    for (seed, streams) in [(1, 2), (1, 4), (2, 4)] {
+        let trace = Trace::experts(seed, streams, 150);
+        let _turn = machine("");
+        with_streams(|streams| {
+            for pass in 0..2 {
+                replay(&trace, streams, false);
+                memory::check(0);
+                assert!(waste(&trace) <= 1.05, "seed {seed}, pass {pass}: {}", waste(&trace));
+            }
+        });
+    }
+}
+
 /// The process has no more mappings: old ones end, and nobody else notices.
 #[test]
 fn where_the_driver_takes_no_more_mappings_old_ones_end() {

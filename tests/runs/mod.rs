@@ -178,6 +178,35 @@ impl Trace {
         Trace::of("graphs", events)
     }
 
+    /// Layers of experts, each of which gets another part of the tokens each time; layers on the streams by turns.
+    pub fn experts(seed: u64, streams: usize, steps: usize) -> Trace {
+        const TOKENS: usize = 8192;
+        let mut below = random(seed);
+        let mut events = Vec::new();
+        (0..64).for_each(|_| _ = allocate(&mut events, 16 * MIB, 0));
+        for _ in 0..steps {
+            let mut kept = Vec::new();
+            for stream in (0..8).map(|layer| layer % streams) {
+                kept.push(allocate(&mut events, TOKENS << 11, stream));
+                let mut left = TOKENS;
+                for expert in 0..8 {
+                    let tokens = if expert == 7 { left } else { below(left / 2 + 1) };
+                    left -= tokens;
+                    let [input, hidden, output] = [12, 14, 12].map(|bits| allocate(&mut events, (tokens << bits) + 512, stream));
+                    free(&mut events, input);
+                    kept.extend([hidden, output]);
+                }
+            }
+            for block in kept.into_iter().rev() {
+                let size = events[block].size;
+                let gradient = allocate(&mut events, size, 0);
+                free(&mut events, block);
+                free(&mut events, gradient);
+            }
+        }
+        Trace::of("experts", events)
+    }
+
     /// Blocks of any size on any of the streams, more of them at some times than at others.
     pub fn any(seed: u64, streams: usize) -> Trace {
         let mut below = random(seed);

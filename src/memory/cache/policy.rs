@@ -54,10 +54,12 @@ struct Unrest {
     long: u64,
     most: f64,
 }
-/// Several streams: until each has what it needs at its own worst times...
-const OF_NEW: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
+/// Several streams: seldom is no matter...
+const OF_NEW: Unrest = Unrest { each: 1 << 8, all: 1 << 11, long: 1 << 14, most: 2.0 };
 /// ... and where sizes come back, it may take longer to find its way.
 const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16, most: 2.0 };
+/// Once it is known not to rest: until each stream has what it needs at its own worst times.
+const OF_RESTLESS: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
 /// One stream: while its free memory is in few pieces, mappings that were made for one request soon serve the next ones. Where they are as
 /// many as the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the memory.
 const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8, most: 0.1 };
@@ -332,9 +334,11 @@ impl Policy {
             self.restless = Default::default();
             return;
         }
-        let load = if load == Load::Old && self.is_restless() { Load::New } else { load };
+        let is_restless = self.is_restless();
+        let load = if load == Load::Old && is_restless { Load::New } else { load };
         let (Unrest { each, all, long, most }, unrest) = match load {
             Load::Old => (OF_OLD, &mut self.unrest),
+            Load::New if is_restless => (OF_RESTLESS, &mut self.unrest),
             Load::New => (OF_NEW, &mut self.unrest),
             Load::Pieces => (OF_PIECES, &mut self.unrest_of_one),
         };
@@ -739,16 +743,23 @@ mod tests {
         };
         assert!(!at_once(&mut policy, 1.0, 2, 1024));
         // At first it says nothing yet, and seldom is no matter.
-        let Unrest { all, long, .. } = OF_NEW;
-        [5, 6, 4 + long, 5 + 2 * all, 5 + 3 * all, 5 + 4 * all].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+        let Unrest { each, long, .. } = OF_NEW;
+        (0..4 * long).step_by(each as usize + 1).for_each(|frees| policy.does_not_rest(Load::New, frees));
+        let from = 8 * long;
+        (from..from + long).step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::New, frees));
         assert!(!policy.is_restless());
-        policy.does_not_rest(Load::New, 5 + 4 * all + long);
+        policy.does_not_rest(Load::New, from + long);
         assert!(policy.is_restless());
         assert_eq!(budget(&mut policy, 1024), at_first + 410);
         // Then, but not where memory is scarce, for sizes that come back or when one stream is left.
         let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
         assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
-        (5 + 4 * all + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+        // From then on each counts for long.
+        let Unrest { each, long, .. } = OF_RESTLESS;
+        let from = from + OF_NEW.long + OF_NEW.all + 1;
+        [from, from + each, from + 2 * each].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+        assert_eq!(budget(&mut policy, 1024), at_first + 1228);
+        (from + 2 * each + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
         assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
         // A quarter of the device is left, and where it is scarce there is nothing to be had.
         assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -774,29 +785,32 @@ mod tests {
 
     #[test]
     fn streams_with_work_say_nothing_of_rest_until_they_rest() {
-        let Unrest { long, .. } = OF_NEW;
+        let Unrest { each, long, .. } = OF_NEW;
+        let lasts = |policy: &mut Policy, frees: std::ops::RangeInclusive<u64>| {
+            frees.step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::New, frees));
+        };
         let mut policy = Policy::default();
-        policy.does_not_rest(Load::New, 0);
+        lasts(&mut policy, 0..=long - each);
         policy.maps_anew(true, true);
         policy.maps_anew(false, true);
-        [long, 2 * long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+        lasts(&mut policy, long..=3 * long);
         assert!(!policy.is_restless());
         policy.rests(0);
-        [3 * long, 4 * long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+        lasts(&mut policy, 3 * long + each..=4 * long + each);
         assert!(policy.is_restless());
         // Nor for longer than they have it, and what was before is forgotten.
         let mut policy = Policy::default();
         let start = Instant::now();
-        policy.does_not_rest(Load::New, 0);
+        lasts(&mut policy, 0..=long - each);
         policy.maps_anew(true, true);
         policy.took(start, start + WINDOW, true);
-        [0, long].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+        lasts(&mut policy, long..=2 * long);
         assert!(!policy.is_restless());
         policy.maps_anew(false, true);
         policy.took(start + WINDOW, start + 2 * WINDOW, false);
-        policy.does_not_rest(Load::New, 2 * long);
+        lasts(&mut policy, 2 * long + each..=3 * long);
         assert!(!policy.is_restless());
-        policy.does_not_rest(Load::New, 3 * long);
+        lasts(&mut policy, 3 * long + each..=3 * long + each);
         assert!(policy.is_restless());
     }
 
