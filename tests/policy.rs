@@ -331,7 +331,8 @@ fn smaller_models_waste_no_more() {
 fn rounds_of_any_sizes_repeat_themselves() {
     const PASSES: usize = 12;
     for seed in 1..=3 {
-        for trace in [1, 2, 4].into_iter().flat_map(|streams| [Trace::graphs(seed, streams), Trace::any(seed, streams)]) {
+        let of_streams = |streams| [Trace::graphs(seed, streams), Trace::any(seed, streams), Trace::experts(seed, streams, 30)];
+        for trace in [1, 2, 4].into_iter().flat_map(of_streams) {
             let _turn = machine("");
             with_streams(|streams| {
                 let touched: Vec<Touched> = (0..PASSES).map(|_| replay(&trace, streams, false)).collect();
@@ -347,7 +348,7 @@ fn rounds_of_any_sizes_repeat_themselves() {
 /// Mapped anew twice in a thousand events, for as long as it runs: that is no load that does not come to rest, for which there is more slack.
 #[test]
 fn what_is_mapped_anew_seldom_wastes_no_more() {
-    for (seed, streams) in [(1, 2), (1, 4), (2, 4)] {
+    for (seed, streams) in [(1, 2), (2, 2), (1, 4), (2, 4)] {
         let trace = Trace::experts(seed, streams, 150);
         let _turn = machine("");
         with_streams(|streams| {
@@ -360,22 +361,40 @@ fn what_is_mapped_anew_seldom_wastes_no_more() {
     }
 }
 
-/// The process has no more mappings: old ones end, and nobody else notices.
+/// The driver has the memory, but takes no more mappings: old ones end, and nobody else notices, be memory made at that moment or not.
 #[test]
 fn where_the_driver_takes_no_more_mappings_old_ones_end() {
     const OUT_OF_MEMORY: i32 = 2;
+    let trace = Trace::graphs(1, 4);
+    for nth in (3000..8000).step_by(1000) {
+        let _turn = machine("");
+        with_streams(|streams| {
+            let retries = memory::stats(0).num_alloc_retries;
+            sim().faults().fail_at(Some("cuMemMap"), nth, OUT_OF_MEMORY).unwrap();
+            (0..3).for_each(|_| _ = replay(&trace, streams, true));
+            memory::check(0);
+            // Half of those that there were then, beside the first of each handle.
+            let live = sim().live(0..1);
+            assert!(live.mappings <= live.handles + nth as usize / 2, "{nth}: {} mappings of {} handles", live.mappings, live.handles);
+            assert_eq!(memory::stats(0).num_alloc_retries, retries);
+            assert!(waste(&trace) <= 1.07, "{nth}: {}", waste(&trace));
+        });
+    }
+}
+
+/// With few mappings it is not for them that one is refused: then the rounds that follow come to rest as ever.
+#[test]
+fn a_mapping_that_is_refused_once_changes_no_later_round() {
+    const OUT_OF_MEMORY: i32 = 2;
+    let trace = Trace::graphs(1, 2);
     let _turn = machine("");
     with_streams(|streams| {
-        let trace = Trace::graphs(1, 2);
-        replay(&trace, streams, false);
-        let before = sim().live(0..1).mappings;
-        let lost = memory::stats(0).num_alloc_retries;
-        sim().faults().fail_at(Some("cuMemMap"), 1, OUT_OF_MEMORY).unwrap();
-        replay(&trace, streams, true);
+        for nth in [100, 101, 102, 900] {
+            sim().faults().fail_at(Some("cuMemMap"), nth, OUT_OF_MEMORY).unwrap();
+        }
+        let touched: Vec<Touched> = (0..12).map(|_| replay(&trace, streams, true)).collect();
         memory::check(0);
-        let after = sim().live(0..1);
-        assert!(before > 4 * after.handles && after.mappings <= before / 2 + 64, "{before} mappings, then {}", after.mappings);
-        assert_eq!(memory::stats(0).num_alloc_retries, lost);
+        assert!(touched[10..].iter().all(|touched| touched.memory == 0), "{touched:?}");
     });
 }
 
@@ -635,7 +654,7 @@ fn a_long_life_is_no_dearer_than_its_beginning() {
                 _ => {}
             }
             assert!(waste(&trace) <= 1.05, "pass {pass}: {}", waste(&trace));
-            assert!(live.mappings <= 2 * live.handles + (17 << 10), "pass {pass}: {} mappings of {} handles", live.mappings, live.handles);
+            assert!(live.mappings <= 2 * live.handles + (33 << 10), "pass {pass}: {} mappings of {} handles", live.mappings, live.handles);
             assert!(made <= 2 * cold, "pass {pass}: {made} calls, {cold} in the first");
             assert!(pass < 10 || live.handles <= early + early / 4, "pass {pass}: {} handles, {early} in the tenth", live.handles);
             if pass % 10 == 0 {
@@ -662,7 +681,7 @@ fn mappings_stay_few_when_each_request_makes_many() {
                     memory::free(live.swap_remove(random(live.len()))).unwrap();
                 }
                 let held = sim().live(0..1);
-                assert!(held.mappings <= 2 * held.handles + (49 << 10), "{turn}: {} mappings of {} handles", held.mappings, held.handles);
+                assert!(held.mappings <= 2 * held.handles + (33 << 10), "{turn}: {} mappings of {} handles", held.mappings, held.handles);
             }
             live.into_iter().for_each(|address| memory::free(address).unwrap());
             memory::empty_cache(None).unwrap();

@@ -36,9 +36,7 @@ impl Core {
         self.policy.in_use(active.bytes, active.peak);
         // The driver's own pool keeps nothing where it was.
         if self.ordered_bytes + self.ordered_spare == 0 {
-            // Plain segments cannot be mapped elsewhere: to put them in order among those in use only tears them.
-            let is_plain = self.areas.values().all(|area| area.plain);
-            let floor = if is_plain { self.policy.little() } else { self.policy.floor(self.stats.large_now()) };
+            let floor = self.floor(self.stats.large_now());
             self.stats.watch_for(floor);
         }
         let may_learn = !self.pending.is_empty() || self.has_legacy();

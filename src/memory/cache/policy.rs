@@ -40,8 +40,10 @@ const COARSE: usize = 3;
 /// The slack where memory is scarce.
 const SCARCE_SLACK: f64 = 0.005;
 /// Most mappings beside two for each handle. A round of ever new sizes that comes again needs those of the last one, and each is looked at when
-/// memory is searched; processes have bounds of their own, often 65,530.
-const MAPPINGS: usize = 48 << 10;
+/// memory is searched; processes have bounds of their own, often 65,530 for all devices.
+const MAPPINGS: usize = 32 << 10;
+/// With no more than this beside the first of each handle it is not for them that the driver refuses one.
+const FEWEST_MAPPINGS: usize = 1 << 10;
 /// Handles' worth of slack that every program has.
 const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
@@ -104,7 +106,7 @@ pub struct Policy {
     risen_at: usize,
     /// The driver had no more than this.
     ceiling: Option<usize>,
-    /// The driver took no more mappings than this.
+    /// Most mappings beside the first of each handle, where the driver took no more.
     crowd: Option<usize>,
     /// What was held and what the driver had left, when it was asked.
     room: Option<usize>,
@@ -392,10 +394,10 @@ impl Policy {
         in_use <= self.little()
     }
 
-    /// It came to rest with so much in use: when it does again. Of the little at a round's end in few steps, down to nothing (0: it is), since what
-    /// is in use keeps its place.
-    pub fn next_rest(&self, in_use: usize) -> usize {
-        if self.is_over(in_use) { in_use.div_ceil(LITTLE) } else { self.floor(in_use) }
+    /// A round is over, and it came to rest with so much in use: when it does again, in few steps down to nothing, since what is in use keeps its
+    /// place. 0: nothing is.
+    pub fn floor_of_little(&self, in_use: usize) -> usize {
+        in_use / LITTLE
     }
 
     /// Little is in use: a round is over, after so many blocks were freed.
@@ -464,14 +466,20 @@ impl Policy {
         self.ceiling = Some(reserved);
     }
 
-    /// More mappings of so many handles are too many.
+    /// More mappings of so many handles are too many. The first of each never ends.
     pub fn most_mappings(&self, handles: usize) -> usize {
-        (2 * handles + MAPPINGS).min(self.crowd.unwrap_or(usize::MAX))
+        handles + self.crowd.unwrap_or(usize::MAX).min(handles + MAPPINGS)
     }
 
-    /// The driver took no more than so many: half of them will have to do, so that this is seldom.
-    pub fn crowded(&mut self, mappings: usize) {
-        self.crowd = Some(mappings / 2);
+    /// The driver takes no more than so many mappings of so many handles: half of what can end will have to do, so that this is seldom. None: it is
+    /// something else.
+    pub fn crowd_of(mappings: usize, handles: usize) -> Option<usize> {
+        Some(mappings.saturating_sub(handles)).filter(|beside| *beside > FEWEST_MAPPINGS).map(|beside| beside / 2)
+    }
+
+    /// The answer is what it was before.
+    pub fn set_crowd(&mut self, crowd: Option<usize>) -> Option<usize> {
+        std::mem::replace(&mut self.crowd, crowd)
     }
 
     /// The driver gave more, so that now `reserved` are held.
@@ -549,17 +557,18 @@ mod tests {
             let terms = policy.terms(&Holding { active: 8 * GIB, limit, total: 1024 * GIB, ..holding(8 * GIB) }, MIB, &options);
             assert_eq!(terms.scarce, limit.is_some());
             let first = policy.floor(8 * GIB);
-            let floors = std::iter::successors(Some(first), |floor| Some(policy.next_rest(floor - 1)).filter(|next| *next > 0));
+            let next = |in_use: usize| if policy.is_over(in_use) { policy.floor_of_little(in_use) } else { policy.floor(in_use) };
+            let floors = std::iter::successors(Some(first), |floor| Some(next(floor - 1)).filter(|next| *next > 0));
             (first, floors.count())
         };
         // A quarter less each time from 8 GiB to half a one, then a 16th down to nothing; a 48th where memory is scarce; and no round in a load
         // that has none.
-        assert_eq!(steps(None, 0.0), (6 * GIB, 18));
+        assert_eq!(steps(None, 0.0), (6 * GIB, 17));
         let (first, rests) = steps(Some(8 * GIB + 32 * MIB), 0.0);
         assert!(first == 8 * GIB - 8 * GIB / 48 && (138..148).contains(&rests), "{rests}");
-        assert_eq!(steps(None, 0.05), (GIB / 2, 9));
+        assert_eq!(steps(None, 0.05), (GIB / 2, 8));
         // With nothing known of the program there is nothing to wait for.
-        assert_eq!(Policy::default().next_rest(0), 0);
+        assert!(Policy::default().is_over(0) && Policy::default().floor_of_little(0) == 0);
     }
 
     #[test]
@@ -602,8 +611,15 @@ mod tests {
     fn mappings_are_fewer_where_the_driver_takes_no_more() {
         let mut policy = Policy::default();
         assert_eq!([0, 1000].map(|handles| policy.most_mappings(handles)), [MAPPINGS, MAPPINGS + 2000]);
-        policy.crowded(30_000);
-        assert_eq!([0, 1000].map(|handles| policy.most_mappings(handles)), [15_000; 2]);
+        // However many handles there are, some of what is beside their first ones may stay.
+        assert_eq!(Policy::crowd_of(60_000, 50_000), Some(5000));
+        assert_eq!(policy.set_crowd(Some(5000)), None);
+        assert_eq!([0, 1000, 50_000].map(|handles| policy.most_mappings(handles)), [5000, 6000, 55_000]);
+        // With hardly any it was something else.
+        assert_eq!(
+            [(300, 280), (60_000, 59_000), (5, 5), (0, 9)].map(|(mappings, handles)| Policy::crowd_of(mappings, handles)),
+            [None; 4]
+        );
         policy.restart(0, 0, 0);
         assert_eq!(policy.most_mappings(0), MAPPINGS);
     }

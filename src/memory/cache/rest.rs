@@ -241,6 +241,13 @@ impl Core {
         }
     }
 
+    /// With so much in use: when free memory comes to rest. Plain segments cannot be mapped elsewhere, and to put them in order among those in use
+    /// only tears them: at a round's end.
+    pub(super) fn floor(&self, in_use: usize) -> usize {
+        let is_virtual = self.areas.values().any(|area| !area.plain);
+        if is_virtual { self.policy.floor(in_use) } else { self.policy.little() }
+    }
+
     // ---- to where it is still mapped
 
     /// Room in a run that is mapped still: one that such a request got before, else the shortest. `stretches` are filled in if all were
@@ -363,8 +370,8 @@ impl Core {
 
 impl Cache {
     /// After a request that found no room: as less is in use, what is free comes to rest, before it is handed out again. Where a round has
-    /// its least is not known, so that it does each time that a quarter less is in use. When that is little the round is over, and all that hangs
-    /// on what was is as it was when it began, so that the next one repeats it.
+    /// its least is not known, so that it does each time that a quarter less is in use. When that is little the round is over, and what is where,
+    /// whose it is and which sizes come back is as it was when it began, so that the next one repeats it.
     pub fn rest(&self, stream: Stream) {
         // A provider's function may come here, under the locks of those that wait for it.
         if provider::refuse_inside().is_err() {
@@ -373,11 +380,12 @@ impl Cache {
         let Some(floor) = self.stats.take_low() else { return };
         // Who finds free memory waits for nobody's driver: then it stays where it is until the next time.
         let Some(_growing) = self.growing.try_lock() else { return self.stats.watch_again(floor) };
+        let key = StreamKey::of(stream);
         let (slot, asks) = {
             let core = self.core.quiet();
-            let slot = core.find_slot(StreamKey::of(stream));
+            let slot = core.find_slot(key);
             // At the end what the stream freed itself is to be everybody's too; while it is the only one nobody is asked.
-            let at_end = core.streams() > 1 && core.policy.is_over(core.stats.large_now());
+            let at_end = core.streams() > 1 && core.policy.is_over(core.stats.large_now().min(floor as usize));
             (slot, slot.filter(|_| !at_end))
         };
         // Where nothing was mapped twice as well: what is past for all lies in a row.
@@ -386,15 +394,22 @@ impl Cache {
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order(FEW);
         // Since that was noticed other threads may have more in use again: each time the floor is lower.
-        let in_use = core.stats.large_now().min(floor as usize);
+        let now = core.stats.large_now();
+        let in_use = now.min(floor as usize);
         if core.policy.is_over(in_use) {
             core.align_habits();
             core.forget_order(usize::MAX);
             let frees = core.stats.frees();
             core.policy.rests(frees);
+            // Those have a round of their own, which is watched since they found no room.
+            if now <= in_use {
+                let floor = core.policy.floor_of_little(in_use);
+                core.stats.watch_for(floor);
+            }
+        } else {
+            let floor = core.floor(in_use);
+            core.stats.watch_for(floor);
         }
-        let floor = core.policy.next_rest(in_use);
-        core.stats.watch_for(floor);
     }
 
     /// Handles that were mapped elsewhere go back where nothing keeps them.

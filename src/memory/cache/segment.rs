@@ -4,7 +4,7 @@
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
-use super::policy::{Holding, PIECES, Terms, UpTo, is_new};
+use super::policy::{Holding, PIECES, Policy, Terms, UpTo, is_new};
 use super::reach::Reach;
 use super::rest::Runs;
 use super::shares::Idle;
@@ -35,6 +35,9 @@ pub struct Area {
 /// torch's segment sizes, for plain segments; that for sizes in between is an option.
 const PLAIN_SMALL: usize = 2 << 20;
 const PLAIN_OWN: usize = 10 << 20;
+
+/// So many mappings at most end at once where the driver takes no more: room for several requests. The others follow, two for each that comes.
+const MANY_MAPPINGS: usize = 1 << 10;
 
 /// Why there is no more memory.
 pub enum Refusal {
@@ -237,6 +240,12 @@ fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: u
     }
 }
 
+/// Why a plan was not carried out, and whether the driver had the memory for it.
+struct Unbuilt {
+    error: Error,
+    has_memory: bool,
+}
+
 /// Makes what the plan says, maps all of it and opens it. All or nothing.
 fn build(
     runtime: &Runtime,
@@ -244,6 +253,7 @@ fn build(
     plan: &Plan,
     raws: &[MemHandle],
     access: &[MemAccess],
+    has_memory: &mut bool,
 ) -> Result<Vec<MemHandle>> {
     let mut made: Vec<MemHandle> = Vec::new();
     let mut mapped: Vec<(Address, usize)> = Vec::new();
@@ -266,6 +276,7 @@ fn build(
         for (at, size) in mapped {
             insist(|| runtime.mem_unmap(at, size));
         }
+        *has_memory = made.len() == plan.make.len();
         made.into_iter().for_each(|handle| release(runtime, handle));
         return Err(error);
     }
@@ -293,7 +304,7 @@ impl Cache {
         let Some((properties, granularity)) = abilities.virtual_memory else {
             return self.grow_plain(runtime, abilities, reach.slot, request, search);
         };
-        let (mut refused, mut crowded, mut remade) = (false, false, false);
+        let (mut refused, mut remade, mut crowd_before) = (false, false, None);
         loop {
             let (found, terms, began) = {
                 let mut core = self.core.lock();
@@ -337,24 +348,30 @@ impl Cache {
                 self.core.quiet().policy.maps_anew(busy, terms.several);
             }
             let answer = self.build_plan(runtime, &properties, plan, reach, request);
-            let is_short = matches!(&answer, Err(Refusal::Driver(error)) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY);
-            if is_short && makes > 0 && !std::mem::replace(&mut refused, true) {
-                // What is there has to do: once more, without the budget that the driver does not have.
-                let mut core = self.core.lock();
-                let reserved = core.reserved();
-                core.policy.refused(reserved);
-                continue;
-            }
-            if is_short && makes == 0 && !std::mem::replace(&mut crowded, true) {
-                // No memory was asked for: the process has no more mappings.
-                let mappings = {
+            if let Err(Unbuilt { error, has_memory }) = &answer
+                && error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY
+            {
+                // It is the mappings that are too many, if there are many: once more with fewer.
+                if *has_memory && crowd_before.is_none() {
                     let mut core = self.core.quiet();
-                    let mappings = core.physical.mapping_count();
-                    core.policy.crowded(mappings);
-                    mappings
-                };
-                self.unmap_old(runtime, mappings);
-                continue;
+                    let crowd = Policy::crowd_of(core.physical.mapping_count(), core.physical.count());
+                    if crowd.is_some() {
+                        crowd_before = Some(core.policy.set_crowd(crowd));
+                        drop(core);
+                        self.unmap_old(runtime, MANY_MAPPINGS);
+                        continue;
+                    }
+                }
+                // What is there has to do: once more, without the budget that the driver does not have.
+                if makes > 0 && !std::mem::replace(&mut refused, true) {
+                    let mut core = self.core.lock();
+                    let reserved = core.reserved();
+                    core.policy.refused(reserved);
+                    continue;
+                }
+            }
+            if let (Err(_), Some(before)) = (&answer, crowd_before) {
+                self.core.quiet().policy.set_crowd(before);
             }
             if terms.excess > 0 && answer.is_ok() {
                 match request.small {
@@ -366,7 +383,7 @@ impl Cache {
             if anew {
                 self.mapped_anew(&terms, request, began);
             }
-            return answer;
+            return answer.map_err(|unbuilt| Refusal::Driver(unbuilt.error));
         }
     }
 
@@ -440,18 +457,19 @@ impl Cache {
         plan: Plan,
         reach: &Reach,
         request: &Request,
-    ) -> Result<Address, Refusal> {
+    ) -> Result<Address, Unbuilt> {
         let raws: Vec<MemHandle> = {
             let core = self.core.quiet();
             plan.parts.iter().filter_map(|part| core.physical[part.handle].backing.raw()).collect()
         };
-        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access_list(self.device)));
+        let mut has_memory = false;
+        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access_list(self.device), &mut has_memory));
         let mut core = self.core.lock();
         let made = match made {
             Ok(made) => made,
             Err(error) => {
                 core.drop_plan(plan);
-                return Err(Refusal::Driver(error));
+                return Err(Unbuilt { error, has_memory });
             }
         };
         let ids: Vec<HandleId> =
@@ -465,7 +483,8 @@ impl Cache {
         let address = core.allocate(reach.slot, request, true);
         drop(core);
         self.unmap_old(runtime, came);
-        address.ok_or_else(|| Refusal::Driver(Error::internal("New memory does not hold the request that it was made for.")))
+        let text = "New memory does not hold the request that it was made for.";
+        address.ok_or_else(|| Unbuilt { error: Error::internal(text), has_memory: true })
     }
 
     fn grow_plain(
