@@ -194,6 +194,7 @@ impl Core {
         let holding = Holding {
             new_sizes,
             streams,
+            threads: self.fronts.threads(),
             reserved: self.reserved(),
             large: active.large + 1,
             pieces,

@@ -1,0 +1,451 @@
+//! The balance by itself, with no cache.
+
+use super::*;
+
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+fn holding(reserved: usize) -> Holding {
+    let used = Holding {
+        reserved,
+        active: reserved,
+        peak: reserved,
+        large: 8,
+        pieces: 0,
+        frees: 0,
+        mean: GIB,
+        new_sizes: 0.0,
+        streams: 1,
+        threads: 1,
+        limit: None,
+        total: 0,
+        granularity: 0,
+        small: false,
+    };
+    Holding { total: 64 * GIB, granularity: 2 << 20, ..used }
+}
+
+#[test]
+fn handles_are_finer_where_less_is_left() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options).largest >> 20;
+    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
+    // And on smaller devices.
+    let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options).largest >> 20;
+    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
+}
+
+#[test]
+fn handles_are_finer_with_several_streams() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let mut largest = |need: usize, streams: usize| {
+        policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options).largest >> 20
+    };
+    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [82, 22, 22]);
+    assert_eq!([1, 2].map(|streams| largest(8 * GIB, streams)), [512, 256]);
+}
+
+#[test]
+fn free_memory_rests_at_steps_until_little_is_in_use() {
+    let options = Options::default();
+    let steps = |limit: Option<usize>, unrest: f64| {
+        let mut policy = Policy { unrest, ..Policy::default() };
+        let terms = policy.terms(&Holding { active: 8 * GIB, limit, total: 1024 * GIB, ..holding(8 * GIB) }, MIB, &options);
+        assert_eq!(terms.scarce, limit.is_some());
+        let first = policy.floor(8 * GIB);
+        let next = |in_use: usize| if policy.is_over(in_use) { policy.floor_of_little(in_use) } else { policy.floor(in_use) };
+        let floors = std::iter::successors(Some(first), |floor| Some(next(floor - 1)).filter(|next| *next > 0));
+        (first, floors.count())
+    };
+    // A quarter less each time from 8 GiB to half a one, then a 16th down to nothing; a 48th where memory is scarce; and no round in a load
+    // that has none.
+    assert_eq!(steps(None, 0.0), (6 * GIB, 17));
+    let (first, rests) = steps(Some(8 * GIB + 32 * MIB), 0.0);
+    assert!(first == 8 * GIB - 8 * GIB / 48 && (138..148).contains(&rests), "{rests}");
+    assert_eq!(steps(None, 0.05), (GIB / 2, 8));
+    // With nothing known of the program there is nothing to wait for.
+    assert!(Policy::default().is_over(0) && Policy::default().floor_of_little(0) == 0);
+}
+
+#[test]
+fn what_is_left_of_handles_goes_first_beyond_the_slack() {
+    let options = Options::default();
+    let thrifty = |reserved: usize| {
+        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
+        Policy::default().terms(&of_8, MIB, &options).thrifty
+    };
+    assert_eq!([8 * GIB, 8 * GIB + 8 * GIB / 32, 8 * GIB + 8 * GIB / 25].map(thrifty), [false, false, true]);
+}
+
+#[test]
+fn handles_are_large_again_when_small_ones_were_made_anew() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let terms = |policy: &mut Policy, reserved: usize, active: usize| {
+        policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options)
+    };
+    let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
+    assert!(!coarse.scarce && !coarse.coarsen && coarse.excess == 0);
+    let fine = terms(&mut policy, 9 * GIB, 8 * GIB);
+    assert_eq!((fine.largest, fine.scarce), (coarse.largest / 8, false));
+    assert!((400..420).contains(&(fine.excess >> 20)));
+    // A little more than the slack stays.
+    assert_eq!(terms(&mut policy, 8 * GIB + GIB / 2, 8 * GIB).excess, 0);
+    // Not near the peak.
+    assert!(!fine.coarsen && terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
+    assert!(!terms(&mut policy, 8 * GIB, 7 * GIB + 1).coarsen);
+    for step in 1..=3 {
+        policy.coarser(8 * GIB);
+        assert_eq!(terms(&mut policy, 8 * GIB, 8 * GIB).largest, fine.largest << step);
+    }
+    assert!(!terms(&mut policy, 8 * GIB, 7 * GIB).coarsen);
+    // As much as made them small is enough once more.
+    assert_eq!(terms(&mut policy, 9 * GIB, 8 * GIB).largest, fine.largest);
+}
+
+#[test]
+fn mappings_are_fewer_where_the_driver_takes_no_more() {
+    let mut policy = Policy::default();
+    assert_eq!([0, 1000].map(|handles| policy.most_mappings(handles)), [MAPPINGS, MAPPINGS + 2000]);
+    // However many handles there are, some of what is beside their first ones may stay.
+    assert_eq!(Policy::crowd_of(60_000, 50_000), Some(5000));
+    assert_eq!(policy.set_crowd(Some(5000)), None);
+    assert_eq!([0, 1000, 50_000].map(|handles| policy.most_mappings(handles)), [5000, 6000, 55_000]);
+    // With hardly any it was something else.
+    assert_eq!([(300, 280), (60_000, 59_000), (5, 5), (0, 9)].map(|(mappings, handles)| Policy::crowd_of(mappings, handles)), [None; 4]);
+    policy.restart(0, 0, 0);
+    assert_eq!(policy.most_mappings(0), MAPPINGS);
+}
+
+#[test]
+fn small_blocks_exceed_the_slack_by_a_little() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let mut excess = |reserved: usize, total: usize| {
+        let of_small = Holding { active: 8 * GIB, peak: 8 * GIB, small: true, total: total * GIB, ..holding(reserved) };
+        policy.terms(&of_small, MIB, &options).excess
+    };
+    // 3.5 per cent and a little.
+    let most = 8 * GIB + (8 * GIB) * 35 / 1000 + 8 * GIB / KEPT_FOR_SMALL;
+    assert_eq!([8 * GIB, most - 3 * MIB].map(|reserved| excess(reserved, 1024)), [0, 0]);
+    assert_eq!([most - MIB, most + GIB].map(|reserved| excess(reserved, 1024).div_ceil(MIB)), [1, 1026]);
+    assert_eq!(excess(most + GIB, 9), 0);
+}
+
+#[test]
+fn of_one_stream_ever_new_sizes_and_many_pieces_may_not_come_to_rest() {
+    let load = |streams: usize, new_sizes: f64, large: usize, pieces: usize| {
+        let of_these = Holding { streams, new_sizes, large, pieces, frees: 1 << 20, ..holding(8 * GIB) };
+        Policy::default().terms(&of_these, GIB, &Options::default()).load
+    };
+    // Hundreds, or as many as blocks in use, which are not among them.
+    let pieces = [(8, 63), (8, 64), (100, 99), (100, 100), (5000, 255), (5000, 256)];
+    let of_one = [None, Some(Load::Pieces), None, Some(Load::Pieces), None, Some(Load::Pieces)];
+    assert_eq!(pieces.map(|(large, pieces)| load(1, 0.41, large, pieces)), of_one);
+    assert_eq!(pieces.map(|(large, pieces)| load(1, 0.39, large, pieces)), [None; 6]);
+    assert_eq!([0.39, 0.41].map(|new| load(2, new, 8, 0)), [Some(Load::Old), Some(Load::New)]);
+}
+
+#[test]
+fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
+    let slack = |mut policy: Policy, streams: usize, new_sizes: f64, pieces: usize, frees: u64| {
+        let of_these = Holding { streams, new_sizes, large: 5000, pieces, frees, total: 1024 * GIB, ..holding(8 * GIB) };
+        policy.terms(&of_these, GIB, &Options::default());
+        policy.unrest_of_one
+    };
+    let begins = [(63, 100), (64, 63), (64, 64), (64, 512), (64, 513), (256, 2048), (255, 2048)];
+    let of_one = begins.map(|(pieces, frees)| slack(Policy::default(), 1, 1.0, pieces, frees));
+    assert_eq!(of_one, [0.0, 0.0, 0.1, 0.1, 0.0, 0.1, 0.0]);
+    assert_eq!([(2, 1.0), (1, 0.4)].map(|(streams, new)| slack(Policy::default(), streams, new, 64, 64)), [0.0; 2]);
+    // What was freed before the last rest does not count, nor what is counted anew; with fewer frees than pieces some are older.
+    type Begin = fn(&mut Policy);
+    let begins: [Begin; 2] = [|policy| policy.rests(10_000), |policy| policy.restart(0, 0, 10_000)];
+    for begin in begins {
+        let since = |frees: u64| {
+            let mut policy = Policy::default();
+            begin(&mut policy);
+            slack(policy, 1, 1.0, 64, frees)
+        };
+        assert_eq!([0, 10_000, 10_063, 10_064, 10_512, 10_513].map(since), [0.0, 0.0, 0.0, 0.1, 0.1, 0.0]);
+    }
+}
+
+#[test]
+fn what_one_stream_needs_says_nothing_of_several() {
+    let mut policy = Policy::default();
+    let terms = |policy: &mut Policy, streams: usize| {
+        let of_these = Holding { streams, new_sizes: 1.0, pieces: 64, frees: 300, total: 1024 * GIB, ..holding(8 * GIB) };
+        policy.terms(&of_these, 64 * MIB, &Options::default())
+    };
+    terms(&mut policy, 1);
+    assert!(policy.unrest_of_one > 0.0 && !policy.is_restless());
+    let (of_two, usual) = (terms(&mut policy, 2), terms(&mut Policy::default(), 2));
+    assert_eq!((of_two.budget, of_two.largest, of_two.at_once), (usual.budget, usual.largest, false));
+    // Seldom enough that those whose sizes come back rest.
+    (1..100).for_each(|times| policy.does_not_rest(Load::Old, times * 50_000));
+    assert!(!policy.is_restless());
+}
+
+#[test]
+fn where_nothing_is_to_spare_no_load_says_anything() {
+    for load in [Load::Old, Load::New, Load::Threads, Load::Pieces] {
+        let mut policy = Policy::default();
+        policy.does_not_rest(load, 0);
+        policy.terms(&Holding { new_sizes: 1.0, pieces: 64, frees: 300, ..holding(60 * GIB) }, GIB, &Options::default());
+        assert!(policy.is_short());
+        (0..1 << 20).step_by(8).for_each(|frees| policy.does_not_rest(load, frees));
+        assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
+        // And what was before is forgotten.
+        assert!(!policy.terms(&Holding { total: 1024 * GIB, ..holding(60 * GIB) }, GIB, &Options::default()).scarce);
+        policy.does_not_rest(load, 1 << 20);
+        assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
+    }
+}
+
+#[test]
+fn one_stream_that_does_not_come_to_rest_gets_a_tenth() {
+    let Unrest { each, all, long, .. } = OF_PIECES;
+    let map = |policy: &mut Policy, frees: &mut dyn Iterator<Item = u64>| frees.for_each(|at| policy.does_not_rest(Load::Pieces, at));
+    let terms = |policy: &mut Policy, reserved: usize, total: usize| {
+        let of_one = Holding { active: 8 * GIB, peak: 8 * GIB, total: total * GIB, ..holding(reserved) };
+        policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, frees: 1 << 30, ..of_one }, GIB, &Options::default())
+    };
+    let budget = |policy: &mut Policy, total: usize| terms(policy, 8 * GIB, total).budget >> 20;
+    let mut policy = Policy::default();
+    let usual = budget(&mut policy, 1024);
+    // Not a burst, and not with gaps.
+    map(&mut policy, &mut (0..long - 1));
+    map(&mut policy, &mut (long + all..long + all + 64 * each).step_by(each as usize + 1));
+    assert_eq!(policy.unrest_of_one, 0.0);
+    // Now it lasts. That fewer blocks are counted than before is no matter, nor is work: a stream's own memory is past for it.
+    policy.maps_anew(true, false);
+    let start = 1 << 20;
+    map(&mut policy, &mut [start, start - 9, start + 9].into_iter());
+    assert_eq!(policy.unrest_of_one, 0.0);
+    let coarse = terms(&mut policy, 8 * GIB, 1024).largest;
+    map(&mut policy, &mut (start + each / 2..=start + long).step_by(each as usize / 2));
+    assert_eq!(budget(&mut policy, 1024), usual + 410);
+    // Handles are as large as can be now, and free memory in its place is still looked for first.
+    let of_restless = terms(&mut policy, 8 * GIB, 1024);
+    assert!(of_restless.largest > coarse && !of_restless.at_once);
+    map(&mut policy, &mut (start + long..start + 2 * long));
+    assert_eq!(budget(&mut policy, 1024), usual + 818);
+    // A quarter of the device is left, and nothing comes of it where memory is scarce.
+    assert_eq!([11, 9].map(|total| budget(&mut policy, total)), [usual, 40]);
+    policy.rests(0);
+    assert_eq!(budget(&mut policy, 1024), usual);
+    map(&mut policy, &mut (start + 2 * long..start + 2 * long + 1));
+    assert_eq!(policy.unrest_of_one, 0.0);
+}
+
+#[test]
+fn who_does_not_come_to_rest_gets_more_slack() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let budget = |policy: &mut Policy, total: usize| {
+        policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options).budget >> 20
+    };
+    let at_first = budget(&mut policy, 1024);
+    let at_once = |policy: &mut Policy, new_sizes: f64, streams: usize, total: usize| {
+        let of_these = Holding { new_sizes, streams, total: total * GIB, ..holding(8 * GIB) };
+        policy.terms(&of_these, MIB, &options).at_once
+    };
+    assert!(!at_once(&mut policy, 1.0, 2, 1024));
+    // At first it says nothing yet, and seldom is no matter.
+    let Unrest { each, long, .. } = OF_NEW;
+    (0..4 * long).step_by(each as usize + 1).for_each(|frees| policy.does_not_rest(Load::New, frees));
+    let from = 8 * long;
+    (from..from + long).step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::New, frees));
+    assert!(!policy.is_restless());
+    policy.does_not_rest(Load::New, from + long);
+    assert!(policy.is_restless());
+    assert_eq!(budget(&mut policy, 1024), at_first + 410);
+    // Then, but not where memory is scarce, for sizes that come back or when one stream is left.
+    let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
+    assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
+    // From then on each counts for long.
+    let Unrest { each, long, .. } = OF_RESTLESS;
+    let from = from + OF_NEW.long + OF_NEW.all + 1;
+    [from, from + each, from + 2 * each].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+    assert_eq!(budget(&mut policy, 1024), at_first + 1228);
+    (from + 2 * each + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+    assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
+    // A quarter of the device is left, and where it is scarce there is nothing to be had.
+    assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
+    assert!(policy.is_short());
+    policy.rests(0);
+    assert_eq!(budget(&mut policy, 1024), at_first);
+    assert!(!policy.is_short());
+    // Where sizes come back it has to be often, and for longer.
+    let Unrest { each, all, long, .. } = OF_OLD;
+    let every = |gap: u64, from: u64| (from..from + long + all).step_by(gap as usize);
+    every(each + 1, 0).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+    every(1, 4 * long).take(long as usize).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+    assert!(!policy.is_restless());
+    // One of new sizes between them does not make up for gaps.
+    policy.does_not_rest(Load::New, 6 * long);
+    policy.does_not_rest(Load::Old, 6 * long + OF_OLD.long + 1);
+    assert!(!policy.is_restless());
+    every(each, 8 * long).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+    assert!(policy.is_restless());
+    policy.restart(8 * GIB, 0, 0);
+    assert!(!policy.is_restless());
+}
+
+#[test]
+fn of_several_threads_each_time_counts_for_long_from_the_first() {
+    let Unrest { each, long, .. } = OF_RESTLESS;
+    let seldom = |load: Load| {
+        let mut policy = Policy::default();
+        [0, long - 1].into_iter().for_each(|frees| policy.does_not_rest(load, frees));
+        assert!(!policy.is_restless());
+        policy.does_not_rest(load, each);
+        policy.is_restless()
+    };
+    assert_eq!([Load::Old, Load::New, Load::Threads].map(seldom), [false, false, true]);
+    let load = |streams: usize, threads: usize, new_sizes: f64| Holding { streams, threads, new_sizes, ..holding(8 * GIB) }.load();
+    let loads = [(1, 2, 1.0), (2, 1, 1.0), (2, 2, 1.0), (2, 2, 0.0)].map(|(streams, threads, new_sizes)| load(streams, threads, new_sizes));
+    assert_eq!(loads, [None, Some(Load::New), Some(Load::Threads), Some(Load::Old)]);
+}
+
+#[test]
+fn streams_with_work_say_nothing_of_rest_until_they_rest() {
+    let Unrest { each, long, .. } = OF_NEW;
+    let lasts = |policy: &mut Policy, frees: std::ops::RangeInclusive<u64>| {
+        frees.step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::New, frees));
+    };
+    let mut policy = Policy::default();
+    lasts(&mut policy, 0..=long - each);
+    policy.maps_anew(true, true);
+    policy.maps_anew(false, true);
+    lasts(&mut policy, long..=3 * long);
+    assert!(!policy.is_restless());
+    policy.rests(0);
+    lasts(&mut policy, 3 * long + each..=4 * long + each);
+    assert!(policy.is_restless());
+    // Nor for longer than they have it, and what was before is forgotten.
+    let mut policy = Policy::default();
+    let start = Instant::now();
+    lasts(&mut policy, 0..=long - each);
+    policy.maps_anew(true, true);
+    policy.took(start, start + WINDOW, true);
+    lasts(&mut policy, long..=2 * long);
+    assert!(!policy.is_restless());
+    policy.maps_anew(false, true);
+    policy.took(start + WINDOW, start + 2 * WINDOW, false);
+    lasts(&mut policy, 2 * long + each..=3 * long);
+    assert!(!policy.is_restless());
+    lasts(&mut policy, 3 * long + each..=3 * long + each);
+    assert!(policy.is_restless());
+}
+
+#[test]
+fn streams_keep_apart_once_they_had_work_and_until_memory_is_short() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let room = |policy: &mut Policy, total: usize, need: usize| {
+        policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(4 * GIB) }, need, &options);
+        policy.has_room_apart(4 * GIB, need)
+    };
+    policy.maps_anew(true, false);
+    policy.maps_anew(false, true);
+    assert!(!policy.is_apart());
+    policy.maps_anew(true, true);
+    policy.rests(0);
+    assert!(policy.is_apart());
+    assert_eq!([1 << 20, GIB, 2 * GIB].map(|need| room(&mut policy, 64, need)), [true, true, false]);
+    assert!(!room(&mut policy, 5, 1 << 20));
+    policy.restart(0, 0, 0);
+    assert!(!policy.is_apart());
+}
+
+#[test]
+fn handles_are_coarse_where_streams_have_work() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    let largest = |policy: &mut Policy, total: usize, reserved: usize| {
+        policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options).largest >> 20
+    };
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+    policy.maps_anew(true, true);
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
+    let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options).largest;
+    assert_eq!(alone >> 20, 4);
+    // With more in use, where less is left, and where there is hardly any.
+    assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
+    policy.rests(0);
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+}
+
+#[test]
+fn the_peak_from_before_a_restart_does_not_count() {
+    let mut policy = Policy::default();
+    let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
+    assert_eq!(high(64, 1024), 1024);
+    policy.restart(16 * MIB, GIB, 0);
+    let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
+    assert_eq!([16, 64, 32].map(|active| high(active, 1024)), [16, 64, 64]);
+    // One that rose since is from after it, and so is one that was reset and came to be as high again.
+    assert_eq!(high(64, 1025), 1025);
+    policy.restart(0, GIB, 0);
+    let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
+    assert_eq!([(64, 96), (32, 1024)].map(|(active, peak)| high(active, peak)), [96, 1024]);
+}
+
+#[test]
+fn the_driver_is_asked_seldom_until_it_is_short() {
+    let mut policy = Policy::default();
+    let options = Options::default();
+    assert!(policy.asks(0));
+    policy.left(0, 32 * GIB);
+    assert!(!policy.asks(4 * GIB - 1) && policy.asks(4 * GIB));
+    policy.left(4 * GIB, 8 * GIB);
+    assert!(!policy.terms(&holding(4 * GIB), GIB, &options).scarce);
+    assert!(!policy.asks(5 * GIB - 1));
+    assert!(policy.terms(&holding(11 * GIB), GIB, &options).scarce);
+    assert!(policy.asks(0));
+    policy.left(11 * GIB, 50 * GIB);
+    assert!(!policy.terms(&holding(11 * GIB), GIB, &options).scarce && !policy.asks(11 * GIB));
+}
+
+#[test]
+fn who_is_held_up_for_long_gets_more_slack() {
+    let start = Instant::now();
+    let at = |parts: u64| start + WINDOW * parts as u32 / 250;
+    let mut policy = Policy::default();
+    let map = |policy: &mut Policy, from: u64, to: u64, (before, after): (bool, bool)| {
+        policy.maps_anew(before, true);
+        policy.took(at(from), at(to), after);
+    };
+    const HELD_UP: (bool, bool) = (true, false);
+    // Half of the time, but for a moment only.
+    (0..12).for_each(|step| map(&mut policy, step * 20, step * 20 + 10, HELD_UP));
+    assert_eq!(policy.hurry, 0.0);
+    map(&mut policy, 250, 251, (false, false));
+    assert_eq!(policy.hurry, STEP_OF_TIME);
+    // One per cent is no matter.
+    (0..100).for_each(|step| map(&mut policy, 251 + step * 100, 252 + step * 100, HELD_UP));
+    assert_eq!(policy.hurry, STEP_OF_TIME);
+    // Nor are eight in one window among others, unless they stay.
+    let eight = |policy: &mut Policy, from: u64| map(policy, from, from + 20, HELD_UP);
+    eight(&mut policy, 10_260);
+    map(&mut policy, 10_520, 10_521, HELD_UP);
+    assert_eq!(policy.hurry, STEP_OF_TIME);
+    (0..2).for_each(|step| eight(&mut policy, 10_600 + step * 260));
+    assert_eq!(policy.hurry, 2.0 * STEP_OF_TIME);
+    // Nor is half of the time of a host that is ahead of its device.
+    (0..200).for_each(|step| map(&mut policy, 12_000 + step * 20, 12_010 + step * 20, (true, true)));
+    assert_eq!(policy.hurry, 2.0 * STEP_OF_TIME);
+    (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
+    assert_eq!(policy.hurry, MOST_OF_TIME);
+    // What was before any work is no matter, and a replay with none is no hurry.
+    policy.restart(0, 0, 0);
+    (0..12).for_each(|step| map(&mut policy, 65_000 + step * 20, 65_010 + step * 20, (false, false)));
+    map(&mut policy, 65_250, 65_251, (true, true));
+    assert_eq!(policy.hurry, 0.0);
+    policy.restart(0, 0, 0);
+    (0..2000).for_each(|step| map(&mut policy, 70_000 + step * 20, 70_010 + step * 20, (false, false)));
+    assert_eq!(policy.hurry, 0.0);
+}
