@@ -13,7 +13,7 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib demo test test-long test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
+.PHONY: help lib shared static demo test test-long test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
 
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
@@ -31,20 +31,28 @@ help:
 	@echo "               compares the tensor structs with the real dlpack.h; compiles the device code again and has ptxas take it"
 	@echo "make clean     removes $(BUILD) and $(TARGET)"
 
-# One artefact a call: with several crate types at once cargo drops link-time optimisation.
+# Beside each other: each computes on one processor for minutes.
 lib:
+	@$(MAKE) --no-print-directory -j 2 shared static
+
+# One artefact a call: with several crate types at once cargo drops link-time optimisation.
+shared:
 	$(CARGO) rustc --locked --release --lib --crate-type cdylib
-	$(CARGO) rustc --locked --profile release-static --lib --crate-type staticlib
 	@mkdir -p $(LIB)
 	@$(STRIP) --strip-all -o $(LIB)/libtcuda.so.$(VERSION).new $(TARGET)/release/libtcuda.so
 	@mv -f $(LIB)/libtcuda.so.$(VERSION).new $(LIB)/libtcuda.so.$(VERSION)
 	@ln -sf libtcuda.so.$(VERSION) $(LIB)/libtcuda.so.$(ABI)
 	@ln -sf libtcuda.so.$(ABI) $(LIB)/libtcuda.so
+	@echo "libtcuda.so $(VERSION) is in $(LIB)"
+
+static:
+	$(CARGO) rustc --locked --profile release-static --lib --crate-type staticlib
+	@mkdir -p $(LIB)
 	@$(STRIP) --strip-debug -o $(LIB)/libtcuda.a.new $(TARGET)/release-static/libtcuda.a
 	@mv -f $(LIB)/libtcuda.a.new $(LIB)/libtcuda.a
-	@echo "libtcuda.so and libtcuda.a $(VERSION) are in $(LIB)"
+	@echo "libtcuda.a $(VERSION) is in $(LIB)"
 
-demo: lib
+demo: shared
 	@mkdir -p $(BUILD)/demo
 	$(CC) -O2 -Iinclude examples_c/replay.c -o $(BUILD)/demo/replay -L$(LIB) -ltcuda -Wl,-rpath,'$$ORIGIN/../lib' -pthread
 	TCUDA_BACKEND=$${TCUDA_BACKEND:-auto} $(BUILD)/demo/replay

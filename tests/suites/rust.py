@@ -1,5 +1,6 @@
-"""Every Rust test, in one `cargo test`; its own lines are shown as they come. Then the conformance suite with the stream sanitizer."""
+"""Every Rust test, in one `cargo test`; its own lines are shown as they come. Beside it the conformance suite with the stream sanitizer."""
 
+import concurrent.futures
 import re
 import subprocess
 
@@ -7,6 +8,16 @@ import kit
 
 
 def run(suite):
+    with concurrent.futures.ThreadPoolExecutor(1) as beside:
+        # Built with all others: what is found here needs no building.
+        if suite.runs("build", [kit.CARGO, "test", "--locked", "--no-run"], timeout=1800) is None:
+            return
+        sanitized = beside.submit(under_sanitizer, suite)
+        everything(suite)
+        sanitized.result()
+
+
+def everything(suite):
     command = [kit.CARGO, "test", "--locked", "--no-fail-fast"]
     process = subprocess.Popen(command, cwd=kit.ROOT, env=kit.environment(), text=True, errors="replace",
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -32,8 +43,11 @@ def run(suite):
     if suite.failed == 0:
         suite.check("cargo test", code == 0, f"ended with {code}")
     suite.check("no test is ignored or absent", ignored == 0, f"{ignored} are")
-    # No program of it has a bug but on purpose: a report is a false alarm, and fails its test.
-    command = [kit.CARGO, "test", "--locked", "--test", "conformance"]
+
+
+def under_sanitizer(suite):
+    """No program of it has a bug but on purpose: a report is a false alarm, and fails its test."""
+    command = [kit.rust_test("conformance")]
     output = suite.runs("conformance with TCUDA_SANITIZER=1", command, env=kit.environment(TCUDA_SANITIZER="1"), timeout=1800)
     found = re.search(r"conformance \(\w+\): (\d+) passed, \d+ absent by capability, 0 failed", output or "")
     suite.check("the sanitizer is quiet about the conformance suite", found and int(found.group(1)) > 390, output)

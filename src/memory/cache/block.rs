@@ -11,6 +11,7 @@
 
 use super::StreamSlot;
 use crate::memory::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -254,7 +255,7 @@ impl Record {
     }
 }
 
-/// Records that the table has room for, and the fewer that are tried where addresses are short.
+/// Records that the table has room for, and the fewer that are tried where addresses are short. Multiples of a stretch.
 const MOST: [usize; 4] = [1 << 27, 1 << 25, 1 << 23, 1 << 21];
 
 /// What stands for no block while there is no table.
@@ -270,8 +271,38 @@ static NOTHING: Record = Record {
 static TABLE: AtomicPtr<Record> = AtomicPtr::new((&raw const NOTHING).cast_mut());
 /// A pool gets so many records at once. They begin on a multiple, so that no line of memory has records of two pools.
 const BATCH: u32 = 128;
-/// Records handed to pools, and how many there are.
-static GIVEN: Mutex<(u32, u32)> = Mutex::new((BATCH, 0));
+/// Records whose memory is opened at once. What nobody needs yet is no memory to the system: it counts towards no limit of memory that is
+/// promised, and what searches a process for leaks does not read it.
+const STRETCH: u32 = 1 << 19;
+static GIVEN: Mutex<Given> = Mutex::new(Given { next: BATCH, opened: 0, most: 0 });
+
+struct Given {
+    /// The first record that no pool has.
+    next: u32,
+    /// Those before this one can be read and written.
+    opened: u32,
+    most: u32,
+}
+
+impl Given {
+    /// Opens the records before `end`. False: the table has no more, or the system no memory.
+    fn open(&mut self, end: u32) -> bool {
+        if end <= self.opened {
+            return true;
+        }
+        let upto = end.next_multiple_of(STRETCH);
+        let opened = upto <= self.most && open(TABLE.load(Relaxed), self.opened..upto);
+        if opened {
+            self.opened = upto;
+        }
+        opened
+    }
+}
+
+fn open(table: *mut Record, ids: Range<u32>) -> bool {
+    let (first, size) = (table.wrapping_add(ids.start as usize), ids.len() * size_of::<Record>());
+    unsafe { libc::mprotect(first.cast(), size, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+}
 
 /// Where the table stands. Paths that look at many blocks ask once.
 #[derive(Clone, Copy)]
@@ -298,34 +329,38 @@ pub fn at(id: BlockId) -> &'static Record {
 /// Makes the table; memory comes with use. False: the process has no addresses for it.
 pub fn reserve() -> bool {
     let mut given = GIVEN.lock();
-    if given.1 != 0 {
+    if given.opened != 0 {
         return true;
     }
     for count in MOST {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let size = count * size_of::<Record>();
-        let table = unsafe { libc::mmap(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-        if table != libc::MAP_FAILED {
-            // A record is touched where it is needed: pages that nobody uses are not there.
+        let table = unsafe { libc::mmap(null_mut(), size, libc::PROT_NONE, flags, -1, 0) };
+        if table == libc::MAP_FAILED {
+            continue;
+        }
+        if open(table.cast(), 0..STRETCH) {
+            unsafe { &*table.cast::<Record>() }.head.store(NO_HEAD, Relaxed);
             TABLE.store(table.cast(), Relaxed);
-            at(NIL).head.store(NO_HEAD, Relaxed);
-            given.1 = count as u32;
+            *given = Given { next: BATCH, opened: STRETCH, most: count as u32 };
             return true;
         }
+        unsafe { libc::munmap(table, size) };
     }
     false
 }
 
 /// How many records pools were given.
 pub fn given() -> u32 {
-    GIVEN.lock().0
+    GIVEN.lock().next
 }
 
 /// Whether some ten thousand more blocks have room: one request may cut blocks of many streams, each with records of its own.
 pub fn has_room() -> bool {
     const SOME: u32 = 1 << 16;
-    let given = GIVEN.lock();
-    given.1 - given.0 > SOME
+    let mut given = GIVEN.lock();
+    let end = given.next + SOME;
+    given.open(end)
 }
 
 /// Unused records of one home. Not shared.
@@ -350,12 +385,14 @@ impl Pool {
     #[inline(never)]
     fn refill(&mut self) -> bool {
         let mut given = GIVEN.lock();
-        let (from, most) = *given;
-        let count = BATCH.min(most - from);
-        given.0 = from + count;
+        let ids = given.next..given.next + BATCH;
+        if !given.open(ids.end) {
+            return false;
+        }
+        given.next = ids.end;
         drop(given);
-        (from..from + count).rev().for_each(|id| self.put(table(), id));
-        count > 0
+        ids.rev().for_each(|id| self.put(table(), id));
+        true
     }
 
     /// One that can be done without: the last are for what cannot.
@@ -510,4 +547,19 @@ pub fn link_by(fence: BlockId, left: BlockId, right: BlockId, slots: [StreamSlot
 pub fn chain(first: BlockId) -> impl Iterator<Item = BlockId> {
     let some = |id: BlockId| (id != NIL).then_some(id);
     std::iter::successors(some(first), move |id| some(right_of(*id)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_records_beyond_those_that_are_opened_at_first() {
+        assert!(reserve());
+        let mut pool = Pool::default();
+        let ids: Vec<_> = (0..STRETCH + BATCH).map(|_| pool.take(table()).unwrap()).collect();
+        assert!(ids.iter().any(|id| *id >= STRETCH) && GIVEN.lock().opened > STRETCH);
+        ids.into_iter().for_each(|id| pool.put(table(), id));
+        assert!(!GIVEN.lock().open(u32::MAX - STRETCH) && has_room());
+    }
 }

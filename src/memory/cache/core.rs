@@ -326,10 +326,11 @@ impl Core {
             all,
         )?;
         self.list_remove(id);
+        let several = self.fronts.threads() > 1;
         // Where several threads allocate, each time costs them all, and side by side they share lines of the table of addresses.
-        let start = block::at(id).address();
-        let take = match (request.small, self.fronts.threads() > 1) {
-            (true, true) => (start + request.search.max(SOME_OF_MANY)).next_multiple_of(lookup::LINE) - start,
+        let id = if request.small && several { self.cut_to_line(id, request.search) } else { id };
+        let take = match (request.small, several) {
+            (true, true) => request.search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
             (true, false) => request.search.max(SOME),
             (false, true) => request.search.saturating_mul(4),
             (false, false) => request.search,
@@ -342,6 +343,18 @@ impl Core {
         block::at(id).set_ticket(0);
         self.shelf(slot).make_free(id);
         Some(())
+    }
+
+    /// What of a common block in no list begins with a line of the table of addresses; all of it if that has no room for `search`.
+    fn cut_to_line(&mut self, id: BlockId, search: usize) -> BlockId {
+        let block = block::at(id);
+        let before = block.address().next_multiple_of(lookup::LINE) - block.address();
+        if before == 0 || block.size() < before + search {
+            return id;
+        }
+        let rest = self.split(id, before);
+        self.list_insert(id);
+        rest
     }
 
     /// Checks what the lookup said: the block starts here and is handed out.
