@@ -60,14 +60,11 @@ demo: shared
 test: lib
 	$(PYTHON) tests/run.py $(SUITES)
 
-# Optimized, with what is asserted in debug builds.
-LONG = CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) test --locked --target-dir $(TARGET)/long
-
 test-long: lib
-	TCUDA_MODEL_EFFORT=50 $(LONG) --lib model::
-	TCUDA_CACHE_MODEL_CASES=20000 $(LONG) --test cache_model
-	TCUDA_FAULT_TRACE=all $(LONG) --test fault_trace -- --nocapture
-	TCUDA_POLICY_EFFORT=8 $(LONG) --test policy of_other_sizes
+	TCUDA_MODEL_EFFORT=50 $(CARGO) test --locked --lib model::
+	TCUDA_CACHE_MODEL_CASES=20000 $(CARGO) test --locked --test cache_model
+	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
+	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_other_sizes
 	TCUDA_NVRTC_EFFORT=all $(PYTHON) tests/run.py nvrtc
 
 test-random: lib
