@@ -13,7 +13,7 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib shared static demo test test-long test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
+.PHONY: help lib shared static demo lint test test-long test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
 
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
@@ -29,6 +29,7 @@ help:
 	@echo "make gpu-kit   packs what runs on a machine with a GPU and no Rust into $(TARGET)/gpu-kit; RMM=1: with RMM from PyPI for its bench"
 	@echo "make check-dlpack, make check-kernels"
 	@echo "               compares the tensor structs with the real dlpack.h; compiles the device code again and has ptxas take it"
+	@echo "make lint      format, clippy, and the runtime's prototypes against a crate's"
 	@echo "make clean     removes $(BUILD) and $(TARGET)"
 
 # Beside each other: each computes on one processor for minutes.
@@ -57,6 +58,12 @@ demo: shared
 	$(CC) -O2 -Iinclude examples_c/replay.c -o $(BUILD)/demo/replay -L$(LIB) -ltcuda -Wl,-rpath,'$$ORIGIN/../lib' -pthread
 	TCUDA_BACKEND=$${TCUDA_BACKEND:-auto} $(BUILD)/demo/replay
 
+lint:
+	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path tests/unwind/Cargo.toml
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) check --locked --features signatures
+
 test: lib
 	$(PYTHON) tests/run.py $(SUITES)
 
@@ -64,7 +71,7 @@ test-long: lib
 	TCUDA_MODEL_EFFORT=50 $(CARGO) test --locked --lib model::
 	TCUDA_CACHE_MODEL_CASES=20000 $(CARGO) test --locked --test cache_model
 	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
-	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_other_sizes
+	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_
 	TCUDA_NVRTC_EFFORT=all $(PYTHON) tests/run.py nvrtc
 
 test-random: lib

@@ -330,7 +330,7 @@ fn smaller_models_waste_no_more() {
 #[test]
 fn rounds_of_any_sizes_repeat_themselves() {
     const PASSES: usize = 12;
-    for seed in 1..=3 {
+    for seed in 1..=(1 + effort()).min(3) {
         let of_streams = |streams| [Trace::graphs(seed, streams), Trace::any(seed, streams), Trace::experts(seed, streams, 30)];
         for trace in [1, 2, 4].into_iter().flat_map(of_streams) {
             let _turn = machine("");
@@ -775,7 +775,7 @@ fn effort() -> u64 {
 
 #[test]
 fn a_limit_just_above_the_need_of_other_sizes_suffices() {
-    for seed in 1..=7 * effort() {
+    for seed in 1..=3 * effort() {
         every_run(|trace, share| in_scarcity(&trace.varied(seed), share, "", |bytes| memory::set_limit(Some(bytes), 0).unwrap()));
     }
 }

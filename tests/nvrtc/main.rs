@@ -1,6 +1,6 @@
 //! What is generated, compiled by a real NVRTC, which needs no GPU for that. `make test SUITES=nvrtc` fetches the compilers of several
-//! CUDA versions and runs this with each; by hand: `TCUDA_NVRTC_PATH=... cargo test --test nvrtc`. Each case is compiled for one device, for
-//! another one by the compilers of each CUDA version; with the argument `all` for every device by each.
+//! CUDA versions and runs this with each; by hand: `TCUDA_NVRTC_PATH=... cargo test --test nvrtc`. Each type is compiled by the compiler of one
+//! CUDA version for one device, each function by all of them; with the argument `all` everything for every device by each.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,8 +31,8 @@ fn flat(pack: u8) -> Layout {
     Layout::Flat { pack, uniform: 0 }
 }
 
-/// Each type in each layout, each conversion that promotion can ask for, and the odd ones.
-fn cases() -> Vec<Case> {
+/// Each type in each layout, and each conversion that promotion can ask for.
+fn types() -> Vec<Case> {
     let mut cases = Vec::new();
     for element in Element::all() {
         let most = (16 / element.size()) as u8;
@@ -49,6 +49,15 @@ fn cases() -> Vec<Case> {
             }
         }
     }
+    cases
+}
+
+/// Functions in one source.
+const AT_ONCE: usize = 3;
+
+/// What else a source may have.
+fn functions() -> Vec<Case> {
+    let mut cases = Vec::new();
     let all = "template <typename T> T f(T x, bool b, int64_t i, double d, std::complex<double> c) { return b ? x + T(i) + T(d) + T(c.imag()) : x; }";
     let kinds = [Kind::Bool, Kind::Integer, Kind::Real, Kind::Complex];
     cases.push(case("every kind of extra argument".into(), "f", all, variant(&[Element::F32; 2], Element::F32, flat(4), &kinds)));
@@ -75,8 +84,12 @@ fn cases() -> Vec<Case> {
     for (elements, terms) in [([Element::F32, Element::F64], reals), ([Element::C64, Element::C128], complexes)] {
         for element in elements {
             let terms: Vec<String> = terms.split_whitespace().map(|term| format!("T({term})")).collect();
-            let source = format!("template <typename T> T f(T x) {{ return {}; }}", terms.join(" + ").replace("2.0f", "x.real()"));
-            cases.push(case(format!("functions of {}", element.name()), "f", source, variant(&[element; 2], element, flat(1), &[])));
+            // Some at a time: all complex ones in one function take a compiler half a minute.
+            for terms in terms.chunks(AT_ONCE) {
+                let source = format!("template <typename T> T f(T x) {{ return {}; }}", terms.join(" + ").replace("2.0f", "x.real()"));
+                let what = format!("functions of {}: {}", element.name(), terms.join(" "));
+                cases.push(case(what, "f", source, variant(&[element; 2], element, flat(1), &[])));
+            }
         }
     }
     cases
@@ -157,16 +170,23 @@ fn run() -> Result<Checks, String> {
     let newest = nvrtc.newest();
     println!("NVRTC {}.{} ({}), newest capability {newest}", nvrtc.version.0, nvrtc.version.1, nvrtc.file.display());
     let mut checks = Checks { passed: 0, failed: 0 };
-    let cases = cases();
+    let (types, functions) = (types(), functions());
     let all = match &std::env::args().skip(1).collect::<Vec<_>>()[..] {
         [] => false,
         [word] if word == "all" => true,
         words => return Err(format!("the only argument may be 'all', not {words:?}")),
     };
     let capabilities = [75, 90, newest];
-    for (at, capability) in capabilities.into_iter().enumerate() {
-        let is_turn = |case: usize| (case + nvrtc.version.0 as usize) % capabilities.len() == at;
-        for case in cases.iter().enumerate().filter(|(case, _)| all || is_turn(*case)).map(|(_, case)| case) {
+    let turns = capabilities.len();
+    // Major versions follow each other, so that each type has one.
+    let version = nvrtc.version.0 as usize;
+    let types = types.iter().enumerate().map(|(at, case)| (case, at / turns, (at + version) % turns == 0));
+    let functions = functions.iter().enumerate().map(|(at, case)| (case, at + version, true));
+    for (case, turn, is_taken) in types.chain(functions) {
+        for (at, capability) in capabilities.into_iter().enumerate() {
+            if !all && (!is_taken || turn % turns != at) {
+                continue;
+            }
             // ELF: machine code.
             let outcome = compile(nvrtc, capability, case).and_then(|image| match image.code.starts_with(b"\x7fELF") {
                 true => Ok(()),
@@ -176,7 +196,8 @@ fn run() -> Result<Checks, String> {
         }
     }
     // A device that the compiler does not know.
-    let unknown = compile(nvrtc, 999, &cases[0])
+    let axpy = case(String::new(), "axpy", AXPY, variant(&[Element::F32; 3], Element::F32, flat(4), &[Kind::Real]));
+    let unknown = compile(nvrtc, 999, &axpy)
         .and_then(|image| has(&String::from_utf8_lossy(&image.code), &[".visible .entry tcuda_jit", &format!(".target sm_{newest}")]));
     checks.check("PTX for a device that is not known", unknown);
     wide_accesses(nvrtc, &mut checks);

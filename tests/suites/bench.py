@@ -1,9 +1,8 @@
-"""`make bench` as far as it needs no network: tcuda alone, one short round, here and out of the kit for a machine with a GPU."""
+"""`make bench` as far as it needs no network: tcuda alone, one short round. Out of the kit for a machine with a GPU: the suite `gpu_kit`."""
 
 import json
 import re
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as xml
 
@@ -42,20 +41,10 @@ def run(suite):
     # Nothing is there for torch to be made of, and no way to fetch it: the others go on.
     lost = kit.environment(BUILD=kit.BUILD, PIP_NO_INDEX=1)
     again = out / "no network"
-    output = suite.runs("run.py with no network", [sys.executable, kit.ROOT / "benches/run.py", "--quick", "--only", "torch", "--out", again], env=lost)
+    output = suite.runs("run.py with no network", [sys.executable, kit.ROOT / "benches/run.py", "--quick", "--only", "torch", "--rows", "pair", "--out", again],
+                        env=lost)
     absent = output is not None and json.loads((again / "results.json").read_text())["absent"]
     suite.check("what cannot be fetched is said to be absent", absent and "torch" in absent and "absent: torch: " in output, output)
-
-    packed = suite.runs("pack the kit", [sys.executable, kit.ROOT / "tools/pack_gpu_kit.py"], timeout=1800)
-    if packed is None:
-        return
-    copy = kit.BUILD / "tests/bench kit"
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(kit.TARGET / "gpu-kit", copy)
-    answer = subprocess.run(["sh", copy / "run.sh", "bench", "--quick", "--only", "tcuda"], env=kit.environment(OUT=copy, BUILD="/nowhere"), cwd="/", text=True,
-                            capture_output=True, timeout=300)
-    if suite.check("run.sh bench", answer.returncode == 0, answer.stdout + answer.stderr):
-        whole(suite, "kit", copy / "bench")
     suite.check("a GPU is not asked for", not results["gpu"])
     counted = results["instructions"]
     suite.check("instructions are counted, or it is said why not", isinstance(counted, str) or counted["tcuda"]["pair_512"]["instructions"] > 0, counted)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import bench
 import kit
 import toolkit
 
@@ -26,7 +27,9 @@ def run(suite):
     for program in (copy / "tests/test_smoke", copy / "tests/conformance"):
         _, output = kit.run(["readelf", "-d", program])
         suite.check(f"{program.name} looks for libraries beside itself only", str(kit.ROOT) not in output and "NEEDED" in output, output)
-    answer = subprocess.run(["sh", copy / "run.sh"], env=kit.environment(OUT=copy), cwd="/", text=True, capture_output=True, timeout=1800)
+    # The suite `rust` runs the same conformance suite on the simulated device: here it is what comes last, on plain segments.
+    programs = [*(name for name in programs if name != "conformance"), "conformance_plain"]
+    answer = subprocess.run(["sh", copy / "run.sh", *programs], env=kit.environment(OUT=copy), cwd="/", text=True, capture_output=True, timeout=1800)
     suite.check("run.sh passes on the simulated device", answer.returncode == 0, answer.stdout + answer.stderr)
     for name in programs:
         suite.check(f"{name} is in the table", re.search(rf"^{name} +passed", answer.stdout, re.M), answer.stdout)
@@ -44,6 +47,10 @@ def run(suite):
     answer = subprocess.run(["sh", copy / "run.sh", "watch", "--quick"], env=kit.environment(), cwd="/", text=True, capture_output=True, timeout=120)
     right = answer.returncode == 0 and len(re.findall(r"^.{28}( +\d+){4}$", answer.stdout, re.M)) == 5
     suite.check("run.sh times what looking on costs", right, answer.stdout + answer.stderr)
+    answer = subprocess.run(["sh", copy / "run.sh", "bench", "--quick", "--only", "tcuda"], env=kit.environment(OUT=copy, BUILD="/nowhere"), cwd="/",
+                            text=True, capture_output=True, timeout=300)
+    if suite.check("run.sh bench", answer.returncode == 0, answer.stdout + answer.stderr):
+        bench.whole(suite, "kit", copy / "bench")
     nvcc = toolkit.whole(kit.BUILD / "tests/gpu_kit_toolkit")
     env = kit.environment(OUT=copy, PATH=f"{nvcc.parent}:{os.environ['PATH']}")
     answer = subprocess.run(["sh", copy / "run.sh", "cuda"], env=env, cwd="/", text=True, capture_output=True, timeout=600)

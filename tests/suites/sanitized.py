@@ -49,8 +49,17 @@ def build_library(suite, sanitizer, triple):
     return target / triple / "debug/libtcuda.a"
 
 
+def shared(suite, library, folder):
+    """A shared library of the static one: each program would take two seconds to link with that. The runtime is the program's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / "libtcuda.so"
+    command = [*kit.CC, "-shared", "-o", made, "-Wl,--whole-archive", library, "-Wl,--no-whole-archive", *kit.SYSTEM_LIBS]
+    return made if suite.runs("link it as a shared library", command) is not None else None
+
+
 def compile_with(flags, standard, source, library, runtime, program):
-    link = ["-x", "none", library, "-Wl,--whole-archive", runtime, "-Wl,--no-whole-archive", "-Wl,--export-dynamic", *kit.SYSTEM_LIBS]
+    link = ["-x", "none", library, f"-Wl,-rpath,{library.parent}", "-Wl,--whole-archive", runtime, "-Wl,--no-whole-archive", "-Wl,--export-dynamic",
+            *kit.SYSTEM_LIBS]
     made = program.with_suffix(".o")
     # The generated program is held to less: it passes what no program should.
     warnings = kit.STRICT if source.parent.name == "tests_c" else kit.INCLUDE
@@ -64,11 +73,11 @@ def compile_with(flags, standard, source, library, runtime, program):
 def run(suite, sanitizer, flags, env, planted):
     """Gives a function that compiles a source with the sanitizer, or None when the library could not be built."""
     triple = host()
-    library, runtime = build_library(suite, sanitizer, triple), runtime_of(sanitizer, triple)
+    folder = kit.BUILD / "tests" / sanitizer
+    archive, runtime = build_library(suite, sanitizer, triple), runtime_of(sanitizer, triple)
+    library = archive and shared(suite, archive, folder)
     if library is None:
         return None
-    folder = kit.BUILD / "tests" / sanitizer
-    folder.mkdir(parents=True, exist_ok=True)
 
     program = folder / "planted"
     code, output = compile_with(flags, "c11", kit.ROOT / "tests_c/planted.c", library, runtime, program)
