@@ -71,7 +71,7 @@ test-long: lib
 	TCUDA_MODEL_EFFORT=50 $(CARGO) test --locked --lib model::
 	TCUDA_CACHE_MODEL_CASES=20000 $(CARGO) test --locked --test cache_model
 	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
-	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_
+	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_other_sizes
 	TCUDA_NVRTC_EFFORT=all $(PYTHON) tests/run.py nvrtc
 
 test-random: lib

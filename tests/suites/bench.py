@@ -41,8 +41,8 @@ def run(suite):
     # Nothing is there for torch to be made of, and no way to fetch it: the others go on.
     lost = kit.environment(BUILD=kit.BUILD, PIP_NO_INDEX=1)
     again = out / "no network"
-    output = suite.runs("run.py with no network", [sys.executable, kit.ROOT / "benches/run.py", "--quick", "--only", "torch", "--rows", "pair", "--out", again],
-                        env=lost)
+    command = [sys.executable, kit.ROOT / "benches/run.py", "--quick", "--only", "torch", "--rows", "pair", "--out", again]
+    output = suite.runs("run.py with no network", command, env=lost)
     absent = output is not None and json.loads((again / "results.json").read_text())["absent"]
     suite.check("what cannot be fetched is said to be absent", absent and "torch" in absent and "absent: torch: " in output, output)
     suite.check("a GPU is not asked for", not results["gpu"])

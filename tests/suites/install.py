@@ -154,15 +154,14 @@ def subprojects(suite, tools):
     for way, language, generator, more in ways:
         build, what = FOLDER / f"{way} {generator}", f"{way} in {language} with {generator}"
         options = [f"-DLANGUAGE={language}", f"-DWAY={way}", f"-DSOURCE={kit.ROOT}", CARGO_DIR, f"-DCMAKE_INSTALL_PREFIX={build}/to", *more]
+        config = "Debug" if "Multi" in generator else None
         suite.runs(f"{what}: configure", tools.configure(PROJECT, build, *options, generator=generator))
-        # Rust's dev profile is built for nothing else: one library of it, without optimisation.
-        debug = "Multi" in generator
-        env = dict(kit.environment(), CARGO_PROFILE_DEV_OPT_LEVEL="0") if debug else None
-        chosen = ["--config", "Debug", "--target", "with_shared"] if debug else []
+        chosen = ["--config", config] if config else []
+        # Rust's dev profile is built for nothing else: without optimisation.
+        env = kit.environment(CARGO_PROFILE_DEV_OPT_LEVEL=0)
         suite.runs(f"{what}: build", [tools.cmake, "--build", build, *chosen], env=env, timeout=900)
-        for program in ("with_shared",) if debug else ("with_shared", "with_static"):
-            runs_well(suite, f"{what}, {program}", build / ("Debug" if debug else "") / program)
-        if not debug:
-            suite.runs(f"{what}: install", [tools.cmake, "--install", build])
-            installed = files(build / "to")
-            suite.check(f"{what}: tcuda installs nothing of its own", installed == {"bin/with_shared", "bin/with_static"}, installed)
+        for program in ("with_shared", "with_static"):
+            runs_well(suite, f"{what}, {program}", build / (config or "") / program)
+        suite.runs(f"{what}: install", [tools.cmake, "--install", build, *chosen])
+        installed = files(build / "to")
+        suite.check(f"{what}: tcuda installs nothing of its own", installed == {"bin/with_shared", "bin/with_static"}, installed)

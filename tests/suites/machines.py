@@ -1,5 +1,5 @@
 """Collectives on other simulated machines: numbers of devices, who reaches whom, shuffled streams, some with memory that is filled when it
-is taken, some under the stream sanitizer. Each is the conformance suite's tests of that name in a process of its own,
+is taken, some under the stream sanitizer, one with plain segments. Each is the conformance suite's tests of that name in a process of its own,
 two at a time."""
 
 import concurrent.futures
@@ -23,15 +23,17 @@ def machines():
         yield "communicator", machine(devices, "none")
     for devices, peers in ((4, "0-1,2-3,1-2"), (3, "none")):
         yield from ((names, machine(devices, peers)) for names in BOTH)
-    for seed, devices in enumerate((3, 4, 2), 1):
+    for seed, devices in enumerate((3, 4, 2, 3, 4, 2), 1):
         yield from ((names, machine(devices, TCUDA_SIM_SEED=seed)) for names in ORDERED)
     for seed in (1, 2, 3):
         yield from ((names, machine(3, TCUDA_SIM_SEED=seed)) for names in RANKS)
-    for seed, devices in enumerate((2, 3), 4):
+    for seed, devices in enumerate((2, 3, 4), 1):
         yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_MEMORY_POISON=1)
     yield "graph_ends.", machine(2, TCUDA_SIM_SEED=4, TCUDA_MEMORY_POISON=1)
-    yield "comm_order.", machine(3, TCUDA_SIM_SEED=6, TCUDA_SANITIZER=1)
+    for seed, devices in enumerate((3, 4), 1):
+        yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_SANITIZER=1)
     yield "comm", machine(4, "0-1,2-3,1-2", TCUDA_SANITIZER=1)
+    yield "comm", machine(3, TCUDA_ALLOC_CONF="expandable_segments:False")
 
 
 def run(suite):
