@@ -32,7 +32,7 @@ COUNT = len(DEVICES)
 SECONDS = 0.12
 TURN = 5
 SPREADS, SUMS, PIECES = ["kernel", "copies", "ring"], ["kernel", "split"], ["kernel", "copies"]
-WAYS = {"broadcast": SPREADS, "broadcast_coalesced": SPREADS, "reduce_add": [*SUMS, "ring"], "reduce_add_coalesced": SUMS, "scatter": PIECES, "gather": PIECES}
+WAYS = {"broadcast": SPREADS, "broadcast_coalesced": [*SPREADS, "both"], "reduce_add": [*SUMS, "ring"], "reduce_add_coalesced": SUMS, "scatter": PIECES, "gather": PIECES}
 SHOWN = ["tcuda", "torch", "nccl", "copy"]
 
 library = ctypes.CDLL([argument for argument in sys.argv[1:] if not argument.startswith("--")][0])

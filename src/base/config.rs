@@ -37,7 +37,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "TCUDA_COMM_WAY",
         default: "",
-        meaning: "for measurements: kernel, copies, ring or split where a collective of one process has that way",
+        meaning: "for measurements: kernel, copies, both, ring or split where a collective of one process has that way",
     },
     Variable {
         name: "TCUDA_COMMUNICATOR_PORT",

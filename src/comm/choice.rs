@@ -9,6 +9,8 @@ pub enum Way {
     Kernel,
     /// Copies by the copy engines, on the source's stream.
     Copies,
+    /// Of several tensors some as by `Kernel`, some as by `Copies`, at the same time.
+    Both,
     /// From each device to the next, so that all links are used at once. A sum ends where it began.
     Ring,
     /// A kernel on every device but the destination sums its part and writes it there.
@@ -32,7 +34,7 @@ use Operation::*;
 use Way::*;
 
 /// What TCUDA_COMM_WAY takes.
-pub const WAYS: [(&str, Way); 4] = [("kernel", Kernel), ("copies", Copies), ("ring", Ring), ("split", Split)];
+pub const WAYS: [(&str, Way); 5] = [("kernel", Kernel), ("copies", Copies), ("both", Both), ("ring", Ring), ("split", Split)];
 
 /// Of the rows that an operation fits, the first counts.
 struct Row {
@@ -58,7 +60,8 @@ const TABLE: &[Row] = &[
     row(Broadcast, 2, ANY, Copies),
     row(Broadcast, ANY, 8 * MIB, Kernel),
     row(Broadcast, ANY, ANY, Ring),
-    row(BroadcastCoalesced, 2, ANY, Kernel),
+    row(BroadcastCoalesced, 2, 64 * MIB, Kernel),
+    row(BroadcastCoalesced, 2, ANY, Both),
     row(BroadcastCoalesced, ANY, 4 * MIB, Kernel),
     row(BroadcastCoalesced, ANY, ANY, Ring),
     row(Reduce, 2, ANY, Kernel),
@@ -120,7 +123,8 @@ pub const WINDOW: usize = 256 * MIB;
 
 fn allowed(operation: Operation) -> &'static [Way] {
     match operation {
-        Broadcast | BroadcastCoalesced => &[Kernel, Copies, Ring],
+        Broadcast => &[Kernel, Copies, Ring],
+        BroadcastCoalesced => &[Kernel, Copies, Both, Ring],
         Reduce => &[Kernel, Split, Ring],
         ReduceCoalesced => &[Kernel, Split],
         Scatter | Gather | GatherRows => &[Kernel, Copies],
@@ -132,7 +136,7 @@ fn allowed(operation: Operation) -> &'static [Way] {
 pub fn choose(operation: Operation, devices: usize, bytes: usize) -> Result<Way> {
     if let Some(name) = config::get("TCUDA_COMM_WAY") {
         let Some((_, way)) = WAYS.iter().find(|(known, _)| *known == name) else {
-            return Err(Error::invalid_argument(format!("TCUDA_COMM_WAY is '{name}'. It may be kernel, copies, ring or split.")));
+            return Err(Error::invalid_argument(format!("TCUDA_COMM_WAY is '{name}'. It may be kernel, copies, both, ring or split.")));
         };
         if allowed(operation).contains(way) {
             return Ok(*way);

@@ -2,6 +2,7 @@
 
 use super::choice::{self, LARGE, Operation, Way};
 use super::circle::Circle;
+use super::lanes::Lanes;
 use super::ring::Ring;
 use crate::base::Result;
 use crate::device::peer;
@@ -24,6 +25,8 @@ pub struct Spread<'a> {
     way: Way,
     bytes: usize,
     ring: Option<Ring>,
+    /// Of the copies, beside the source's stream.
+    lane: Option<Lanes>,
 }
 
 impl Spread<'_> {
@@ -32,10 +35,10 @@ impl Spread<'_> {
         let circle = Circle::new(source, targets.iter().copied())?;
         let way = match choice::choose(operation, 1 + circle.others().len(), bytes)? {
             Way::Ring if reach_along(source, targets)? => Way::Ring,
-            Way::Kernel if reach_all(source, targets)? => Way::Kernel,
+            way @ (Way::Kernel | Way::Both) if reach_all(source, targets)? => way,
             _ => Way::Copies,
         };
-        Ok(Spread { circle, targets, way, bytes, ring: None })
+        Ok(Spread { circle, targets, way, bytes, ring: None, lane: None })
     }
 
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -59,6 +62,7 @@ impl Spread<'_> {
                 ring.add(&mut self.circle, segments, self.bytes)
             }
             Way::Kernel => self.star(segments, &[]),
+            Way::Both => self.both(segments),
             _ if reach_all(self.circle.centre, self.targets)? => {
                 // Small ones together go by a kernel sooner than a copy of each begins.
                 let is_small = |segment: &Segment| segments.len() > 1 && segment.size < LARGE;
@@ -73,7 +77,35 @@ impl Spread<'_> {
         if let Some(ring) = self.ring.take() {
             ring.close(&mut self.circle)?;
         }
+        if let Some(lane) = self.lane.take() {
+            let source = self.circle.centre;
+            lane.lead(&mut self.circle, 0, source)?;
+            lane.joined();
+        }
         self.circle.close()
+    }
+
+    /// Half of the bytes by copies, as far as large ones make that up: between two copies a link has nothing to do but what a kernel does.
+    fn both(&mut self, segments: &[Segment]) -> Result<()> {
+        let circle = &mut self.circle;
+        let source = circle.centre;
+        circle.lead()?;
+        let lane = match &mut self.lane {
+            Some(lane) => lane,
+            none => none.insert(Lanes::new(&[source], circle.is_captured()?)?),
+        };
+        lane.follow(circle, 0, source)?;
+        let beside = lane.hops()[0];
+        let half = segments.iter().map(|segment| segment.size).sum::<usize>() / 2;
+        let mut copied = 0;
+        let (large, rest): (Vec<_>, Vec<_>) = segments.iter().cloned().partition(|segment| {
+            let is_copied = segment.size >= LARGE && copied + segment.size <= half;
+            copied += if is_copied { segment.size } else { 0 };
+            is_copied
+        });
+        // First: the host takes longer to enqueue the copies.
+        kernels(circle, source, &rest)?;
+        copies(circle, beside, self.targets, &large)
     }
 
     /// The source does all of it: small ones by a kernel, large ones by copies.
@@ -82,13 +114,18 @@ impl Spread<'_> {
         let source = circle.centre;
         circle.lead()?;
         kernels(circle, source, small)?;
-        for segment in large {
-            for (target, to) in self.targets.iter().zip(&segment.many) {
-                copy(circle, source, (*to, target.device), segment.one, segment.size)?;
-            }
-        }
-        Ok(())
+        copies(circle, source, self.targets, large)
     }
+}
+
+/// Each to all targets.
+fn copies(circle: &mut Circle, stream: Stream, targets: &[Stream], segments: &[Segment]) -> Result<()> {
+    for segment in segments {
+        for (target, to) in targets.iter().zip(&segment.many) {
+            copy(circle, stream, (*to, target.device), segment.one, segment.size)?;
+        }
+    }
+    Ok(())
 }
 
 /// One copy by the copy engines, from the device of the stream it runs on.

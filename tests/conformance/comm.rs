@@ -439,7 +439,7 @@ fn large_and_small(random: &mut Random, way: &str) {
 fn large_tensors_by_every_way() {
     let random = &mut Random(10);
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
-    for way in ["kernel", "copies", "ring", "split"] {
+    for way in ["kernel", "copies", "both", "ring", "split"] {
         tcuda::base::config::set("TCUDA_COMM_WAY", way.into());
         for (count, offset) in [(300_011, 0), (70_001, 0), (70_002, 1), (9, 0)] {
             let layout = Layout { offset, elements: count as usize + 2, ..packed(I32, &[count]) };
@@ -455,7 +455,7 @@ fn large_tensors_by_every_way() {
             let expected = (0..count as usize).map(|at| sum_of(&inputs.iter().map(|input| &input.elements[at]).collect::<Vec<_>>(), I32));
             assert!(elements(sum[0].tensor()).into_iter().eq(expected), "sum of {count} by {way}");
         }
-        if way == "copies" {
+        if way == "copies" || way == "both" {
             large_and_small(random, way);
         }
         let wide = Tensor::of(random, Where::Device(0), packed(U8, &[3, 600_000]));

@@ -29,6 +29,7 @@ tests![
     what_a_call_read_and_wrote_may_be_overwritten_at_once: [TwoDevices, Unfilled],
     what_a_sum_read_may_be_overwritten_at_once: [TwoDevices, Unfilled],
     copies_that_stand_for_inputs_of_later_parts_are_waited_for: [TwoDevices, Unfilled],
+    inputs_of_later_parts_are_packed_before_they_are_copied: [TwoDevices, Unfilled],
     large_calls_that_begin_early_are_in_order: [TwoDevices, Unfilled],
     parts_come_behind_what_makes_their_memory: [TwoDevices],
     small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices, Unwatched, Unfilled],
@@ -129,8 +130,10 @@ const ACTS: [(&str, Act); 5] = [
 /// Each act by each way, with the first and with the last device in mind.
 fn for_every_way(scene: impl Fn(&str, Act, usize)) {
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
-    let ways =
-        if before.is_some() { vec![before.as_deref()] } else { vec![None, Some("kernel"), Some("copies"), Some("ring"), Some("split")] };
+    let ways = match before.as_deref() {
+        None => vec![None, Some("kernel"), Some("copies"), Some("both"), Some("ring"), Some("split")],
+        way => vec![way],
+    };
     for way in ways {
         tcuda::base::config::exchange("TCUDA_COMM_WAY", way.map(str::to_owned));
         for (name, act) in ACTS {
@@ -311,14 +314,14 @@ fn broadcasts_by_every_way_can_be_captured() {
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 
-/// 40 tensors of half a MiB on each device, by a kernel: two parts, of 16 and of 24.
+/// 24 tensors of a MiB on each device: two parts, of 16 and of 8.
 struct Many {
     tensors: Vec<Managed>,
     way: Option<String>,
 }
 
-const MANY: usize = 40;
-const LARGE: usize = 512 << 10;
+const MANY: usize = 24;
+const LARGE: usize = 1 << 20;
 
 impl Many {
     fn new(way: &str) -> Many {
@@ -362,7 +365,7 @@ impl Drop for Many {
 
 /// Where a call has none of these it takes the table's.
 fn large_calls_that_begin_early_are_in_order() {
-    for way in ["kernel", "ring", "split"] {
+    for way in ["kernel", "both", "ring", "split"] {
         let many = Many::new(way);
         let stage = Stage::new();
         let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
@@ -386,7 +389,7 @@ fn large_calls_that_begin_early_are_in_order() {
 
 /// Memory that is filled when it is taken (TCUDA_MEMORY_POISON) is so before a part is written there.
 fn parts_come_behind_what_makes_their_memory() {
-    for way in ["kernel", "ring", "split"] {
+    for way in ["kernel", "both", "ring", "split"] {
         let many = Many::new(way);
         let streams: Vec<_> = devices().into_iter().map(default_of).collect();
         many.fill(|device| device + 1, &streams);
@@ -466,12 +469,15 @@ fn what_a_call_read_and_wrote_may_be_overwritten_at_once() {
         let outs: Vec<_> = tensors.iter().skip(1).map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
         let fill = |at: usize, value| ok!(tcuda_memset_async(tensors[at].tensor().data, value, LONG, stage.streams[at].0));
         let last = outs.len();
+        let broadcast = || ok!(tcuda_comm_broadcast_out(tensors[0].tensor(), outs.as_ptr(), outs.len()));
+        // The first use of a kernel may wait.
+        broadcast();
         for late in [0, 1, last] {
             (0..=last).for_each(|at| fill(at, 0));
             synchronize();
             let gate = Gate::on(stage.streams[late].0);
             fill(0, 5);
-            assert_eq!(unsafe { tcuda_comm_broadcast_out(tensors[0].tensor(), outs.as_ptr(), outs.len()) }, TCUDA_SUCCESS, "{}", message());
+            broadcast();
             (0..last).for_each(|at| fill(at, 9));
             let opener = gate.open_later();
             let found = bytes_of(tensors[last].tensor().data, LONG, stage.streams[last].0);
@@ -517,6 +523,36 @@ fn what_a_sum_read_may_be_overwritten_at_once() {
         }
     }
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// From the second part on the inputs are columns, which are put in order before they are copied beside the source's stream.
+fn inputs_of_later_parts_are_packed_before_they_are_copied() {
+    let many = Many::new("both");
+    let stage = Stage::new();
+    let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
+    const ROWS: i64 = 256;
+    let (mut shape, mut strides) = ([ROWS, LARGE as i64 / 8 / ROWS], [1, ROWS]);
+    let columns: Vec<tcuda_tensor_t> = many.tensors[16..MANY]
+        .iter()
+        .map(|plain| tcuda_tensor_t { ndim: 2, shape: shape.as_mut_ptr(), strides: strides.as_mut_ptr(), ..*plain.tensor() })
+        .collect();
+    let list: Vec<*const tcuda_tensor_t> =
+        many.tensors[..16].iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).chain(columns.iter().map(std::ptr::from_ref)).collect();
+    drop(many.broadcast(&list));
+    for value in [40, 1] {
+        synchronize();
+        let gate = Gate::on(streams[0]);
+        many.fill(|device| device + value, &streams);
+        let outs = many.broadcast(&list);
+        many.fill(|_| 99, &streams);
+        let opener = gate.open_later();
+        for (at, out) in outs.iter().enumerate() {
+            let stream = streams[out.tensor().device.device_id as usize];
+            assert!(bytes_of(out.tensor().data, LARGE, stream) == vec![value as u8; LARGE], "tensor {at}");
+        }
+        opener.join().unwrap();
+    }
+    synchronize();
 }
 
 /// From the second part on the last device's inputs lie where no kernel reads them.
