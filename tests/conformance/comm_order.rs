@@ -617,7 +617,7 @@ fn large_calls_begin_early() {
         drop(outs);
         let others = all as u64 - 1;
         // What the arguments of a launch hold.
-        let launches: usize = [16_usize, 24].iter().map(|part| part.div_ceil(240 / (addresses + 3))).sum();
+        let launches: usize = [16, MANY - 16].iter().map(|part| part.div_ceil(240 / (addresses + 3))).sum();
         // Each part comes behind what the devices got before it, of which there is nothing.
         if all_are_peers() {
             assert_eq!(made, [launches as u64, 1, others, 2 * others], "{watched:?}");
