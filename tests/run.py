@@ -9,6 +9,7 @@ has failed; so has one whose tool can be neither found nor fetched. Nothing is s
 import concurrent.futures
 import importlib
 import pathlib
+import shutil
 import sys
 import threading
 import time
@@ -60,6 +61,7 @@ def main(names):
     unknown = [name for name in names if name not in least]
     if unknown:
         sys.exit(f"no such suite: {', '.join(unknown)}. There are: {', '.join(least)}")
+    shutil.rmtree(kit.KERNELS, ignore_errors=True)
     names = names or [name for name in least if "named" not in marks[name]]
     threading.Thread(target=fetch, args=(names,), daemon=True).start()
     with concurrent.futures.ThreadPoolExecutor(1) as beside:

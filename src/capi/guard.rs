@@ -15,13 +15,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 /// Runs the body of a C function. Refused in a forked child and after shutdown.
-#[inline]
 pub fn guard(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
-    guard_bytes(function, None, body)
+    guard_any(function, Kind::Checked, &mut once(body))
 }
 
 /// The same for a function with one output, which is looked at before anything is done and written when all is.
-#[inline]
 pub fn guard_out<T>(function: &'static str, out: *mut T, parameter: &str, body: impl FnOnce() -> Result<T>) -> tcuda_status_t {
     guard(function, || {
         let out = Out::new(out, parameter)?;
@@ -30,10 +28,40 @@ pub fn guard_out<T>(function: &'static str, out: *mut T, parameter: &str, body: 
     })
 }
 
-/// The same for a function that asks for memory, which tools are told.
+/// The same for what must work at any time: versions, texts, init, destroying NULL.
+pub fn guard_always(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
+    guard_any(function, Kind::Always, &mut once(body))
+}
+
+/// The same for what says where the log goes: what is wrong with the environment is not told before.
+pub fn guard_early(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
+    guard_any(function, Kind::Early, &mut once(body))
+}
+
+enum Kind {
+    Checked,
+    Always,
+    Early,
+}
+
+/// There once for all functions: a copy in each is a tenth of the library, and of the time to compile it.
+fn guard_any(function: &'static str, kind: Kind, body: &mut dyn FnMut() -> Result<()>) -> tcuda_status_t {
+    match kind {
+        Kind::Checked => guard_bytes(function, None, body),
+        Kind::Always => caught(function, true, body),
+        Kind::Early => caught(function, false, body),
+    }
+}
+
+fn once(body: impl FnOnce() -> Result<()>) -> impl FnMut() -> Result<()> {
+    let mut body = Some(body);
+    move || body.take().map_or(Ok(()), |body| body())
+}
+
+/// The same for a function that asks for memory, which tools are told: inlined.
 #[inline]
 pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
-    guard_always(function, || {
+    caught(function, true, || {
         process::check()?;
         let _shown = own::range(function, bytes);
         if watch::any(watch::WORK) {
@@ -43,22 +71,13 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
     })
 }
 
-/// The same for what must work at any time: versions, texts, init, destroying NULL.
 #[inline]
-pub fn guard_always(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
-    guard_early(function, || {
-        if watch::any(watch::UNREAD) {
-            look_on();
-        }
-        body()
-    })
-}
-
-/// The same for what says where the log goes: what is wrong with the environment is not told before.
-#[inline]
-pub fn guard_early(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
+fn caught(function: &'static str, reads: bool, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
     let scope = watch::Scope::enter(function);
     let work = || {
+        if reads && watch::any(watch::UNREAD) {
+            look_on();
+        }
         let outcome = body();
         scope.tell();
         outcome

@@ -147,7 +147,7 @@ fn the_configuration_is_listed() {
         lines.contains("# tcuda 0.") && lines.contains("\n# backend ") && lines.contains("\n# options of the caches: backend:"),
         "{lines}"
     );
-    assert!(lines.contains("TCUDA_JIT_CACHE=0  # program; "), "{lines}");
+    assert!(lines.lines().any(|line| line.starts_with("TCUDA_JIT_CACHE=") && line.contains("  # program; ")), "{lines}");
     fails!(INVALID_ARGUMENT, tcuda_config_dump(null_mut(), 0, null_mut()));
     fails!(INVALID_ARGUMENT, tcuda_config_dump(null_mut(), 5, &mut again));
 }

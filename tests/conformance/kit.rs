@@ -186,8 +186,9 @@ pub fn device() -> i32 {
 
 /// Starts tcuda with TCUDA_BACKEND, else auto; the backend's name.
 pub fn start() -> Result<String, String> {
-    // What is compiled here is nobody's to keep.
-    tcuda::base::config::set("TCUDA_JIT_CACHE", "0".into());
+    // What is compiled here is nobody's to keep, unless a folder for it was made.
+    let keeps = std::env::var_os("TCUDA_JIT_CACHE_PATH").is_some();
+    tcuda::base::config::set("TCUDA_JIT_CACHE", u8::from(keeps).to_string());
     let auto = tcuda_init_options_t {
         struct_size: size_of::<tcuda_init_options_t>(),
         backend: if std::env::var_os("TCUDA_BACKEND").is_some() { std::ptr::null() } else { c"auto".as_ptr() },

@@ -16,6 +16,8 @@ from need import Missing, need  # noqa: E402,F401  (suites take them from here)
 BUILD = pathlib.Path(os.environ.get("BUILD") or ROOT / "build").resolve()
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
 LIB = BUILD / "lib"
+# What is compiled at run time: begun anew by each tests/run.py.
+KERNELS = BUILD / "tests/kernels"
 CARGO = os.environ.get("CARGO", "cargo")
 CC = shlex.split(os.environ.get("CC", "cc"))
 CXX = shlex.split(os.environ.get("CXX", "c++"))
@@ -77,8 +79,8 @@ def environment(**more):
     """The environment of a test: the simulated device, and nothing of the caller's that would change it."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TCUDA_", "CUDA_"))}
     env["TCUDA_BACKEND"] = "sim"
-    # What tests compile at run time is nobody's to keep.
-    env["TCUDA_JIT_CACHE"] = "0"
+    # A function is compiled once for all suites.
+    env["TCUDA_JIT_CACHE_PATH"] = str(KERNELS)
     env.update({name: str(value) for name, value in more.items()})
     return env
 
