@@ -181,6 +181,9 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
         Some(cache) => cache,
         None => cache_of(stream.device)?,
     };
+    if alignment > block::UNIT {
+        cache.rest(stream);
+    }
     allocate_in(cache, &request, stream)
 }
 

@@ -300,7 +300,8 @@ impl Core {
     /// A free block as it is, if it is not much larger than the request: where segments are not split.
     fn take_whole(&mut self, slot: StreamSlot, request: &Request) -> Option<BlockId> {
         const MORE: usize = 2 << 20;
-        let most = request.search + (request.search / 8).max(MORE);
+        // A block's record has 32 bits for what it is larger than was asked for.
+        let most = (request.search + (request.search / 8).max(MORE)).min(request.requested + u32::MAX as usize);
         for owner in [slot, COMMON] {
             let fits = |id: &BlockId| {
                 let block = block::at(*id);

@@ -38,10 +38,11 @@ impl Runs {
     }
 
     pub fn note(&mut self, slot: StreamSlot, request: &Request, run: (Address, Address)) {
-        if self.0.len() == Runs::SIZES {
+        let key = Runs::key(slot, request);
+        if self.0.len() == Runs::SIZES && !self.0.contains_key(&key) {
             self.0.clear();
         }
-        let runs = self.0.entry(Runs::key(slot, request)).or_default();
+        let runs = self.0.entry(key).or_default();
         if !runs.contains(&run) {
             // The first ones are those that come round; the last place is for what may become one.
             runs.truncate(Runs::OF_A_SIZE - 1);

@@ -359,7 +359,7 @@ impl Cache {
                     if crowd.is_some() {
                         crowd_before = Some(core.policy.set_crowd(crowd));
                         drop(core);
-                        self.unmap_old(runtime, MANY_MAPPINGS);
+                        self.unmap_old(runtime, MANY_MAPPINGS / 2);
                         continue;
                     }
                 }

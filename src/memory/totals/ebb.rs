@@ -188,6 +188,18 @@ mod tests {
         assert_eq!(explored, Ok(()));
     }
 
+    #[test]
+    fn that_little_is_in_use_is_noticed_where_other_streams_may_use_what_is_freed() {
+        let totals = totals();
+        let own = thread(totals);
+        totals.watch_for((2 * SIZE) as usize);
+        (0..BLOCKS - 1).for_each(|_| {
+            assert_eq!(totals.take_low(), None);
+            own.freed_later(false, SIZE as usize, SIZE as usize);
+        });
+        assert_eq!(totals.take_low(), Some(2 * SIZE));
+    }
+
     /// A pool's allocation has every thread look anew at its next block, and what a pool has in use is not the device's.
     #[test]
     fn that_little_is_in_use_is_noticed_beside_pools() {

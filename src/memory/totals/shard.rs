@@ -211,6 +211,9 @@ impl Shard {
                 ceiling.set(ceiling.get() - amount);
             }
         }
+        if !small && self.is_past_ebb() {
+            self.ebbs();
+        }
     }
 
     /// A free that should not have counted.
