@@ -63,11 +63,16 @@ pub fn enter(function: &'static str) {
 
 /// Runs a function of the program's in the middle of a call, which gives on what it gives afterwards.
 pub fn aside<T>(function: impl FnOnce() -> T) -> T {
-    let (giver, outer) = (GIVER.get(), ASIDE.replace(true));
-    let answer = function();
-    GIVER.set(giver);
-    ASIDE.set(outer);
-    answer
+    /// Puts both back, whatever happens.
+    struct Middle((&'static str, u32), bool);
+    impl Drop for Middle {
+        fn drop(&mut self) {
+            GIVER.set(self.0);
+            ASIDE.set(self.1);
+        }
+    }
+    let _middle = Middle(GIVER.get(), ASIDE.replace(true));
+    function()
 }
 
 /// For what leaves nothing of a call that is in its middle.

@@ -1,13 +1,13 @@
 //! Which streams wait for which: one event for each side, and the device changed only where CUDA needs it.
 
-use crate::base::{Result, sync_debug};
+use crate::base::Result;
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
 
-/// The stream of the device at which all comes together, and those of the others. A circle that ends before `close` was called waits for
-/// all of them: what was enqueued may still use memory that the failed call gives back.
+/// The stream of the device at which all comes together, and those of the others. A circle that got work and ends before `close` was called
+/// waits for all of them: what was enqueued may still use memory that the failed call gives back.
 pub struct Circle {
     pub centre: Stream,
     others: Vec<Stream>,
@@ -16,6 +16,8 @@ pub struct Circle {
     is_released: bool,
     /// The centre works for the others, which have not been told to wait for it.
     is_leading: bool,
+    /// Something may have been enqueued.
+    has_work: bool,
     is_closed: bool,
 }
 
@@ -27,7 +29,8 @@ impl Circle {
                 others.push(stream);
             }
         }
-        Ok(Circle { centre, others, guard: device::Guard::new(device::CURRENT)?, is_released: false, is_leading: false, is_closed: false })
+        let guard = device::Guard::new(device::CURRENT)?;
+        Ok(Circle { centre, others, guard, is_released: false, is_leading: false, has_work: false, is_closed: false })
     }
 
     pub fn others(&self) -> &[Stream] {
@@ -36,9 +39,8 @@ impl Circle {
 
     /// Makes the stream's device current, for a launch; the one that was current comes back with the circle's end.
     pub fn go(&mut self, stream: Stream) -> Result<&'static Runtime> {
-        device::check_lost(stream.device)?;
-        self.guard.go(stream.device)?;
-        runtime::runtime()
+        self.has_work = true;
+        self.enter_current(stream)
     }
 
     /// All that the stream has got until now.
@@ -56,10 +58,16 @@ impl Circle {
     /// A default stream is that of the current device; others say where they are.
     fn enter(&mut self, stream: Stream) -> Result<&'static Runtime> {
         if stream.is_default() {
-            return self.go(stream);
+            return self.enter_current(stream);
         }
         device::check_lost(stream.device)?;
         self.guard.go_unless_context(stream.device)?;
+        runtime::runtime()
+    }
+
+    fn enter_current(&mut self, stream: Stream) -> Result<&'static Runtime> {
+        device::check_lost(stream.device)?;
+        self.guard.go(stream.device)?;
         runtime::runtime()
     }
 
@@ -136,11 +144,8 @@ impl Circle {
 
 impl Drop for Circle {
     fn drop(&mut self) {
-        if !self.is_closed {
-            for stream in self.others.iter().chain([&self.centre]) {
-                // A stream that cannot be waited for is lost, and its work with it.
-                let _ = sync_debug::unrefused(|| stream.synchronize());
-            }
+        if self.has_work && !self.is_closed {
+            self.others.iter().chain([&self.centre]).for_each(|stream| stream.drain());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A stream of a ring's own beside each stream that hands on: parts of one call would otherwise come behind each other.
 
 use super::circle::Circle;
-use crate::base::{Result, sync_debug};
+use crate::base::Result;
 use crate::runtime;
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
@@ -71,8 +71,7 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         if !self.is_joined {
-            // As of the circle's streams: one that cannot be waited for is lost.
-            self.borrowed.iter().for_each(|beside| drop(sync_debug::unrefused(|| beside.lane.synchronize())));
+            self.borrowed.iter().for_each(|beside| beside.lane.drain());
         }
         IDLE.lock().append(&mut self.borrowed);
     }
@@ -100,7 +99,8 @@ fn take(owner: Stream) -> Result<Beside> {
     let mut idle = IDLE.lock();
     idle.retain(|beside| {
         // Of one whose owner is gone a kernel may still wait.
-        let keeps = beside.is_there() && (beside.has_owner() || !beside.lane.is_idle(runtime));
+        let is_idle = || runtime.outside_capture(|| Ok(beside.lane.is_idle(runtime))).unwrap_or(false);
+        let keeps = beside.is_there() && (beside.has_owner() || !is_idle());
         if beside.is_there() && !keeps {
             let _ = stream::destroy_unheard(beside.lane);
         }

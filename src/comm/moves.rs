@@ -103,7 +103,8 @@ fn strided(circle: &mut Circle, worker: Stream, part: &Move) -> Result<()> {
 fn rows(plan: &Plan, width: usize) -> Option<(usize, usize, usize, usize)> {
     let [row, rows] = plan.dims[..] else { return None };
     let bytes = row.size as usize * width;
-    let apart = |pitch: i64| usize::try_from(pitch).ok().filter(|pitch| *pitch >= bytes);
+    // CUDA's copies take no larger pitch.
+    let apart = |pitch: i64| i32::try_from(pitch).map(|pitch| pitch as usize).ok().filter(|pitch| *pitch >= bytes);
     let packed = row.to == width as i64 && row.from == width as i64;
     packed.then_some(())?;
     Some((bytes, rows.size as usize, apart(rows.to)?, apart(rows.from)?))
@@ -121,5 +122,8 @@ mod tests {
         assert_eq!(rows(&plan(&[(5, 4, 8), (7, 40, 40)]), 4), None);
         assert_eq!(rows(&plan(&[(5, 4, 4), (7, 40, 0)]), 4), None);
         assert_eq!(rows(&plan(&[(5, 4, 4)]), 4), None);
+        let largest = i64::from(i32::MAX);
+        assert_eq!(rows(&plan(&[(5, 4, 4), (7, largest, 20)]), 4), Some((20, 7, largest as usize, 20)));
+        assert_eq!(rows(&plan(&[(5, 4, 4), (7, 20, largest + 1)]), 4), None);
     }
 }

@@ -5,7 +5,7 @@
 //! Locks:  none.
 //! Tests:  in the file, tests/conformance/copy.rs.
 
-use crate::base::sync_debug::{Kind, blocking, unrefused};
+use crate::base::sync_debug::{Kind, blocking};
 use crate::base::watch::{self, Access};
 use crate::base::{Error, Result, Status};
 use crate::runtime::{self, Address, api, host, kernels};
@@ -145,7 +145,7 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
             event::wait_stream(stream, other)?;
             enqueue(to, from, size, stream)?;
             // Where the order cannot be had on the device: the caller may give the memory back as soon as he hears of it.
-            event::wait_stream(other, stream).inspect_err(|_| drop(unrefused(|| stream.synchronize())))
+            event::wait_stream(other, stream).inspect_err(|_| stream.drain())
         }
         Some(_) if from.stream.is_some() => enqueue(to, from, size, stream),
         _ => {

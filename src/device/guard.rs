@@ -38,11 +38,11 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// -1: the current device, which is then only looked up.
+    /// -1: the current device, which is then only looked up: it may be lost.
     pub fn new(device: i32) -> Result<Guard> {
         let runtime = runtime::runtime()?;
         let previous = runtime.get_device()?;
-        let device = super::resolve(if device == super::CURRENT { previous } else { device })?;
+        let device = if device == super::CURRENT { previous } else { super::resolve(device)? };
         Ok(Guard { device, runtime, undo: enter(runtime, previous, device).map_err(super::blame(device))? })
     }
 }

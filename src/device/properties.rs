@@ -94,9 +94,9 @@ mod attribute {
 
 static KNOWN: Mutex<Vec<(i32, &'static DeviceProperties)>> = Mutex::new(Vec::new());
 
-/// The properties of a device; -1 is the current one. They never change, so they live as long as the process.
+/// The properties of a device, lost or not; -1 is the current one. They never change, so they live as long as the process.
 pub fn properties(device: i32) -> Result<&'static DeviceProperties> {
-    let device = super::resolve(device)?;
+    let device = super::index(device)?;
     let mut known = KNOWN.lock();
     if let Some((_, properties)) = known.iter().find(|(d, _)| *d == device) {
         return Ok(properties);

@@ -8,7 +8,6 @@ use crate::base::{Error, Result, Status};
 use crate::copy::Place;
 use crate::event;
 use crate::event::pool::Pooled;
-use crate::runtime;
 use crate::stream::{self, Stream};
 use crate::tensor::{self, View};
 use parking_lot::ReentrantMutex;
@@ -65,9 +64,7 @@ impl Drop for Side {
         if stream::serial(self.0) != self.1 {
             return;
         }
-        if let Ok(runtime) = runtime::runtime() {
-            let _ = runtime.outside_capture(|| self.0.synchronize().or_else(|_| self.0.synchronize()));
-        }
+        self.0.drain();
         let _ = stream::destroy(self.0.raw).or_else(|_| stream::destroy(self.0.raw));
     }
 }

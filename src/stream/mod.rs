@@ -16,7 +16,7 @@ pub use pool::{PER_LEVEL, from_pool, priority_range};
 pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on, serial};
 
 use crate::base::watch::{self, Happening, Place};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, sync_debug};
 use crate::device;
 use crate::runtime::{self, RawStream, Runtime};
 
@@ -103,6 +103,13 @@ impl Stream {
         entered.runtime.stream_synchronize(entered.raw).map_err(device::blame(self.device))?;
         watch::tell(|| Happening::StreamWaited { on: self.place() });
         Ok(())
+    }
+
+    /// After a failure half way: what it got may use memory that is given back. Waited for whatever waits are refused and whoever captures,
+    /// with a second try. One that cannot be waited for is lost, and its work with it.
+    pub fn drain(self) {
+        let wait = || runtime::runtime()?.outside_capture(|| self.synchronize());
+        let _ = sync_debug::unrefused(|| wait().or_else(|_| wait()));
     }
 
     /// As the driver has it: a smaller number is served first.

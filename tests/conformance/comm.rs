@@ -38,7 +38,6 @@ tests![
     each_call_of_the_backend_may_fail_once: [Faults, TwoDevices, Unfilled],
 ];
 
-const F8: DType = reference::dtype(10, 8);
 const INVALID: tcuda_status_t = TCUDA_ERROR_INVALID_ARGUMENT;
 
 pub type Out = *mut tcuda_managed_tensor_t;

@@ -7,14 +7,14 @@ use crate::reference::*;
 use crate::tensor::{Managed, refused};
 use crate::{get, ok, tests};
 use std::ffi::CStr;
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use tcuda::base::dlpack::tcuda_tensor_t;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::comm::*;
 use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::graph::*;
-use tcuda::capi::sim::tcuda_sim_call_count;
+use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
@@ -24,6 +24,9 @@ tests![
     streams_that_block_bring_what_they_come_behind: [TwoDevices, Unfilled],
     captured_streams_are_not_asked: [TwoDevices],
     broadcasts_by_every_way_can_be_captured: [TwoDevices],
+    a_call_that_fails_at_once_ends_no_capture: [TwoDevices],
+    lanes_of_streams_that_are_gone_are_not_asked_beside_a_capture: [TwoDevices],
+    what_a_failed_call_gave_on_is_waited_for: [Faults, TwoDevices, Unfilled],
     a_call_waits_for_no_other_calls_streams: [TwoDevices, Unfilled],
     rings_of_two_threads_cross: [TwoDevices, Unfilled],
     what_a_call_read_and_wrote_may_be_overwritten_at_once: [TwoDevices, Unfilled],
@@ -384,6 +387,70 @@ fn large_calls_that_begin_early_are_in_order() {
             });
         }
         synchronize();
+    }
+}
+
+/// What is wrong with the inputs is told before anything is enqueued.
+fn a_call_that_fails_at_once_ends_no_capture() {
+    let stage = Stage::new();
+    let centre = stage.streams[0].0;
+    let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, F8, &[64])).collect();
+    let list: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let graph = G::new();
+    graph.capture(centre, || {
+        let mut out = null_mut();
+        refused(unsafe { tcuda_comm_reduce_add(&mut out, list.as_ptr(), list.len(), 0) }, TCUDA_ERROR_NOT_SUPPORTED, "");
+        ok!(tcuda_memset_async(stage.tensors[0].tensor().data, 5, SIZE, centre));
+    });
+    graph.replay(centre);
+    stage.check(&stage.tensors[..1], &[vec![5; SIZE]], "after a call that failed in the capture");
+    synchronize();
+}
+
+fn lanes_of_streams_that_are_gone_are_not_asked_beside_a_capture() {
+    let many = Many::new("both");
+    let list: Vec<*const tcuda_tensor_t> = many.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let [owner, next, apart] = [(); 3].map(|()| Own::on(0));
+    ok!(tcuda_set_stream(owner.0));
+    drop(many.broadcast(&list));
+    ok!(tcuda_set_stream(next.0));
+    drop(owner);
+    G::new().capture(apart.0, || drop(many.broadcast(&list)));
+    synchronize();
+    ok!(tcuda_set_stream(default_of(0)));
+}
+
+/// Also while another stream is captured, which hears nothing of it. The outputs' memory may be used again at once.
+fn what_a_failed_call_gave_on_is_waited_for() {
+    const OPERATING_SYSTEM: i32 = 304;
+    let many = Many::new("both");
+    let stage = Stage::new();
+    let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
+    let list: Vec<*const tcuda_tensor_t> = many.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let all = devices();
+    drop(many.broadcast(&list));
+    synchronize();
+    let apart = Own::on(0);
+    let acts = if all_are_peers() {
+        [(c"cudaMemcpyAsync", 10), (c"cuLaunchKernel", 2)]
+    } else {
+        [(c"cudaMemcpyPeerAsync", 2), (c"cudaMemcpyPeerAsync", 20)]
+    };
+    for (function, nth) in acts {
+        many.fill(|_| 1, &streams);
+        let again = G::new().capture(apart.0, || {
+            let mut outs = vec![null_mut(); MANY * all.len()];
+            ok!(tcuda_sim_fail_at(function.as_ptr(), nth, OPERATING_SYSTEM));
+            let status = unsafe { tcuda_comm_broadcast_coalesced(outs.as_mut_ptr(), list.as_ptr(), MANY, all.as_ptr(), all.len(), 0) };
+            ok!(tcuda_sim_clear_faults());
+            refused(status, TCUDA_ERROR_CUDA, "");
+            let again: Vec<Managed> = (0..MANY).map(|_| Managed::empty(1, I64, &[LARGE as i64 / 8])).collect();
+            again.iter().for_each(|tensor| ok!(tcuda_memset_async(tensor.tensor().data, 7, LARGE, streams[1])));
+            again
+        });
+        synchronize();
+        let is_kept = |tensor: &Managed| bytes_of(tensor.tensor().data, LARGE, streams[1]) == vec![7; LARGE];
+        assert!(again.iter().all(is_kept), "after {function:?} failed");
     }
 }
 

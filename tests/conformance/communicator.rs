@@ -33,7 +33,6 @@ tests![
     handles_end: [Communicators],
 ];
 
-const F8: DType = reference::dtype(10, 8);
 const INVALID: tcuda_status_t = TCUDA_ERROR_INVALID_ARGUMENT;
 const OPS: [i32; 5] = [TCUDA_REDUCE_SUM, TCUDA_REDUCE_PRODUCT, TCUDA_REDUCE_MAX, TCUDA_REDUCE_MIN, TCUDA_REDUCE_AVERAGE];
 

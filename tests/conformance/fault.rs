@@ -1,11 +1,15 @@
 //! Faults on demand: every call of the backend fails once, in turn; a device goes bad; and what is hot calls nothing.
 
+use crate::comm::made;
 use crate::init::in_child;
 use crate::kit::*;
+use crate::reference::F32;
+use crate::tensor::Managed;
 use crate::{fails, get, ok, tests};
 use std::collections::BTreeSet;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
+use tcuda::capi::comm::tcuda_comm_broadcast;
 use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::device::*;
 use tcuda::capi::event::*;
@@ -174,9 +178,16 @@ fn a_lost_device_says_so_and_the_others_work() {
 pub fn scene_lost() {
     const ILLEGAL_ADDRESS: i32 = 700;
     let (on_0, on_1) = (create_on(0), create_on(1));
+    ok!(tcuda_set_device(1));
     ok!(tcuda_sim_lose_device(1, ILLEGAL_ADDRESS));
     let first = fails!(DEVICE_LOST, tcuda_stream_synchronize(on_1));
     assert_eq!(tcuda::capi::error::tcuda_last_error_native(), ILLEGAL_ADDRESS);
+    // It is current, and the other one has no memory yet.
+    let tensor = Managed::empty(0, F32, &[4]);
+    let twice = made(2, |outs| unsafe { tcuda_comm_broadcast(outs, tensor.tensor(), [0, 0].as_ptr(), 2) });
+    assert_eq!(device(), 1);
+    drop((tensor, twice));
+    ok!(tcuda_set_device(0));
     let said = fails!(DEVICE_LOST, tcuda_synchronize(1));
     assert!(said.contains("new process") && said.contains("evice"), "{first} / {said}");
     let said = fails!(DEVICE_LOST, tcuda_synchronize(1));

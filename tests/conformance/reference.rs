@@ -23,6 +23,8 @@ pub const BF16: DType = dtype(4, 16);
 pub const F32: DType = dtype(2, 32);
 pub const F64: DType = dtype(2, 64);
 pub const C64: DType = dtype(5, 64);
+/// float8_e4m3fn.
+pub const F8: DType = dtype(10, 8);
 
 pub const TYPES: [DType; 15] =
     [BOOL, U8, dtype(1, 16), dtype(1, 32), dtype(1, 64), dtype(0, 8), dtype(0, 16), I32, I64, F16, BF16, F32, F64, C64, dtype(5, 128)];
