@@ -72,7 +72,8 @@ fn enable(device: i32, peer: i32) -> Result<bool> {
         return Ok(false);
     }
     let guard = Guard::new(device)?;
-    match runtime::runtime()?.enable_peer_access(peer) {
+    let runtime = runtime::runtime()?;
+    match runtime.outside_capture(|| runtime.enable_peer_access(peer)) {
         // A device has room for eight peers only.
         Err(error) if error.native == code::TOO_MANY_PEERS => {
             set_state(device, peer, Some(State::Impossible));

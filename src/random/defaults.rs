@@ -49,7 +49,7 @@ pub fn set(wishes: &[Wish]) -> Result<()> {
         return Ok(());
     }
     let resolve =
-        |wish: &Wish| if wish.device == device::ALL { Ok(*wish) } else { Ok(Wish { device: device::resolve(wish.device)?, ..*wish }) };
+        |wish: &Wish| if wish.device == device::ALL { Ok(*wish) } else { Ok(Wish { device: device::index(wish.device)?, ..*wish }) };
     let resolved = wishes.iter().map(resolve).collect::<Result<Vec<Wish>>>()?;
     caught_up(|defaults| {
         resolved.iter().try_for_each(|wish| defaults.check_uncaptured(wish.device))?;

@@ -77,6 +77,12 @@ impl Stream {
         Ok(done)
     }
 
+    /// As `query`, but an error, which the capture hears nothing of, while it is captured.
+    pub fn is_idle_uncaptured(self) -> Result<bool> {
+        self.refuse_capture(|| "The stream is being captured.".into())?;
+        self.query()
+    }
+
     /// Whether an event recorded now would stand for nothing that is not done; false where that cannot be told at once. It is not captured, a
     /// default stream's device is current, and the thread's captures let it ask.
     pub fn is_idle(self, runtime: &Runtime) -> bool {

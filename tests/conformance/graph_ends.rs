@@ -27,6 +27,7 @@ tests![
     captures_on_several_threads,
     resets_beside_captures_and_updates,
     caches_go_on_beside_a_capture,
+    a_threads_first_memory_of_its_default_stream_ends_no_capture,
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
 ];
@@ -335,6 +336,14 @@ fn resets_beside_captures_and_updates() {
     free(block);
     drop((one, kept, updated));
     empty_caches();
+}
+
+fn a_threads_first_memory_of_its_default_stream_ends_no_capture() {
+    const PER_THREAD: usize = 2;
+    let stream = Own::new();
+    G::captured(stream.0, || {
+        std::thread::spawn(|| free(allocate(MIB, handle(PER_THREAD)))).join().unwrap();
+    });
 }
 
 fn caches_go_on_beside_a_capture() {

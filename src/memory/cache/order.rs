@@ -292,7 +292,7 @@ impl Cache {
                     };
                     slots.map(count).collect()
                 };
-                device::synchronize(self.device)?;
+                runtime.outside_capture(|| device::synchronize(self.device))?;
                 let mut core = self.core.lock();
                 for (index, (serial, count)) in counts.into_iter().enumerate() {
                     core.advance(index as StreamSlot, serial, count);
@@ -307,6 +307,10 @@ impl Cache {
     pub fn order_after(&self, stream: Stream, slots: &[StreamSlot]) -> Result<Vec<Waited>> {
         let _driving = self.driving.lock();
         let mut waited = Vec::new();
+        // A wait for what is no part of a capture would end it.
+        if slots.is_empty() || stream.is_capturing().unwrap_or(true) {
+            return Ok(waited);
+        }
         for slot in slots {
             let (key, serial, gone, count) = {
                 let mut core = self.core.lock();
@@ -344,8 +348,9 @@ impl Cache {
             return;
         }
         let stream = self.stream(key);
-        let last = runtime::runtime()
-            .and_then(|runtime| runtime.outside_capture(|| if stream.query()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) }));
+        let last = runtime::runtime().and_then(|runtime| {
+            runtime.outside_capture(|| if stream.is_idle_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) })
+        });
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
         let serial = core.slots[slot as usize].serial();

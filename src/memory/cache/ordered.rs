@@ -89,7 +89,7 @@ impl Cache {
         let raw = *self.ordered.lock();
         // Waiting for the device would end a capture there.
         if let Some(raw) = raw.filter(|_| !captures::is_on(self.device)) {
-            let _ = device::synchronize(self.device);
+            let _ = runtime.outside_capture(|| device::synchronize(self.device));
             let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
             self.count_spare(runtime, 0);
         }
@@ -113,8 +113,8 @@ impl Cache {
         let (true, owner, users) = found else { return crate::memory::hand_back(address, stream) };
         provider::refuse_inside()?;
         let on = stream.or(owner.map(|key| Stream { device: self.device, raw: key.raw }));
-        let Some(on) = on.filter(|on| on.device == self.device) else {
-            // Its stream is gone, or another thread's: it goes back when it is past.
+        let Some(on) = on.filter(|on| on.device == self.device && !on.is_capturing().unwrap_or(true)) else {
+            // Its stream is gone, another thread's, or captured: it goes back when it is past.
             return crate::memory::hand_back(address, stream);
         };
         let users = if stream.is_some() { Vec::new() } else { users };

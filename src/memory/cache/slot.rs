@@ -7,7 +7,7 @@ use super::front::{self, Front};
 use super::home::Home;
 use super::order::Mark;
 use crate::base::{Error, Result, Status};
-use crate::runtime::RawStream;
+use crate::runtime::{RawStream, runtime};
 use crate::stream::{self, Stream};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -50,7 +50,8 @@ fn this_thread(used: Option<Stream>) -> u64 {
     thread_local!(static KNOWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
     let known = KNOWN.get();
     let Some(stream) = used.filter(|_| known == 0) else { return known };
-    let _ = stream.query();
+    // Where it is captured it is there.
+    let _ = runtime().and_then(|runtime| runtime.outside_capture(|| Ok(stream.is_capturing()? || stream.query()?)));
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     KNOWN.set(number);
     let _ = OWN.try_with(|own| own.set(Number(number)));

@@ -285,7 +285,7 @@ fn wait_for_device(device: i32) -> Result<bool> {
     if captures::is_on(device) {
         return Ok(false);
     }
-    match device::synchronize(device) {
+    match runtime::runtime()?.outside_capture(|| device::synchronize(device)) {
         Ok(()) => {
             let mut core = CORE.lock();
             counts.into_iter().for_each(|(serial, count)| core.streams.advance(serial, count));
@@ -330,8 +330,9 @@ fn goes(is_meant: impl Fn(&Slot) -> bool) {
         meant.map(|(serial, slot)| (*serial, slot.stream)).collect()
     };
     for (serial, stream) in going {
-        let last = runtime::runtime()
-            .and_then(|runtime| runtime.outside_capture(|| if stream.query()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) }));
+        let last = runtime::runtime().and_then(|runtime| {
+            runtime.outside_capture(|| if stream.is_idle_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) })
+        });
         let mut core = CORE.lock();
         if let Some(slot) = core.streams.slots.get_mut(&serial) {
             slot.gone = true;
