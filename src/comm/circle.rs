@@ -16,9 +16,8 @@ pub struct Circle {
     is_released: bool,
     /// The centre works for the others, which have not been told to wait for it.
     is_leading: bool,
-    /// Something may have been enqueued.
+    /// Something may have been enqueued that no stream waits for yet.
     has_work: bool,
-    is_closed: bool,
 }
 
 impl Circle {
@@ -30,7 +29,7 @@ impl Circle {
             }
         }
         let guard = device::Guard::new(device::CURRENT)?;
-        Ok(Circle { centre, others, guard, is_released: false, is_leading: false, has_work: false, is_closed: false })
+        Ok(Circle { centre, others, guard, is_released: false, is_leading: false, has_work: false })
     }
 
     pub fn others(&self) -> &[Stream] {
@@ -137,14 +136,14 @@ impl Circle {
         if self.is_leading {
             self.release()?;
         }
-        self.is_closed = true;
+        self.has_work = false;
         Ok(())
     }
 }
 
 impl Drop for Circle {
     fn drop(&mut self) {
-        if self.has_work && !self.is_closed {
+        if self.has_work {
             self.others.iter().chain([&self.centre]).for_each(|stream| stream.drain());
         }
     }

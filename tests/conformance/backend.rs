@@ -1,5 +1,6 @@
 //! The backend cudaMallocAsync: one call of the driver for each block, with everything counted. In a process of its own.
 
+use crate::graph::G;
 use crate::init::in_child;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
@@ -77,6 +78,10 @@ pub fn scene_backend() {
     let block = allocate(2 * MIB, gone);
     ok!(tcuda_stream_destroy(gone));
     free(block);
+    // Freed while its stream is captured, which hears nothing of it, nor of a stream that used it.
+    let [block, used] = [(); 2].map(|()| allocate(2 * MIB, stream.0));
+    ok!(tcuda_record_stream(used, other.0));
+    drop(G::captured(stream.0, || [block, used].into_iter().for_each(free)));
     // A limit, and what does not fit.
     {
         let _limit = Limit::of(0, 64 * MIB as u64);

@@ -44,6 +44,10 @@ pub fn all_are_peers() -> bool {
     devices().into_iter().all(|a| devices().into_iter().all(|b| reaches(a, b)))
 }
 
+fn list_of(tensors: &[Managed]) -> Vec<*const tcuda_tensor_t> {
+    tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect()
+}
+
 fn synchronize() {
     devices().into_iter().for_each(|device| ok!(tcuda_synchronize(device)));
 }
@@ -84,7 +88,7 @@ impl Stage {
     }
 
     fn list(&self) -> Vec<*const tcuda_tensor_t> {
-        self.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect()
+        list_of(&self.tensors)
     }
 }
 
@@ -345,7 +349,7 @@ impl Many {
 
     /// The outputs, and the value of all of their bytes.
     fn calls(&self) -> [(&str, Vec<Managed>, u8); 2] {
-        let list: Vec<*const tcuda_tensor_t> = self.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+        let list = list_of(&self.tensors);
         [("broadcast", self.broadcast(&list), 1), ("sum", self.sum(&list), (1..=devices().len() as u8).sum())]
     }
 
@@ -395,7 +399,7 @@ fn a_call_that_fails_at_once_ends_no_capture() {
     let stage = Stage::new();
     let centre = stage.streams[0].0;
     let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, F8, &[64])).collect();
-    let list: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let list = list_of(&tensors);
     let graph = G::new();
     graph.capture(centre, || {
         let mut out = null_mut();
@@ -409,7 +413,7 @@ fn a_call_that_fails_at_once_ends_no_capture() {
 
 fn lanes_of_streams_that_are_gone_are_not_asked_beside_a_capture() {
     let many = Many::new("both");
-    let list: Vec<*const tcuda_tensor_t> = many.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let list = list_of(&many.tensors);
     let [owner, next, apart] = [(); 3].map(|()| Own::on(0));
     ok!(tcuda_set_stream(owner.0));
     drop(many.broadcast(&list));
@@ -426,7 +430,7 @@ fn what_a_failed_call_gave_on_is_waited_for() {
     let many = Many::new("both");
     let stage = Stage::new();
     let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
-    let list: Vec<*const tcuda_tensor_t> = many.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let list = list_of(&many.tensors);
     let all = devices();
     drop(many.broadcast(&list));
     synchronize();
@@ -564,7 +568,7 @@ fn what_a_sum_read_may_be_overwritten_at_once() {
         tcuda::base::config::exchange("TCUDA_COMM_WAY", Some(way.into()));
         let stage = Stage::new();
         let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, I64, &[LONG as i64 / 8])).collect();
-        let list: Vec<_> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+        let list = list_of(&tensors);
         let fill = |at: usize, value| ok!(tcuda_memset_async(tensors[at].tensor().data, value, LONG, stage.streams[at].0));
         let add = || made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
         // The first use of a kernel, and of memory, may wait.
@@ -672,7 +676,7 @@ fn large_calls_begin_early() {
     let stage = Stage::new();
     let watched = [c"cuLaunchKernel", c"cudaEventRecord", c"cudaStreamWaitEvent", c"cudaStreamQuery"];
     let calls = || watched.map(|name| get!(0, out => tcuda_sim_call_count(out, name.as_ptr())));
-    let list: Vec<*const tcuda_tensor_t> = many.tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let list = list_of(&many.tensors);
     let all = devices().len();
     let acts: [(&dyn Fn() -> Vec<Managed>, usize); 2] = [(&|| many.broadcast(&list), all - 1), (&|| many.sum(&list), all)];
     for (act, addresses) in acts {
@@ -710,7 +714,7 @@ fn small_calls_make_few_calls_of_the_driver() {
     let all = devices();
     let number = all.len() as u64;
     let tensors: Vec<Managed> = all.iter().map(|device| Managed::empty(*device, F32, &[1024])).collect();
-    let list: Vec<*const tcuda_tensor_t> = tensors.iter().map(|tensor| std::ptr::from_ref(tensor.tensor())).collect();
+    let list = list_of(&tensors);
     let acts: [(&str, &dyn Fn(*mut Out) -> tcuda_status_t); 4] = [
         ("broadcast", &|outs| unsafe { tcuda_comm_broadcast(outs, list[0], all.as_ptr(), all.len()) }),
         ("reduce_add", &|outs| unsafe { tcuda_comm_reduce_add(outs, list.as_ptr(), all.len(), 0) }),

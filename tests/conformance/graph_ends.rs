@@ -28,6 +28,7 @@ tests![
     resets_beside_captures_and_updates,
     caches_go_on_beside_a_capture,
     a_threads_first_memory_of_its_default_stream_ends_no_capture,
+    first_access_to_a_peer_ends_no_capture: [TwoDevices],
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
 ];
@@ -344,6 +345,17 @@ fn a_threads_first_memory_of_its_default_stream_ends_no_capture() {
     G::captured(stream.0, || {
         std::thread::spawn(|| free(allocate(MIB, handle(PER_THREAD)))).join().unwrap();
     });
+}
+
+fn first_access_to_a_peer_ends_no_capture() {
+    in_child("capturing_peer", &[]);
+}
+
+pub fn scene_capturing_peer() {
+    let [apart, here, there] = [0, 0, 1].map(Own::on);
+    let (to, from) = (allocate(MIB, here.0), allocate(MIB, there.0));
+    drop(G::captured(apart.0, || copy(to, from, MIB, here.0)));
+    [to, from].into_iter().for_each(free);
 }
 
 fn caches_go_on_beside_a_capture() {

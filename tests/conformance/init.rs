@@ -87,6 +87,7 @@ pub fn child(scene: &str) {
         "ipc_lost" => crate::ipc_faults::scene_lost(),
         "ipc_poison" => crate::ipc::scene_poison(),
         "ipc_end" => crate::ipc::scene_end(),
+        "capturing_peer" => crate::graph_ends::scene_capturing_peer(),
         "capturing" => crate::graph_ends::scene_capturing(),
         "threads" => scene_threads(),
         "no_device" => scene_no_device(),

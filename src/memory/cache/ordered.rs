@@ -89,8 +89,10 @@ impl Cache {
         let raw = *self.ordered.lock();
         // Waiting for the device would end a capture there.
         if let Some(raw) = raw.filter(|_| !captures::is_on(self.device)) {
-            let _ = runtime.outside_capture(|| device::synchronize(self.device));
-            let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
+            let _ = runtime.outside_capture(|| {
+                let _ = device::synchronize(self.device);
+                runtime.mem_pool_trim(raw, 0)
+            });
             self.count_spare(runtime, 0);
         }
     }
