@@ -355,6 +355,7 @@ pub fn scene_capturing_peer() {
     let [apart, here, there] = [0, 0, 1].map(Own::on);
     let (to, from) = (allocate(MIB, here.0), allocate(MIB, there.0));
     drop(G::captured(apart.0, || copy(to, from, MIB, here.0)));
+    ok!(tcuda_stream_synchronize(here.0));
     [to, from].into_iter().for_each(free);
 }
 
