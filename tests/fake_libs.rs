@@ -515,6 +515,43 @@ fn a_plan_is_put_back_after_its_stream() {
 }
 
 #[test]
+fn a_plan_whose_stream_is_gone_waits_for_the_end_of_captures() {
+    case("a_plan_whose_stream_is_gone_waits_for_the_end_of_captures", plain, || unsafe {
+        let (gone, captured) = (stream(0), stream(0));
+        let plan = get(&transform(8), gone);
+        let others: Vec<tcuda_stream_t> = (0..70).map(|_| stream(0)).collect();
+        [gone].into_iter().chain(others).for_each(|stream| ok(tcuda_stream_destroy(stream)));
+        put(plan);
+        let waits = || calls("libcudart.so.13", "fake_runtime_calls", "cudaDeviceSynchronize");
+        let before = waits();
+        let mut graph = null_mut();
+        ok(tcuda_graph_create(&mut graph, 0));
+        ok(tcuda_graph_capture_begin(graph, captured, tcuda_pool_id_t { first: 0, second: 0 }, TCUDA_CAPTURE_GLOBAL));
+        ok(tcuda_cufft_plan_cache_clear(0));
+        assert_eq!((waits() - before, size(0), look_at(plan).common.alive), (0, 1, 1));
+        ok(tcuda_graph_capture_end(graph));
+        ok(tcuda_cufft_plan_cache_clear(0));
+        assert_eq!((waits() - before, size(0), living(FFT)), (1, 0, 0));
+    });
+}
+
+#[test]
+fn what_the_program_captures_by_cuda_itself_stays() {
+    case("what_the_program_captures_by_cuda_itself_stays", plain, || unsafe {
+        let stream = stream(0);
+        let runtime = tcuda::runtime::runtime().unwrap();
+        runtime.begin_capture(stream as usize, TCUDA_CAPTURE_GLOBAL).unwrap();
+        let captured = handle(stream);
+        let plan = get(&transform(8), stream);
+        put(plan);
+        runtime.end_capture(stream as usize).unwrap();
+        ok(tcuda_cufft_plan_cache_clear(0));
+        ok(tcuda_stream_destroy(stream));
+        assert_eq!((look_at(plan).common.alive, look(captured).alive, allocated(0)), (1, 1, WORKSPACE));
+    });
+}
+
+#[test]
 fn what_cufft_refuses() {
     case("what_cufft_refuses", plain, || unsafe {
         let stream = stream(0);

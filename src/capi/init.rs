@@ -135,20 +135,24 @@ fn shutdown() -> Result<()> {
         communicator::shutdown();
     }
     process::set_shut_down(true);
-    if in_use {
-        device::synchronize_all();
-    }
-    jit::shutdown();
-    if in_use {
-        libs::shutdown();
-        ipc::shutdown();
-        memory::shutdown();
-        event::shutdown();
-        stream::shutdown();
-    }
-    random::shutdown();
-    sanitizer::shutdown();
-    Ok(())
+    let end = || {
+        if in_use {
+            device::synchronize_all();
+        }
+        jit::shutdown();
+        if in_use {
+            libs::shutdown();
+            ipc::shutdown();
+            memory::shutdown();
+            event::shutdown();
+            stream::shutdown();
+        }
+        random::shutdown();
+        sanitizer::shutdown();
+        Ok(())
+    };
+    // A capture may be left that only its own thread can end.
+    if in_use { runtime::runtime()?.outside_capture(end) } else { end() }
 }
 
 /// One stable word: `cuda`, `sim` (the simulated device), or `none` when there is no usable backend. Looks for one if that was not done

@@ -311,7 +311,11 @@ impl Communicator {
         settle(std::slice::from_mut(&mut held), deadline, "for what it still had to do")?;
         if let Some(last) = held.calls.last.take() {
             // On a device that is lost nothing is waited for.
-            let ask = || Ok(self.link.is_ready()? && event::query(last.raw()).unwrap_or(true));
+            let is_over = || match runtime::runtime()?.outside_capture(|| event::query(last.raw())) {
+                Err(_) if device::check_lost(self.device).is_err() => Ok(true),
+                asked => asked,
+            };
+            let ask = || Ok(self.link.is_ready()? && is_over()?);
             let error = match wait(deadline, || self.ended.get().is_some(), ask) {
                 Ok(Waited::Done) => None,
                 Ok(_) => Some(late(deadline, "for what it still had to do")),
@@ -322,7 +326,7 @@ impl Communicator {
             }
         }
         self.say_ended(destroyed());
-        self.link.end()
+        runtime::runtime()?.outside_capture(|| self.link.end())
     }
 
     /// A communicator of the ranks with the same color, in the order of their keys. None: no color, and the rank is in none of them.

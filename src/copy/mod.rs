@@ -158,8 +158,11 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
             // One wait, which is refused before anything is copied.
             blocking("cudaMemcpyAsync, cudaStreamSynchronize", Kind::Wait, || {
                 enqueue(to, from, size, stream)?;
-                // Who waited leaves no use behind.
-                stream.synchronize().inspect_err(|_| record_pinned(&[to, from], stream))
+                // Who waited leaves no use behind; nor does who may not wait, where another thread captures.
+                stream.synchronize().inspect_err(|_| {
+                    stream.drain();
+                    record_pinned(&[to, from], stream);
+                })
             })
         }
     }

@@ -99,8 +99,8 @@ fn out_of_range(device: i32, count: i32) -> Error {
 pub fn with_context() -> Result<i32> {
     let runtime = runtime::runtime()?;
     let current = runtime.get_device()?;
-    let is_good = |device: &i32| guard::has_context(runtime, *device) && lost::check(*device).is_ok();
-    Ok(std::iter::once(current).chain(0..runtime.device_count).find(is_good).unwrap_or(current))
+    let good = || std::iter::once(current).chain(0..runtime.device_count).filter(|device| lost::check(*device).is_ok());
+    Ok(good().find(|device| guard::has_context(runtime, *device)).or_else(|| good().next()).unwrap_or(current))
 }
 
 /// The device that memory belongs to; `CPU` for host memory, pinned or not, and for NULL.

@@ -8,6 +8,7 @@ use crate::base::{Error, Result, Status};
 use crate::copy::Place;
 use crate::event;
 use crate::event::pool::Pooled;
+use crate::runtime;
 use crate::stream::{self, Stream};
 use crate::tensor::{self, View};
 use parking_lot::ReentrantMutex;
@@ -96,7 +97,7 @@ pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream
             (callable.run)(on_side).map_err(|error| error.context(named(at, &format!("in warm-up {round}"))))?;
         }
     }
-    side.0.synchronize()?;
+    runtime::runtime()?.outside_capture(|| side.0.synchronize())?;
     let mut parts: Vec<Part> = Vec::new();
     for (at, callable) in callables.iter().enumerate() {
         let captured = Captured(handles::create(0)?);
@@ -157,7 +158,7 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
         .and_then(|()| handles::named(part.graph.0)?.replay(stream));
     // Copies may be under way in any case.
     if event::record(order.done.raw(), stream).is_err() {
-        stream.synchronize()?;
+        stream.drain();
     }
     called?;
     order.next = index + 1;

@@ -1,7 +1,7 @@
 //! A handle of cuBLAS for each thread and stream, with a workspace from the cache. Handles are made seldom: those of threads that ended
 //! and of streams that went are given out again.
 
-use super::{is_captured, with_memory};
+use super::with_memory;
 use crate::base::{Result, config, log, process};
 use crate::device;
 use crate::memory;
@@ -55,7 +55,8 @@ fn this_thread() -> u64 {
 /// The calling thread's handle for a stream, which it works on. Until the thread ends or the stream goes.
 pub fn handle(stream: Stream) -> Result<Handle> {
     let key = (this_thread(), stream.device, stream.raw);
-    let captured = is_captured(stream)?;
+    // What a graph got it may do again at any time, also one that the program captures by CUDA itself.
+    let captured = stream.is_capturing()?;
     if let Some(held) = TABLE.lock().held.get_mut(&key) {
         held.stays |= captured;
         return Ok(held.handle);

@@ -1,11 +1,11 @@
 //! Plans of cuFFT by what they transform, for each device: the one that was used longest ago goes first. Who takes a plan has it alone until
 //! it is put back; its work area is a block of the stream that it is taken for, for that time only.
 
-use super::{is_captured, with_memory};
+use super::with_memory;
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::event::{self, pool::Pooled};
-use crate::memory;
+use crate::memory::{self, captures};
 use crate::runtime::libraries::{self, Plan, Transform};
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::{self, Stream};
@@ -24,6 +24,7 @@ enum After {
 
 struct Kept {
     plan: Plan,
+    transform: Transform,
     work_size: usize,
     /// On each stream that it was executed on.
     after: Vec<After>,
@@ -34,7 +35,6 @@ struct Kept {
 }
 
 struct Lent {
-    transform: Transform,
     kept: Kept,
     work: Address,
     stream: Stream,
@@ -74,13 +74,13 @@ impl Cache {
         Some(kept)
     }
 
-    fn put(&mut self, transform: Transform, mut kept: Kept) {
+    fn put(&mut self, mut kept: Kept) {
         self.now += 1;
         kept.used = self.now;
         if !kept.stays {
-            self.order.insert(self.now, transform);
+            self.order.insert(self.now, kept.transform);
         }
-        self.idle.entry(transform).or_default().push(kept);
+        self.idle.entry(kept.transform).or_default().push(kept);
     }
 
     /// Those that are too many if there may be so many: used longest ago.
@@ -133,6 +133,8 @@ pub fn get(transform: &Transform, stream: Stream) -> Result<Plan> {
     check(transform)?;
     let runtime = runtime::runtime()?;
     let fft = libraries::fft(runtime)?;
+    // What a graph got it may do again at any time, also one that the program captures by CUDA itself.
+    let captured = stream.is_capturing()?;
     let _guard = device::Guard::new(stream.device)?;
     let (kept, gone) = with_cache(stream.device, |cache| match cache.take(transform) {
         Some(kept) => (Some(kept), Vec::new()),
@@ -144,10 +146,10 @@ pub fn get(transform: &Transform, stream: Stream) -> Result<Plan> {
         None => {
             let make = || with_memory(stream.device, || runtime.outside_capture(|| fft.make(transform)));
             let (plan, work_size) = make().map_err(|error| error.on_device(stream.device))?;
-            Kept { plan, work_size, after: Vec::new(), used: 0, stays: false }
+            Kept { plan, transform: *transform, work_size, after: Vec::new(), used: 0, stays: false }
         }
     };
-    let (plan, captured, serial) = (kept.plan, is_captured(stream)?, stream::serial(stream));
+    let (plan, serial) = (kept.plan, stream::serial(stream));
     let mut work = 0;
     let mut furnish = || {
         fft.set_stream(plan, stream.raw)?;
@@ -157,18 +159,18 @@ pub fn get(transform: &Transform, stream: Stream) -> Result<Plan> {
     if let Err(error) = furnish() {
         // The first error is the one to tell.
         let _ = memory::free(work);
-        keep(stream.device, *transform, kept);
+        keep(stream.device, kept);
         return Err(error);
     }
     kept.stays |= captured;
-    with_cache(stream.device, |cache| cache.lent.insert(plan, Lent { transform: *transform, kept, work, stream, serial }));
+    with_cache(stream.device, |cache| cache.lent.insert(plan, Lent { kept, work, stream, serial }));
     Ok(plan)
 }
 
 /// All that it was executed for has been enqueued.
 pub fn put(plan: Plan) -> Result<()> {
     let lent = CACHES.lock().values_mut().find_map(|cache| cache.lent.remove(&plan));
-    let Some(Lent { transform, mut kept, work, stream, serial }) = lent else {
+    let Some(Lent { mut kept, work, stream, serial }) = lent else {
         let text = format!("{plan} is no plan that is in use, or it was put back before. tcuda_cufft_plan_cache_get gives one.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text));
     };
@@ -176,12 +178,12 @@ pub fn put(plan: Plan) -> Result<()> {
     // What is gone can be neither asked nor marked.
     if stream::serial(stream) != serial {
         kept.after.push(After::Device);
-    } else if is_captured(stream).unwrap_or(true) {
+    } else if stream.is_capturing().unwrap_or(true) {
         kept.stays = true;
     } else {
         kept.after.push(mark(stream).map_or(After::Device, After::Event));
     }
-    keep(stream.device, transform, kept);
+    keep(stream.device, kept);
     memory::free(work)
 }
 
@@ -198,9 +200,9 @@ impl After {
     }
 }
 
-fn keep(device: i32, transform: Transform, kept: Kept) {
+fn keep(device: i32, kept: Kept) {
     let gone = with_cache(device, |cache| {
-        cache.put(transform, kept);
+        cache.put(kept);
         cache.shrink(cache.most)
     });
     destroy(device, gone);
@@ -209,21 +211,34 @@ fn keep(device: i32, transform: Transform, kept: Kept) {
 fn destroy(device: i32, plans: Vec<Kept>) {
     let Ok(runtime) = runtime::runtime() else { return };
     for kept in plans {
-        // What cannot be destroyed is lost with its device.
-        let _ = device::Guard::new(device).and_then(|_guard| destroy_one(runtime, kept));
+        let over = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(|| kept.wait(runtime, device)));
+        match over {
+            // Another time, unless its device is lost, and it as well.
+            Err(_) if device::check_lost(device).is_ok() => with_cache(device, |cache| cache.put(kept)),
+            Err(_) => {}
+            Ok(()) => {
+                let end = || libraries::fft(runtime)?.destroy(kept.plan);
+                let _ = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(end));
+            }
+        }
     }
 }
 
-fn destroy_one(runtime: &Runtime, kept: Kept) -> Result<()> {
-    runtime.outside_capture(|| {
-        for after in &kept.after {
+impl Kept {
+    fn wait(&self, runtime: &Runtime, device: i32) -> Result<()> {
+        for after in &self.after {
             match after {
                 After::Event(event) => runtime.event_synchronize(event.raw())?,
+                After::Device if captures::is_on(device) => {
+                    return Err(
+                        Error::new(Status::TCUDA_ERROR_CAPTURE, "A wait for the device would end a capture there.").on_device(device)
+                    );
+                }
                 After::Device => runtime.device_synchronize()?,
             }
         }
-        libraries::fft(runtime)?.destroy(kept.plan)
-    })
+        Ok(())
+    }
 }
 
 pub fn size(device: i32) -> Result<i64> {
@@ -281,18 +296,18 @@ mod tests {
         Transform { kind: 0x29, rank: 1, n: [n, 0, 0], batch: 1, input: packed, output: packed }
     }
 
-    fn kept(plan: Plan) -> Kept {
-        Kept { plan, work_size: 0, after: Vec::new(), used: 0, stays: false }
+    fn kept(plan: Plan, n: i64) -> Kept {
+        Kept { plan, transform: transform(n), work_size: 0, after: Vec::new(), used: 0, stays: false }
     }
 
     #[test]
     fn the_one_that_was_used_longest_ago_goes_first_and_captured_ones_stay() {
         let mut cache = Cache { most: 3, now: 0, idle: HashMap::new(), order: BTreeMap::new(), lent: HashMap::new() };
-        (1..=4).for_each(|plan| cache.put(transform(i64::from(plan) % 3), Kept { stays: plan == 2, ..kept(plan) }));
+        (1..=4).for_each(|plan| cache.put(Kept { stays: plan == 2, ..kept(plan, i64::from(plan) % 3) }));
         // 1 and 4 are of the same transform.
         assert_eq!(cache.count(), 4);
         assert_eq!(cache.take(&transform(1)).unwrap().plan, 4);
-        cache.put(transform(1), kept(4));
+        cache.put(kept(4, 1));
         assert_eq!(cache.shrink(3).iter().map(|kept| kept.plan).collect::<Vec<_>>(), [1]);
         assert_eq!(cache.shrink(3).len(), 0);
         assert_eq!(cache.shrink(0).iter().map(|kept| kept.plan).collect::<Vec<_>>(), [3, 4]);

@@ -11,7 +11,6 @@ pub mod fft;
 use crate::base::{Result, Status};
 use crate::memory;
 use crate::memory::captures;
-use crate::stream::Stream;
 
 /// Tries again with the device's free memory given back, if there was none for a library.
 fn with_memory<T>(device: i32, mut work: impl FnMut() -> Result<T>) -> Result<T> {
@@ -22,11 +21,6 @@ fn with_memory<T>(device: i32, mut work: impl FnMut() -> Result<T>) -> Result<T>
         }
         other => other,
     }
-}
-
-/// Whether what the stream is given now is a graph's, which may do it again at any time.
-fn is_captured(stream: Stream) -> Result<bool> {
-    if captures::any() { stream.is_capturing() } else { Ok(false) }
 }
 
 /// Destroys all handles and plans. Nothing may use one any more.

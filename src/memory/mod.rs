@@ -271,7 +271,8 @@ pub fn allocate_all(sizes: &[usize], stream: Stream) -> Result<Vec<Address>> {
         match allocate(*size, 1, stream) {
             Ok(block) => blocks.push(block),
             Err(error) => {
-                blocks.into_iter().try_for_each(free)?;
+                // The first error is the one to tell.
+                blocks.into_iter().for_each(|block| drop(free(block).or_else(|_| free(block))));
                 return Err(error);
             }
         }

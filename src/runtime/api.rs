@@ -577,7 +577,8 @@ impl Runtime {
 
     // ---- modules (driver)
 
-    /// Does what a capture of this thread would forbid though it takes no part in it, as loading a module.
+    /// Does what a capture would forbid, of this thread or in the global mode of another one, though it takes no part in it, as loading a
+    /// module. It is done in any case: where the mode cannot be had, on a lost device, it says itself what ails it.
     pub fn outside_capture<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         /// Puts the mode back, whatever happens, if need be by a second try: it guards the thread's captures.
         struct Mode<'a>(&'a Runtime, i32);
@@ -590,8 +591,9 @@ impl Runtime {
         }
         const RELAXED: i32 = 2;
         let mut mode = RELAXED;
-        call!(self.cudaThreadExchangeStreamCaptureMode(&mut mode))?;
-        let _mode = Mode(self, mode);
+        let mut exchange = || call!(self.cudaThreadExchangeStreamCaptureMode(&mut mode));
+        let exchanged = exchange().or_else(|_| exchange());
+        let _mode = exchanged.is_ok().then(|| Mode(self, mode));
         work()
     }
 

@@ -25,7 +25,11 @@ thread_local! {
 /// The calling thread's current stream of a device; -1 is the current device.
 #[inline]
 pub fn current(device: i32) -> Result<Stream> {
-    let device = device::resolve(device)?;
+    Ok(of(device::resolve(device)?))
+}
+
+/// Of a device that may be lost.
+fn of(device: i32) -> Stream {
     let raw = SLOTS
         .try_with(|slots| {
             // Nothing in here calls back, so the slots are free; a thread that is ending has its default streams.
@@ -38,7 +42,7 @@ pub fn current(device: i32) -> Result<Stream> {
             slots.get(device as usize).map_or(DEFAULT, |slot| slot.raw)
         })
         .unwrap_or(DEFAULT);
-    Ok(Stream { device, raw })
+    Stream { device, raw }
 }
 
 /// A stream that was destroyed meanwhile, by whatever thread, is current no more.
@@ -83,7 +87,7 @@ pub struct Saved {
 
 /// Makes a stream and its device current, and says what was.
 pub fn exchange(stream: Stream) -> Result<Saved> {
-    let saved = Saved { previous: current(device::CURRENT)?, replaced: current(stream.device)? };
+    let saved = Saved { previous: of(device::current()?), replaced: current(stream.device)? };
     set_current(stream)?;
     Ok(saved)
 }

@@ -14,7 +14,7 @@ use tcuda::capi::plugin::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
-tests![blocks_of_the_drivers_own_pool: [AsyncAllocations, Unfilled], a_switch_of_the_backend: [AsyncAllocations, Unfilled],];
+tests![blocks_of_the_drivers_own_pool: [AsyncAllocations, Unfilled], a_switch_of_the_backend: [AsyncAllocations, Unfilled], blocks_that_go_beside_a_capture: [AsyncAllocations],];
 
 const MIB: usize = 1 << 20;
 
@@ -24,6 +24,31 @@ fn blocks_of_the_drivers_own_pool() {
 
 fn a_switch_of_the_backend() {
     in_child("backend_switch", &[]);
+}
+
+fn blocks_that_go_beside_a_capture() {
+    in_child("backend_captured", &[("TCUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
+}
+
+pub fn scene_captured() {
+    let stream = Own::on(0);
+    let block = allocate(MIB, stream.0);
+    // Its stream takes no free now.
+    drop(G::captured(stream.0, || free(block)));
+    let held = || [stat(0, "segment.all.current"), stat(0, "reserved_bytes.all.current")];
+    let before = held();
+    assert!(before[0] == 1 && before[1] >= MIB as i64, "{before:?}");
+    // A stream that the legacy default stream waits for.
+    let runtime = tcuda::runtime::runtime().unwrap();
+    let blocking = handle(runtime.stream_create(0, 0).unwrap());
+    drop(G::captured(blocking, || {
+        ok!(tcuda_empty_cache(0));
+        // The driver's pool has it.
+        assert_eq!(held(), [0, before[1]]);
+    }));
+    ok!(tcuda_empty_cache(0));
+    assert_eq!(held(), [0, 0]);
+    runtime.stream_destroy(blocking as usize).unwrap();
 }
 
 pub fn scene_backend() {

@@ -1,5 +1,6 @@
 //! How communicators end: limits of time, aborts, ranks that differ or never come, calls that fail half way.
 
+use crate::graph::G;
 use crate::kit::*;
 use crate::ranks::*;
 use crate::reference::*;
@@ -21,6 +22,7 @@ tests![
     a_launch_that_fails_ends_the_group: [Faults, TwoDevices],
     memory_of_a_group_that_failed: [Faults, TwoDevices],
     a_call_that_cannot_be_marked: [Faults],
+    an_end_beside_a_capture_of_another_thread: [Communicators],
 ];
 
 fn ranks_that_do_not_come() {
@@ -240,4 +242,24 @@ fn a_call_that_cannot_be_marked() {
     gate.open();
     ok!(tcuda_stream_synchronize(stream.0));
     ok!(tcuda_communicator_destroy(comm));
+}
+
+fn an_end_beside_a_capture_of_another_thread() {
+    let comm = get!(null_mut(), out => tcuda_communicator_init_rank(out, 1, &unique_id(), 0, 0, null()));
+    let (stream, apart) = (Own::on(0), Own::on(0));
+    let (input, output) = (Tensor::of(0, U8, &[5; 100]), Tensor::new(0, U8, 100));
+    let gate = Gate::on(stream.0);
+    ok!(tcuda_communicator_all_reduce(comm, output.get(), input.get(), TCUDA_REDUCE_SUM, stream.0));
+    let number = comm as usize;
+    drop(G::captured(apart.0, || {
+        let end = || {
+            let opener = gate.open_later();
+            ok!(tcuda_communicator_destroy(number as _));
+            assert!(gate.was_passed());
+            opener.join().unwrap();
+        };
+        std::thread::scope(|scope| scope.spawn(end).join().unwrap());
+    }));
+    ok!(tcuda_stream_synchronize(stream.0));
+    assert_eq!(output.read(), [5; 100]);
 }

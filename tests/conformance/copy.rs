@@ -1,5 +1,6 @@
 //! Copies of bytes and memset: every pair of places, sizes from nothing on, the order of streams, blocks that are freed meanwhile.
 
+use crate::graph::{G, pinned};
 use crate::kit::*;
 use crate::{fails, ok, tests};
 use std::ffi::c_void;
@@ -9,6 +10,8 @@ use tcuda::base::dlpack::tcuda_managed_tensor_t;
 use tcuda::base::dtype::DType;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::*;
+use tcuda::capi::graph::tcuda_graph_capture_end;
+use tcuda::capi::pinned::tcuda_host_free_cached;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::capi::tensor::*;
@@ -25,6 +28,7 @@ tests![
     blocks_in_use_are_not_reused_early: [Unfilled],
     the_current_device_stays,
     host_to_host_moves,
+    a_copy_that_may_not_wait_is_over_when_it_says_so,
 ];
 
 enum Memory {
@@ -307,4 +311,26 @@ fn host_to_host_moves() {
     let expected: Vec<u8> = [&bytes[..10], &bytes[..80], &bytes[90..]].concat();
     ok!(tcuda_copy(bytes.as_mut_ptr().add(10).cast(), bytes.as_ptr().cast(), 80, true));
     assert_eq!(bytes, expected);
+}
+
+/// A wait is refused where another thread captures in the global mode, and ends that capture: the memory is the program's again all the same.
+fn a_copy_that_may_not_wait_is_over_when_it_says_so() {
+    const SIZE: usize = 1 << 16;
+    let (stream, apart) = (Own::on(0), Own::on(0));
+    let (block, host) = (allocate(SIZE, stream.0), pinned(SIZE));
+    let graph = G::new();
+    graph.begin(apart.0);
+    let gate = Gate::on(stream.0);
+    let [from, to, on] = [block as usize, host as usize, stream.0 as usize];
+    let copies = || {
+        ok!(tcuda_set_stream(handle(on)));
+        let opener = gate.open_later();
+        fails!(CAPTURE, tcuda_copy(to as *mut c_void, from as *const c_void, SIZE, false));
+        assert!(gate.was_passed());
+        opener.join().unwrap();
+    };
+    std::thread::scope(|scope| scope.spawn(copies).join().unwrap());
+    fails!(CAPTURE, tcuda_graph_capture_end(graph.0));
+    ok!(tcuda_host_free_cached(host.cast()));
+    free(block);
 }

@@ -1,6 +1,7 @@
 //! Faults on demand: every call of the backend fails once, in turn; a device goes bad; and what is hot calls nothing.
 
 use crate::comm::made;
+use crate::graph::is_usable;
 use crate::init::in_child;
 use crate::kit::*;
 use crate::reference::F32;
@@ -25,6 +26,7 @@ tests![
     hot_calls_make_no_call_of_cuda: [Faults],
     each_call_may_fail_once: [Faults, TwoDevices],
     a_lost_device_says_so_and_the_others_work: [Faults, TwoDevices],
+    a_lost_device_that_is_current_keeps_nothing_from_others: [Faults, TwoDevices],
     a_lost_device_says_what_it_was_given: [Faults, TwoDevices, Unfilled],
     without_a_record_nothing_is_said_of_work: [Faults],
     launches_that_block_fail_where_they_are_made: [Faults],
@@ -203,6 +205,28 @@ pub fn scene_lost() {
     ok!(tcuda_stream_destroy(on_0));
     drop(Own::on(0));
     ok!(tcuda_shutdown());
+}
+
+fn a_lost_device_that_is_current_keeps_nothing_from_others() {
+    in_child("lost_current", &[]);
+}
+
+/// It is the only one that was used.
+pub fn scene_lost_current() {
+    ok!(tcuda_set_device(1));
+    ok!(tcuda_stream_synchronize(default_of(1)));
+    ok!(tcuda_sim_lose_device(1, 700));
+    fails!(DEVICE_LOST, tcuda_synchronize(1));
+    let pinned = get!(null_mut(), out => tcuda::capi::pinned::tcuda_host_malloc_cached(out, 4096));
+    ok!(tcuda::capi::pinned::tcuda_host_free_cached(pinned));
+    let (mut previous, mut replaced) = (NULL, NULL);
+    ok!(tcuda_exchange_stream(&mut previous, &mut replaced, default_of(0)));
+    assert_eq!((device(), previous, replaced), (0, default_of(1), default_of(0)));
+    is_usable(Own::on(0).0);
+    // Back goes the stream alone.
+    ok!(tcuda_set_stream(replaced));
+    fails!(DEVICE_LOST, tcuda_set_stream(previous));
+    assert_eq!(device(), 0);
 }
 
 fn a_lost_device_says_what_it_was_given() {

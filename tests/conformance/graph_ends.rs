@@ -9,6 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tcuda::base::Status::*;
 use tcuda::capi::copy::*;
+use tcuda::capi::device::tcuda_mem_get_info;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
@@ -31,6 +32,7 @@ tests![
     first_access_to_a_peer_ends_no_capture: [TwoDevices],
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
+    a_shutdown_beside_a_capture_of_another_thread,
 ];
 
 fn a_fork_that_is_not_joined_leaves_all_usable() {
@@ -416,6 +418,33 @@ fn a_capture_out_of_memory() {
 
 fn a_shutdown_ends_a_capture() {
     in_child("capturing", &[]);
+}
+
+fn a_shutdown_beside_a_capture_of_another_thread() {
+    in_child("captured_by_another", &[]);
+}
+
+pub fn scene_captured_by_another() {
+    const MUCH: usize = 512 * MIB;
+    let stream = create_on(0);
+    let free_memory = || {
+        let (mut free, mut total) = (0, 0);
+        ok!(tcuda_mem_get_info(&mut free, &mut total, 0));
+        free
+    };
+    let block = allocate(MUCH, default_of(0));
+    let before = free_memory();
+    // The capture stays: only this thread could end it.
+    let graph = std::mem::ManuallyDrop::new(G::new());
+    graph.begin(stream);
+    let side = event();
+    std::thread::scope(|scope| scope.spawn(|| ok!(tcuda_shutdown())).join().unwrap());
+    start().unwrap();
+    assert!(free_memory() >= before + MUCH, "{} of {MUCH}", free_memory() as i64 - before as i64);
+    fails!(INVALID_POINTER, tcuda_free_cached(block));
+    fails!(INVALID_HANDLE, tcuda_event_destroy(side));
+    is_usable(Own::new().0);
+    ok!(tcuda_shutdown());
 }
 
 pub fn scene_capturing() {

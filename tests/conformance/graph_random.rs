@@ -11,6 +11,7 @@ use tcuda::capi::graph::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pressure::*;
 use tcuda::capi::random::*;
+use tcuda::capi::sim::*;
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::random::tcuda_philox_state_t;
 
@@ -18,6 +19,7 @@ tests![
     replays_draw_as_if_the_work_were_done,
     replays_on_another_device_than_the_current_one: [TwoDevices],
     replays_on_several_streams_take_turns,
+    a_replay_behind_a_stream_that_went_while_it_was_captured: [Faults],
     generators_of_a_capture_count_apart,
     kernels_of_the_program_find_their_state,
     seeds_and_offsets_are_left_alone_in_a_capture,
@@ -113,6 +115,30 @@ fn replays_on_another_device_than_the_current_one() {
         ok!(tcuda_set_device(1));
         assert!(block.bytes() == expected.bytes());
     }
+}
+
+/// Nothing tells when its replay is over but the device, which cannot be waited for beside a capture.
+fn a_replay_behind_a_stream_that_went_while_it_was_captured() {
+    let (gone, apart, stream) = (Own::new(), Own::new(), Own::new());
+    let generator = Generator::seeded(7);
+    let mut block = Block::new(F32, COUNT);
+    synchronize(NULL);
+    let graph = G::captured(stream.0, || ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0)));
+    let gate = Gate::on(gone.0);
+    graph.replay(gone.0);
+    let ended = G::new();
+    ended.begin(gone.0);
+    ok!(tcuda_sim_fail_at(c"cudaEventRecord".as_ptr(), 1, 1));
+    drop(gone);
+    ok!(tcuda_sim_clear_faults());
+    gate.open();
+    drop(ended);
+    drop(G::captured(apart.0, || {
+        let text = fails!(CAPTURE, tcuda_graph_replay(graph.0, stream.0));
+        assert!(text.contains("wait for the device"), "{text}");
+    }));
+    graph.replay(stream.0);
+    synchronize(stream.0);
 }
 
 fn replays_on_several_streams_take_turns() {

@@ -32,6 +32,7 @@ tests![
     a_function_that_destroys_its_stream_ends_nobody_elses,
     a_pool_to_share,
     what_a_function_must_not_do,
+    one_is_made_beside_a_capture_of_another_thread,
     a_function_that_fails,
     wrong_arguments,
     calls_under_way_outlive_them,
@@ -404,6 +405,23 @@ fn what_a_function_must_not_do() {
     graph.end();
     drop(graph);
     end(made);
+    [from, to].into_iter().for_each(free);
+    empty_caches();
+}
+
+fn one_is_made_beside_a_capture_of_another_thread() {
+    let (stream, apart) = (Own::on(0), Own::on(0));
+    let [from, to] = [(); 2].map(|()| allocate(COUNT, stream.0));
+    fill(from, 4, COUNT, stream.0);
+    let [from_at, to_at, on] = [from as usize, to as usize, stream.0 as usize];
+    let make = || {
+        let [inputs, outputs] = [from_at, to_at].map(|address| [tensor(address as *mut c_void)]);
+        let made = graphed(&[callable(Some(passes_on), &inputs, &outputs)], handle(on));
+        call(made, 0, &inputs, handle(on));
+        end(made);
+    };
+    drop(crate::graph::G::captured(apart.0, || std::thread::scope(|scope| scope.spawn(make).join().unwrap())));
+    assert_eq!(value(to, stream.0), 4);
     [from, to].into_iter().for_each(free);
     empty_caches();
 }

@@ -86,15 +86,15 @@ impl Cache {
 
     /// What the driver's pool does not need goes back to the device. All that was freed has to be past for that.
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
-        let raw = *self.ordered.lock();
+        let Some(raw) = *self.ordered.lock() else { return };
         // Waiting for the device would end a capture there.
-        if let Some(raw) = raw.filter(|_| !captures::is_on(self.device)) {
+        if !captures::is_on(self.device) {
             let _ = runtime.outside_capture(|| {
                 let _ = device::synchronize(self.device);
                 runtime.mem_pool_trim(raw, 0)
             });
-            self.count_spare(runtime, 0);
         }
+        self.count_spare(runtime, 0);
     }
 
     /// As `memory::free` and `free_on`, for a block of any kind.

@@ -19,7 +19,6 @@ use crate::memory::totals::Event;
 use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
-use crate::stream;
 use std::time::Instant;
 
 /// Addresses in one stretch, covered by blocks.
@@ -530,7 +529,7 @@ impl Cache {
         if base + size > lookup::LIMIT || !base.is_multiple_of(ROUND) {
             match backing {
                 Backing::Provided(provider, _) => provider.free(base, size, self.device, stream),
-                _ => drop(insist(|| runtime.free(base))),
+                _ => drop(insist(|| runtime.outside_capture(|| runtime.free(base)))),
             }
             return Err(Refusal::Driver(beyond_the_table(base)));
         }
@@ -661,9 +660,8 @@ impl Cache {
             poison::leaves(self.device, mapping.start, mapping.size);
             let given = runtime.outside_capture(|| match &backing {
                 Backing::Virtual(_) | Backing::Away => runtime.mem_unmap(mapping.start, mapping.size),
-                Backing::Plain => device::Guard::new(self.device).and_then(|_guard| runtime.free(mapping.start)),
-                // All work on it is done: any stream will do.
-                Backing::Ordered => device::Guard::new(self.device).and_then(|_guard| runtime.free_async(mapping.start, stream::DEFAULT)),
+                // All work on it is done: ordered memory needs no stream, of which each may be captured.
+                Backing::Plain | Backing::Ordered => device::Guard::new(self.device).and_then(|_guard| runtime.free(mapping.start)),
                 Backing::Provided(provider, stream) => {
                     let stream = if self.core.lock().is_there(*stream) { *stream } else { 0 };
                     provider.free(mapping.start, mapping.size, self.device, stream);
