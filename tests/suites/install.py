@@ -153,12 +153,12 @@ def subprojects(suite, tools):
             ("add_subdirectory", "CXX", "Ninja Multi-Config", [])]
     for way, language, generator, more in ways:
         build, what = FOLDER / f"{way} {generator}", f"{way} in {language} with {generator}"
-        options = [f"-DLANGUAGE={language}", f"-DWAY={way}", f"-DSOURCE={kit.ROOT}", CARGO_DIR, f"-DCMAKE_INSTALL_PREFIX={build}/to", *more]
+        cargo_dir = f"-DTCUDA_CARGO_TARGET_DIR={kit.DEV}" if "Multi" in generator else CARGO_DIR
+        options = [f"-DLANGUAGE={language}", f"-DWAY={way}", f"-DSOURCE={kit.ROOT}", cargo_dir, f"-DCMAKE_INSTALL_PREFIX={build}/to", *more]
         config = "Debug" if "Multi" in generator else None
         suite.runs(f"{what}: configure", tools.configure(PROJECT, build, *options, generator=generator))
         chosen = ["--config", config] if config else []
-        # Rust's dev profile is built for nothing else: without optimisation.
-        env = kit.environment(CARGO_PROFILE_DEV_OPT_LEVEL=0)
+        env = kit.environment(**kit.DEV_PROFILE)
         suite.runs(f"{what}: build", [tools.cmake, "--build", build, *chosen], env=env, timeout=900)
         for program in ("with_shared", "with_static"):
             runs_well(suite, f"{what}, {program}", build / (config or "") / program)

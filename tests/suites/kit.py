@@ -18,6 +18,9 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").res
 LIB = BUILD / "lib"
 # What is compiled at run time: begun anew by each tests/run.py.
 KERNELS = BUILD / "tests/kernels"
+# Libraries of the dev profile go here: cargo keeps one of a profile in a place, and the tests would be built again.
+DEV = TARGET / "dev"
+DEV_PROFILE = {"CARGO_PROFILE_DEV_OPT_LEVEL": "1"}
 CARGO = os.environ.get("CARGO", "cargo")
 CC = shlex.split(os.environ.get("CC", "cc"))
 CXX = shlex.split(os.environ.get("CXX", "c++"))
@@ -129,10 +132,8 @@ def rust_test(name):
 def planted_order(folder):
     """A shared library that gives memory to other streams too early (the feature `planted-order`): (exit code, output)."""
     folder.mkdir(parents=True, exist_ok=True)
-    # Of its own: cargo keeps a library with a feature and one without in the same place.
-    target = TARGET / "planted"
-    command = [CARGO, "rustc", "--locked", "--lib", "--crate-type", "cdylib", "--features", "planted-order", "--target-dir", target]
-    code, output = run(command, env=dict(os.environ, CARGO_PROFILE_DEV_OPT_LEVEL="1"), timeout=900)
+    command = [CARGO, "rustc", "--locked", "--lib", "--crate-type", "cdylib", "--features", "planted-order", "--target-dir", DEV]
+    code, output = run(command, env=dict(os.environ, **DEV_PROFILE), timeout=900)
     if code == 0:
-        code, output = run(["strip", "--strip-all", "-o", folder / f"libtcuda.so.{ABI}", target / "debug/libtcuda.so"])
+        code, output = run(["strip", "--strip-all", "-o", folder / f"libtcuda.so.{ABI}", DEV / "debug/libtcuda.so"])
     return code, output
