@@ -376,7 +376,8 @@ impl State {
     fn instantiate(&mut self) -> Result<()> {
         let template = self.template.ok_or_else(kept_nothing)?;
         let _guard = device::Guard::new(self.device)?;
-        let exec = runtime::runtime()?.graph_instantiate(template)?;
+        let runtime = runtime::runtime()?;
+        let exec = runtime.outside_capture(|| runtime.graph_instantiate(template))?;
         self.drop_exec();
         self.exec = Some(exec);
         self.number = self.captured.clone();
@@ -394,7 +395,8 @@ impl State {
     /// Launches that are under way go on.
     fn drop_exec(&mut self) {
         if let (Some(exec), Ok(runtime)) = (self.exec.take(), runtime::runtime()) {
-            let _ = runtime.graph_exec_destroy(exec).or_else(|_| runtime.graph_exec_destroy(exec));
+            let destroy = || runtime.outside_capture(|| runtime.graph_exec_destroy(exec));
+            let _ = destroy().or_else(|_| destroy());
         }
     }
 

@@ -10,6 +10,7 @@
 //! a failure; a test runs unless the backend lacks a capability that the list names for it.
 
 mod backend;
+mod capture_rules;
 mod comm;
 mod comm_order;
 mod communicator;
@@ -81,6 +82,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("generators", generators::TESTS),
     ("graph", graph::TESTS),
     ("graph_ends", graph_ends::TESTS),
+    ("capture_rules", capture_rules::TESTS),
     ("hurry", hurry::TESTS),
     ("graph_random", graph_random::TESTS),
     ("graphed", graphed::TESTS),

@@ -58,7 +58,8 @@ impl Cache {
     /// What the driver's pool has grown or shrunk by, beside the blocks, is reserved as well. `more`: bytes of blocks that are not counted yet.
     fn count_spare(&self, runtime: &Runtime, more: i64) {
         let Some(pool) = *self.ordered.lock() else { return };
-        let Ok(held) = runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent) else { return };
+        let held = runtime.outside_capture(|| runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent));
+        let Ok(held) = held else { return };
         let mut core = self.core.quiet();
         let spare = (held as i64 - core.ordered_bytes as i64 - more).max(0) as usize;
         let before = std::mem::replace(&mut core.ordered_spare, spare);

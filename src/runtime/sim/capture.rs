@@ -52,10 +52,11 @@ pub struct Capture {
     tails: BTreeMap<u64, Vec<usize>>,
 }
 
-/// Calls that wait for the device, ask how far it is, or make it wait: CUDA forbids them while captures are under way.
+/// Calls that wait for the device, ask how far it is, or make it wait: CUDA forbids them while captures are under way, those of virtual memory,
+/// cudaMemcpy and cudaIpcGetMemHandle not in every version (tests/conformance/capture_rules.rs).
 fn is_unsafe(slot: Slot) -> bool {
     use Slot::*;
-    const UNSAFE: [Slot; 29] = [
+    const UNSAFE: [Slot; 35] = [
         cudaDeviceSynchronize,
         cudaDeviceEnablePeerAccess,
         cudaDeviceDisablePeerAccess,
@@ -74,7 +75,13 @@ fn is_unsafe(slot: Slot) -> bool {
         cudaStreamQuery,
         cudaEventQuery,
         cudaEventSynchronize,
+        cudaMallocAsync,
+        cudaFreeAsync,
+        cudaMemPoolGetAttribute,
+        cudaMemPoolSetAttribute,
         cudaMemPoolTrimTo,
+        cudaGraphInstantiateWithFlags,
+        cudaGraphExecDestroy,
         cuMemAddressReserve,
         cuMemAddressFree,
         cuMemCreate,
