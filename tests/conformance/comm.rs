@@ -772,7 +772,7 @@ fn each_call_of_the_backend_may_fail_once() {
     let allocated = || [0, 1].map(|device| get!(0, out => tcuda_memory_allocated(out, device)));
     let random = &mut Random(13);
     let before_way = tcuda::base::config::get("TCUDA_COMM_WAY");
-    for way in [None, Some("copies"), Some("ring"), Some("split")] {
+    for way in [None, Some("copies"), Some("both"), Some("ring"), Some("split")] {
         tcuda::base::config::exchange("TCUDA_COMM_WAY", way.map(str::to_owned));
         let inputs: Vec<Tensor> = (0..2).map(|device| Tensor::of(random, Where::Device(device), packed(I32, &[64, 3]))).collect();
         let strided = Tensor::of(random, Where::Device(0), Layout { strides: vec![1, 64], ..packed(F8, &[64, 3]) });

@@ -23,6 +23,7 @@ tests![
     streams_with_nothing_to_do_beside_one_that_works: [Unfilled],
     streams_that_block_bring_what_they_come_behind: [TwoDevices, Unfilled],
     captured_streams_are_not_asked: [TwoDevices],
+    large_sums_by_every_way_can_be_captured: [TwoDevices, Unfilled],
     broadcasts_by_every_way_can_be_captured: [TwoDevices],
     a_call_that_fails_at_once_ends_no_capture: [TwoDevices],
     lanes_of_streams_that_are_gone_are_not_asked_beside_a_capture: [TwoDevices],
@@ -389,6 +390,34 @@ fn large_calls_that_begin_early_are_in_order() {
                 let stream = streams[out.tensor().device.device_id as usize];
                 assert!(bytes_of(out.tensor().data, LARGE, stream) == vec![*value; LARGE], "{name} by {way}");
             });
+        }
+        synchronize();
+    }
+}
+
+/// A broadcast of this kind makes memory on all devices, which no capture can.
+fn large_sums_by_every_way_can_be_captured() {
+    for way in ["kernel", "ring", "split"] {
+        let many = Many::new(way);
+        let stage = Stage::new();
+        let streams: Vec<_> = stage.streams.iter().map(|stream| stream.0).collect();
+        let (centre, others) = (streams[0], &streams[1..]);
+        let list = list_of(&many.tensors);
+        drop(many.sum(&list));
+        synchronize();
+        let graph = G::new();
+        let sums = graph.capture(centre, || {
+            others.iter().for_each(|other| ok!(tcuda_stream_wait_stream(*other, centre)));
+            let sums = many.sum(&list);
+            others.iter().for_each(|other| ok!(tcuda_stream_wait_stream(centre, *other)));
+            sums
+        });
+        for round in [1, 5] {
+            many.fill(|device| device + round, &streams);
+            others.iter().for_each(|other| ok!(tcuda_stream_wait_stream(centre, *other)));
+            graph.replay(centre);
+            let value: i32 = devices().into_iter().map(|device| device + round).sum();
+            assert!(sums.iter().all(|sum| bytes_of(sum.tensor().data, LARGE, centre) == vec![value as u8; LARGE]), "by {way}, round {round}");
         }
         synchronize();
     }
