@@ -137,7 +137,8 @@ fn shutdown() -> Result<()> {
     process::set_shut_down(true);
     let end = || {
         if in_use {
-            device::synchronize_all();
+            // One of whose streams is captured waits for no other as a whole.
+            device::synchronize_all().into_iter().for_each(stream::drain_all);
         }
         jit::shutdown();
         if in_use {

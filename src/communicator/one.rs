@@ -312,7 +312,7 @@ impl Communicator {
         if let Some(last) = held.calls.last.take() {
             // On a device that is lost nothing is waited for.
             let is_over = || match runtime::runtime()?.outside_capture(|| event::query(last.raw())) {
-                Err(_) if device::check_lost(self.device).is_err() => Ok(true),
+                Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST || device::check_lost(self.device).is_err() => Ok(true),
                 asked => asked,
             };
             let ask = || Ok(self.link.is_ready()? && is_over()?);
@@ -326,7 +326,7 @@ impl Communicator {
             }
         }
         self.say_ended(destroyed());
-        runtime::runtime()?.outside_capture(|| self.link.end())
+        self.link.end()
     }
 
     /// A communicator of the ranks with the same color, in the order of their keys. None: no color, and the rank is in none of them.

@@ -122,13 +122,16 @@ pub fn synchronize(device: i32) -> Result<()> {
     Ok(())
 }
 
-/// Waits for every device that has a context, as far as that is possible.
-pub fn synchronize_all() {
-    let Ok(runtime) = runtime::runtime() else { return };
-    for device in (0..runtime.device_count).filter(|device| guard::has_context(runtime, *device)) {
-        // A device that cannot be waited for is lost already.
-        let _ = sync_debug::unrefused(|| synchronize(device));
-    }
+/// Waits for every device that has a context, as far as that is possible. Those that are not lost and still would not be waited for.
+pub fn synchronize_all() -> Vec<i32> {
+    let Ok(runtime) = runtime::runtime() else { return Vec::new() };
+    let with_work = (0..runtime.device_count).filter(|device| guard::has_context(runtime, *device));
+    with_work
+        .filter(|device| {
+            let waited = sync_debug::unrefused(|| synchronize(*device));
+            waited.is_err_and(|error| error.status != crate::base::Status::TCUDA_ERROR_DEVICE_LOST && lost::check(*device).is_ok())
+        })
+        .collect()
 }
 
 /// (free, total) bytes, as the driver sees them.

@@ -157,10 +157,8 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
         .try_for_each(|(to, from)| tensor::copy(to, from, true, on))
         .and_then(|()| handles::named(part.graph.0)?.replay(stream));
     // Copies may be under way in any case.
-    if event::record(order.done.raw(), stream).is_err() {
-        stream.drain();
-    }
-    called?;
+    let done = event::record(order.done.raw(), stream).or_else(|_| stream.try_drain());
+    called.and(done)?;
     order.next = index + 1;
     Ok(())
 }

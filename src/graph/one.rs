@@ -408,12 +408,8 @@ impl State {
         for wait in self.waits.iter().chain(self.threads.iter().map(|(_, wait)| wait)) {
             match wait {
                 Wait::Event(event) => event::wait(event.raw(), stream)?,
-                Wait::Device if captures::is_on(self.device) => {
-                    let text = "A stream of an earlier replay went while it was captured: this one has to wait for the device, which a capture \
-                                there forbids. Replay the graph when that is over.";
-                    return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(self.device));
-                }
-                Wait::Device => runtime::runtime()?.outside_capture(|| device::synchronize(self.device))?,
+                Wait::Device => captures::wait_for_device(self.device)
+                    .map_err(|error| error.context("A stream of an earlier replay went while nothing could be recorded there"))?,
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! A handle of cuBLAS for each thread and stream, with a workspace from the cache. Handles are made seldom: those of threads that ended
 //! and of streams that went are given out again.
 
-use super::with_memory;
+use super::{is_captured, with_memory};
 use crate::base::{Result, config, log, process};
 use crate::device;
 use crate::memory;
@@ -56,7 +56,7 @@ fn this_thread() -> u64 {
 pub fn handle(stream: Stream) -> Result<Handle> {
     let key = (this_thread(), stream.device, stream.raw);
     // What a graph got it may do again at any time, also one that the program captures by CUDA itself.
-    let captured = stream.is_capturing()?;
+    let captured = is_captured(stream)?;
     if let Some(held) = TABLE.lock().held.get_mut(&key) {
         held.stays |= captured;
         return Ok(held.handle);

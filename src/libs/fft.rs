@@ -1,7 +1,7 @@
 //! Plans of cuFFT by what they transform, for each device: the one that was used longest ago goes first. Who takes a plan has it alone until
 //! it is put back; its work area is a block of the stream that it is taken for, for that time only.
 
-use super::with_memory;
+use super::{is_captured, with_memory};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::event::{self, pool::Pooled};
@@ -134,7 +134,7 @@ pub fn get(transform: &Transform, stream: Stream) -> Result<Plan> {
     let runtime = runtime::runtime()?;
     let fft = libraries::fft(runtime)?;
     // What a graph got it may do again at any time, also one that the program captures by CUDA itself.
-    let captured = stream.is_capturing()?;
+    let captured = is_captured(stream)?;
     let _guard = device::Guard::new(stream.device)?;
     let (kept, gone) = with_cache(stream.device, |cache| match cache.take(transform) {
         Some(kept) => (Some(kept), Vec::new()),
@@ -178,7 +178,7 @@ pub fn put(plan: Plan) -> Result<()> {
     // What is gone can be neither asked nor marked.
     if stream::serial(stream) != serial {
         kept.after.push(After::Device);
-    } else if stream.is_capturing().unwrap_or(true) {
+    } else if is_captured(stream).unwrap_or(true) {
         kept.stays = true;
     } else {
         kept.after.push(mark(stream).map_or(After::Device, After::Event));
@@ -214,11 +214,13 @@ fn destroy(device: i32, plans: Vec<Kept>) {
         let over = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(|| kept.wait(runtime, device)));
         match over {
             // Another time, unless its device is lost, and it as well.
-            Err(_) if device::check_lost(device).is_ok() => with_cache(device, |cache| cache.put(kept)),
+            Err(error) if error.status != Status::TCUDA_ERROR_DEVICE_LOST && device::check_lost(device).is_ok() => {
+                with_cache(device, |cache| cache.put(kept))
+            }
             Err(_) => {}
             Ok(()) => {
                 let end = || libraries::fft(runtime)?.destroy(kept.plan);
-                let _ = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(end));
+                let _ = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(|| end().or_else(|_| end())));
             }
         }
     }
@@ -229,12 +231,7 @@ impl Kept {
         for after in &self.after {
             match after {
                 After::Event(event) => runtime.event_synchronize(event.raw())?,
-                After::Device if captures::is_on(device) => {
-                    return Err(
-                        Error::new(Status::TCUDA_ERROR_CAPTURE, "A wait for the device would end a capture there.").on_device(device)
-                    );
-                }
-                After::Device => runtime.device_synchronize()?,
+                After::Device => captures::wait_for_device(device)?,
             }
         }
         Ok(())
@@ -280,7 +277,7 @@ pub(super) fn shutdown() {
     let caches = std::mem::take(&mut *CACHES.lock());
     for (device, cache) in caches {
         let lent = cache.lent.into_values().map(|lent| lent.kept);
-        // The device was waited for.
+        // All was waited for.
         let all = cache.idle.into_values().flatten().chain(lent).map(|kept| Kept { after: Vec::new(), ..kept });
         destroy(device, all.collect());
     }

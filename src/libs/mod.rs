@@ -11,6 +11,8 @@ pub mod fft;
 use crate::base::{Result, Status};
 use crate::memory;
 use crate::memory::captures;
+use crate::runtime::code;
+use crate::stream::Stream;
 
 /// Tries again with the device's free memory given back, if there was none for a library.
 fn with_memory<T>(device: i32, mut work: impl FnMut() -> Result<T>) -> Result<T> {
@@ -20,6 +22,15 @@ fn with_memory<T>(device: i32, mut work: impl FnMut() -> Result<T>) -> Result<T>
             work()
         }
         other => other,
+    }
+}
+
+/// Whether what the stream is given now is a graph's, which may do it again at any time. The default stream is never captured, though it may
+/// not be used either while a stream is that waits for it.
+fn is_captured(stream: Stream) -> Result<bool> {
+    match stream.is_capturing() {
+        Err(error) if error.native == code::CAPTURE_IMPLICIT => Ok(false),
+        asked => asked,
     }
 }
 

@@ -7,6 +7,8 @@
 use super::cache::Cache;
 use super::{all, caches, pinned, pools};
 use crate::base::{Error, Result, Status, process};
+use crate::device;
+use crate::runtime;
 use crate::runtime::api::CaptureStatus;
 use crate::stream::Stream;
 use parking_lot::RwLock;
@@ -46,6 +48,16 @@ pub fn any() -> bool {
 /// Whether some graph's capture is under way on a device, which then cannot be waited for as a whole.
 pub fn is_on(device: i32) -> bool {
     any() && ROUTES.read().iter().any(|route| route.pool.cache.device == device)
+}
+
+/// Waits for all work of a device. TCUDA_ERROR_CAPTURE while a graph is captured there, which that would end.
+pub fn wait_for_device(device: i32) -> Result<()> {
+    if is_on(device) {
+        let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
+        return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
+    }
+    let _guard = device::Guard::new(device)?;
+    runtime::runtime()?.outside_capture(|| device::synchronize(device))
 }
 
 /// `start` begins the capture and gives its number. From then on what its streams allocate comes from the pool, and pinned memory that

@@ -3,6 +3,7 @@
 
 use super::api::Runtime;
 use super::cuda::nccl::{self, Nccl};
+use super::select;
 use super::sim::{self, rank::Rank};
 use super::table::{Address, RawStream};
 use crate::base::Result;
@@ -171,7 +172,7 @@ impl Link {
     /// Ends it, and whatever it is at; the other ranks hear of it sooner or later. Again does nothing.
     pub fn abort(&self) -> Result<()> {
         match self {
-            Link::Nccl(comm) => comm.abort(),
+            Link::Nccl(comm) => select::runtime()?.outside_capture(|| comm.abort()),
             Link::Sim(rank) => {
                 rank.end();
                 Ok(())
@@ -182,7 +183,7 @@ impl Link {
     /// Ends it when all its work is done.
     pub fn end(&self) -> Result<()> {
         match self {
-            Link::Nccl(comm) => comm.end(),
+            Link::Nccl(comm) => select::runtime()?.outside_capture(|| comm.end()),
             Link::Sim(rank) => {
                 rank.end();
                 Ok(())

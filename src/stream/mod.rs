@@ -114,8 +114,12 @@ impl Stream {
     /// After a failure half way: what it got may use memory that is given back. Waited for whatever waits are refused and whoever captures,
     /// with a second try. One that cannot be waited for is lost, and its work with it.
     pub fn drain(self) {
+        let _ = self.try_drain();
+    }
+
+    pub fn try_drain(self) -> Result<()> {
         let wait = || runtime::runtime()?.outside_capture(|| self.synchronize());
-        let _ = sync_debug::unrefused(|| wait().or_else(|_| wait()));
+        sync_debug::unrefused(|| wait().or_else(|_| wait()))
     }
 
     /// As the driver has it: a smaller number is served first.
@@ -144,6 +148,14 @@ pub struct Entered {
     pub runtime: &'static Runtime,
     pub raw: RawStream,
     _guard: Option<device::Guard>,
+}
+
+/// Waits for all streams of a device that tcuda knows, but those that are captured.
+pub fn drain_all(device: i32) {
+    use registry::Kind::{Foreign, Leaving, Own, Parked, Pool};
+    let known = [Own, Pool, Foreign, Leaving, Parked].into_iter().flat_map(registry::all).filter(|stream| stream.device == device);
+    let defaults = [DEFAULT, PER_THREAD].map(|raw| Stream { device, raw });
+    known.chain(defaults).filter(|stream| stream.is_capturing() == Ok(false)).for_each(Stream::drain);
 }
 
 /// Destroys every stream that tcuda made. Nothing may use one any more.

@@ -16,8 +16,8 @@ tests![what_a_capture_of_another_thread_forbids: [VirtualMemory, AsyncAllocation
 const SIZE: usize = 2 << 20;
 const GLOBAL: i32 = 0;
 
-/// Refused, and the capture comes to nothing. By CUDA 13.0 all but the last nine.
-const FORBIDDEN: [&str; 27] = [
+/// Refused, and the capture comes to nothing. By CUDA 13.0 all but the last ten.
+const FORBIDDEN: [&str; 28] = [
     "cudaDeviceSynchronize",
     "cudaMalloc",
     "cudaFree",
@@ -36,6 +36,7 @@ const FORBIDDEN: [&str; 27] = [
     "cudaMemPoolGetAttribute",
     "cudaMemPoolSetAttribute",
     "cudaMemPoolTrimTo",
+    "cudaMemPoolSetAccess",
     "cudaMemcpy",
     "cuMemAddressReserve",
     "cuMemAddressFree",
@@ -150,6 +151,8 @@ fn seen(runtime: &'static Runtime, make: impl Fn(&mut dyn FnMut() -> Result<()>)
     let pool = made!("cudaDeviceGetDefaultMemPool", runtime.default_mem_pool(0));
     let threshold = made!("cudaMemPoolGetAttribute", runtime.mem_pool_attribute(pool, MemPoolAttribute::ReleaseThreshold));
     done!("cudaMemPoolSetAttribute", runtime.set_mem_pool_attribute(pool, MemPoolAttribute::ReleaseThreshold, threshold));
+    let access = MemAccess { location: MemLocation { kind: 1, id: 0 }, flags: 3 };
+    done!("cudaMemPoolSetAccess", runtime.mem_pool_set_access(pool, &[access]));
     done!("cudaMemPoolTrimTo", runtime.mem_pool_trim(pool, 0));
     // Virtual memory.
     let location = MemLocation { kind: 1, id: 0 };

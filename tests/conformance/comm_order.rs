@@ -417,7 +417,10 @@ fn large_sums_by_every_way_can_be_captured() {
             others.iter().for_each(|other| ok!(tcuda_stream_wait_stream(centre, *other)));
             graph.replay(centre);
             let value: i32 = devices().into_iter().map(|device| device + round).sum();
-            assert!(sums.iter().all(|sum| bytes_of(sum.tensor().data, LARGE, centre) == vec![value as u8; LARGE]), "by {way}, round {round}");
+            assert!(
+                sums.iter().all(|sum| bytes_of(sum.tensor().data, LARGE, centre) == vec![value as u8; LARGE]),
+                "by {way}, round {round}"
+            );
         }
         synchronize();
     }

@@ -438,7 +438,20 @@ pub fn scene_captured_by_another() {
     let graph = std::mem::ManuallyDrop::new(G::new());
     graph.begin(stream);
     let side = event();
-    std::thread::scope(|scope| scope.spawn(|| ok!(tcuda_shutdown())).join().unwrap());
+    // The device as a whole cannot be waited for.
+    let works = Own::on(0);
+    let gate = Gate::on(works.0);
+    ok!(tcuda_memset_async(block, 1, MUCH, works.0));
+    std::thread::scope(|scope| {
+        let ends = || {
+            let opener = gate.open_later();
+            ok!(tcuda_shutdown());
+            assert!(gate.was_passed());
+            opener.join().unwrap();
+        };
+        scope.spawn(ends).join().unwrap();
+    });
+    std::mem::forget(works);
     start().unwrap();
     assert!(free_memory() >= before + MUCH, "{} of {MUCH}", free_memory() as i64 - before as i64);
     fails!(INVALID_POINTER, tcuda_free_cached(block));

@@ -55,7 +55,7 @@ def optimisation(suite):
     suite.check("link-time optimisation was on", units and not others, sorted(others) or "no unit found")
     # The same look at a library without it must find other units, or the check above proves nothing.
     kit.rust_test("symbols")
-    plain = {name for name in files_of(kit.TARGET / "debug/libtcuda.so") if name.startswith(("std.", "core.", "alloc."))}
+    plain = {name for name in files_of(kit.TARGET / "debug/deps/libtcuda.so") if name.startswith(("std.", "core.", "alloc."))}
     suite.check("the look at units tells a library without link-time optimisation", plain)
 
 

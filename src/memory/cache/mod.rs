@@ -58,13 +58,12 @@ pub use core::{Core, Lock};
 pub use segment::access_list;
 
 use crate::base::Result;
-use crate::device;
 use crate::memory::history::History;
 use crate::memory::options::Options;
-use crate::memory::poison;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::Stats;
 use crate::memory::totals::{Shard, Totals};
+use crate::memory::{captures, poison};
 use crate::runtime::Runtime;
 use crate::runtime::table::{MemAllocationProp, RawMemPool};
 use parking_lot::Mutex;
@@ -168,7 +167,7 @@ impl Cache {
     pub fn check_poison(&self) -> Result<()> {
         let watched = poison::watched(self.device);
         provider::refuse_inside()?;
-        device::synchronize(self.device)?;
+        captures::wait_for_device(self.device)?;
         let _growing = self.growing.lock();
         poison::check(self.device, watched);
         Ok(())

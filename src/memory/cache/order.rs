@@ -292,7 +292,7 @@ impl Cache {
                     };
                     slots.map(count).collect()
                 };
-                runtime.outside_capture(|| device::synchronize(self.device))?;
+                captures::wait_for_device(self.device)?;
                 let mut core = self.core.lock();
                 for (index, (serial, count)) in counts.into_iter().enumerate() {
                     core.advance(index as StreamSlot, serial, count);

@@ -131,7 +131,9 @@ impl Cache {
             Ok(())
         })?;
         crate::memory::hand_back(address, Some(on))?;
-        self.give_ordered(runtime, address, on)
+        // It is free by now, whatever becomes of this.
+        let _ = self.give_ordered(runtime, address, on);
+        Ok(())
     }
 
     /// A block that is free now goes back behind the work of a stream. What the driver does not take is free memory, to be tried again.

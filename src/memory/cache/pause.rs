@@ -8,7 +8,7 @@ use super::{Abilities, Cache};
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status};
 use crate::device;
-use crate::memory::{pinned, poison, provider};
+use crate::memory::{captures, pinned, poison, provider};
 use crate::runtime::table::MemAllocationProp;
 use crate::runtime::{self, Address, MemHandle, Runtime};
 
@@ -81,7 +81,7 @@ impl Cache {
     fn take_away(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
         let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
         self.refuse_held()?;
-        device::synchronize(self.device)?;
+        captures::wait_for_device(self.device)?;
         self.settle_all();
         let before = self.core.lock().reserved();
         self.release_free_now(runtime)?;

@@ -514,16 +514,17 @@ impl Cache {
             }
             core.slots[slot as usize].key.raw
         };
-        let guard = || device::Guard::new(self.device);
+        // Before the mode is asked for: the current device may be lost.
+        let _guard = device::Guard::new(self.device).map_err(Refusal::Driver)?;
         let (base, backing) = runtime
             .outside_capture(|| match &abilities.source {
-                Source::Driver => guard().and_then(|_guard| Ok((runtime.malloc(size)?, Backing::Plain))),
+                Source::Driver => Ok((runtime.malloc(size)?, Backing::Plain)),
                 Source::Ordered => self.allocate_ordered(runtime, size, stream).map(|base| (base, Backing::Ordered)),
-                Source::Provider(provider) => guard().and_then(|_guard| {
+                Source::Provider(provider) => {
                     let holds = |base, size| self.core.quiet().holds_some(base, size) || starts_a_block(base);
                     let base = provider.allocate(runtime, size, self.device, stream, holds)?;
                     Ok((base, Backing::Provided(provider.clone(), stream)))
-                }),
+                }
             })
             .map_err(Refusal::Driver)?;
         if base + size > lookup::LIMIT || !base.is_multiple_of(ROUND) {
@@ -658,15 +659,18 @@ impl Cache {
         let mut kept = Vec::new();
         for (mapping, block) in places {
             poison::leaves(self.device, mapping.start, mapping.size);
-            let given = runtime.outside_capture(|| match &backing {
-                Backing::Virtual(_) | Backing::Away => runtime.mem_unmap(mapping.start, mapping.size),
-                // All work on it is done: ordered memory needs no stream, of which each may be captured.
-                Backing::Plain | Backing::Ordered => device::Guard::new(self.device).and_then(|_guard| runtime.free(mapping.start)),
-                Backing::Provided(provider, stream) => {
-                    let stream = if self.core.lock().is_there(*stream) { *stream } else { 0 };
-                    provider.free(mapping.start, mapping.size, self.device, stream);
-                    Ok(())
-                }
+            let on_device = device::Guard::new(self.device);
+            let given = on_device.and_then(|_guard| {
+                runtime.outside_capture(|| match &backing {
+                    Backing::Virtual(_) | Backing::Away => runtime.mem_unmap(mapping.start, mapping.size),
+                    // All work on it is done: ordered memory needs no stream, of which each may be captured.
+                    Backing::Plain | Backing::Ordered => runtime.free(mapping.start),
+                    Backing::Provided(provider, stream) => {
+                        let stream = if self.core.lock().is_there(*stream) { *stream } else { 0 };
+                        provider.free(mapping.start, mapping.size, self.device, stream);
+                        Ok(())
+                    }
+                })
             });
             let mut core = self.core.lock();
             match given {
@@ -712,8 +716,10 @@ impl Cache {
             mapped.map(|mapping| (mapping.start, mapping.size)).collect()
         };
         let access = access_list(self.device);
-        runtime.outside_capture(|| mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access)))?;
-        self.open_ordered_to_peers(runtime)
+        runtime.outside_capture(|| {
+            mapped.into_iter().try_for_each(|(start, size)| runtime.mem_set_access(start, size, &access))?;
+            self.open_ordered_to_peers(runtime)
+        })
     }
 
     /// Gives everything back, handed out or not. For the end of the process' use of the device.

@@ -56,7 +56,7 @@ pub struct Capture {
 /// cudaMemcpy and cudaIpcGetMemHandle not in every version (tests/conformance/capture_rules.rs).
 fn is_unsafe(slot: Slot) -> bool {
     use Slot::*;
-    const UNSAFE: [Slot; 35] = [
+    const UNSAFE: [Slot; 36] = [
         cudaDeviceSynchronize,
         cudaDeviceEnablePeerAccess,
         cudaDeviceDisablePeerAccess,
@@ -79,6 +79,7 @@ fn is_unsafe(slot: Slot) -> bool {
         cudaFreeAsync,
         cudaMemPoolGetAttribute,
         cudaMemPoolSetAttribute,
+        cudaMemPoolSetAccess,
         cudaMemPoolTrimTo,
         cudaGraphInstantiateWithFlags,
         cudaGraphExecDestroy,
