@@ -2257,7 +2257,7 @@ tcuda_status_t tcuda_get_alloc_conf(char *text, size_t capacity, size_t *needed)
  *
  * @param count  gets the number of blocks that were found written to after their free, here and before, on all devices.
  * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
- * @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched.
+ * @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched. TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on.
  */
 tcuda_status_t tcuda_memory_check_poison(uint64_t *count, int32_t device);
 
@@ -2491,9 +2491,12 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
  * @param pool  one whose segments come from the driver as virtual memory and are split.
  * @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
  * @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no
- *         pinned memory. Then the pool goes on as it was, though what it had free may have gone back.
+ *         pinned memory; TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on. Then the pool goes on as it was, though what
+ *         it had free may have gone back.
  */
-tcuda_status_t tcuda_mem_pool_pause(size_t *given, tcuda_mem_pool_t pool, int32_t mode);
+tcuda_status_t tcuda_mem_pool_pause(size_t *given,
+                                    tcuda_mem_pool_t pool,
+                                    int32_t mode);
 
 /**
  * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is left as it is.
@@ -3329,9 +3332,11 @@ tcuda_status_t tcuda_graph_update(tcuda_graph_t graph, tcuda_graph_t from);
  * Enqueues all that was captured (CUDAGraph.replay, cudaGraphLaunch), made ready first if it was not.
  *
  * @param stream any of the graph's device; NULL: its default stream.
- * @return TCUDA_ERROR_CAPTURE: the stream is being captured, and CUDA takes no graph into another one so; the capture goes on.
+ * @return TCUDA_ERROR_CAPTURE: the stream is being captured, and CUDA takes no graph into another one so; or, rarely, nothing but the device
+ *         tells that an earlier replay is over, and something is captured there. The capture goes on.
  */
-tcuda_status_t tcuda_graph_replay(tcuda_graph_t graph, tcuda_stream_t stream);
+tcuda_status_t tcuda_graph_replay(tcuda_graph_t graph,
+                                  tcuda_stream_t stream);
 
 /**
  * Ends what is captured or being captured (CUDAGraph.reset): the graph is as new. Replays that were begun go on, and what they use stays until

@@ -131,7 +131,8 @@ pub extern "C" fn tcuda_graph_update(graph: tcuda_graph_t, from: tcuda_graph_t) 
 /// Enqueues all that was captured (CUDAGraph.replay, cudaGraphLaunch), made ready first if it was not.
 ///
 /// @param stream any of the graph's device; NULL: its default stream.
-/// @return TCUDA_ERROR_CAPTURE: the stream is being captured, and CUDA takes no graph into another one so; the capture goes on.
+/// @return TCUDA_ERROR_CAPTURE: the stream is being captured, and CUDA takes no graph into another one so; or, rarely, nothing but the device
+///         tells that an earlier replay is over, and something is captured there. The capture goes on.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_graph_replay(graph: tcuda_graph_t, stream: tcuda_stream_t) -> tcuda_status_t {
     guard("tcuda_graph_replay", || {

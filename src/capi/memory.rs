@@ -534,7 +534,7 @@ pub unsafe extern "C" fn tcuda_get_alloc_conf(text: *mut c_char, capacity: usize
 ///
 /// @param count  gets the number of blocks that were found written to after their free, here and before, on all devices.
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
-/// @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched.
+/// @return TCUDA_ERROR_INVALID_STATE: freed memory is not watched. TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memory_check_poison(count: *mut u64, device: i32) -> tcuda_status_t {
     guard_out("tcuda_memory_check_poison", count, "count", || {
