@@ -1,5 +1,6 @@
 //! Memory pools: what comes from which, what goes back when, and what a pause keeps.
 
+use crate::graph::G;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
@@ -27,6 +28,7 @@ tests![
     a_resume_without_room_can_be_tried_again: [VirtualMemory],
     a_resume_takes_what_others_have_free: [VirtualMemory],
     a_pause_among_requests: [VirtualMemory],
+    a_pause_beside_a_capture: [VirtualMemory],
     a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
     what_cannot_be_paused,
     wrong_arguments,
@@ -490,6 +492,21 @@ fn a_pause_among_requests() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(pool.stats().allocation.all.current, 0);
+    pool.end();
+    empty_caches();
+}
+
+/// It would have to wait for the device, which ends captures there.
+fn a_pause_beside_a_capture() {
+    empty_caches();
+    let (stream, captured) = (Own::new(), Own::new());
+    let pool = Apart::new();
+    let block = pool.allocate(3 * MIB, stream.0);
+    let held = pool.reserved();
+    drop(G::captured(captured.0, || drop(fails!(CAPTURE, tcuda_mem_pool_pause(&mut 0, pool.0, TCUDA_PAUSE_KEEP)))));
+    assert_eq!((pool.reserved(), pool.pause(TCUDA_PAUSE_KEEP)), (held, held as usize));
+    ok!(tcuda_mem_pool_resume(pool.0));
+    free(block);
     pool.end();
     empty_caches();
 }
