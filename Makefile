@@ -19,8 +19,8 @@ help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
 	@echo "               on the GPU if there is one, else on the simulated device"
 	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*\( beside\)*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
-	@echo "make test-long each call of the driver fails once in whole recorded runs, the models of the cache run longer, and compiled"
-	@echo "               functions are compiled for every device by every NVRTC; about twenty minutes on two cores"
+	@echo "make test-long each call of the driver fails once in whole recorded runs, the models of the cache run longer, compiled functions"
+	@echo "               are compiled for every device by every NVRTC, collectives meet more orders; about half an hour on two cores"
 	@echo "make test-random, make test-random-all"
 	@echo "               the portable random numbers before dieharder (from Debian's packages): a minute, or every test once"
 	@echo "make battery   packs dieharder and what it reads into $(TARGET)/battery, for a machine with a GPU"
@@ -72,7 +72,7 @@ test-long: lib
 	TCUDA_CACHE_MODEL_CASES=20000 $(CARGO) test --locked --test cache_model
 	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
 	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_other_sizes
-	TCUDA_NVRTC_EFFORT=all $(PYTHON) tests/run.py nvrtc
+	TCUDA_NVRTC_EFFORT=all TCUDA_MACHINES_EFFORT=all $(PYTHON) tests/run.py nvrtc machines
 
 test-random: lib
 	$(PYTHON) tests/run.py dieharder

@@ -3,6 +3,7 @@ is taken, some under the stream sanitizer, one with plain segments. Each is the 
 two at a time."""
 
 import concurrent.futures
+import os
 import re
 
 import kit
@@ -23,7 +24,9 @@ def machines():
         yield "communicator", machine(devices, "none")
     for devices, peers in ((4, "0-1,2-3,1-2"), (3, "none")):
         yield from ((names, machine(devices, peers)) for names in BOTH)
-    for seed, devices in enumerate((3, 4, 2, 3, 4, 2), 1):
+    # `make test-long` has each number of devices with more seeds.
+    rounds = 4 if os.environ.get("TCUDA_MACHINES_EFFORT") == "all" else 1
+    for seed, devices in enumerate((3, 4, 2) * rounds, 1):
         yield from ((names, machine(devices, TCUDA_SIM_SEED=seed)) for names in ORDERED)
     for seed in (1, 2, 3):
         yield from ((names, machine(3, TCUDA_SIM_SEED=seed)) for names in RANKS)
