@@ -312,7 +312,7 @@ impl Communicator {
         if let Some(last) = held.calls.last.take() {
             // On a device that is lost nothing is waited for.
             let is_over = || match runtime::runtime()?.outside_capture(|| event::query(last.raw())) {
-                Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST || device::check_lost(self.device).is_err() => Ok(true),
+                Err(error) if device::is_lost(self.device, &error) => Ok(true),
                 asked => asked,
             };
             let ask = || Ok(self.link.is_ready()? && is_over()?);

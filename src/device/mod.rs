@@ -122,6 +122,11 @@ pub fn synchronize(device: i32) -> Result<()> {
     Ok(())
 }
 
+/// Whether a device is lost, which an error of it may be the first to say.
+pub fn is_lost(device: i32, error: &Error) -> bool {
+    error.status == Status::TCUDA_ERROR_DEVICE_LOST || lost::check(device).is_err()
+}
+
 /// Waits for every device that has a context, as far as that is possible. Those that are not lost and still would not be waited for.
 pub fn synchronize_all() -> Vec<i32> {
     let Ok(runtime) = runtime::runtime() else { return Vec::new() };
@@ -129,7 +134,7 @@ pub fn synchronize_all() -> Vec<i32> {
     with_work
         .filter(|device| {
             let waited = sync_debug::unrefused(|| synchronize(*device));
-            waited.is_err_and(|error| error.status != crate::base::Status::TCUDA_ERROR_DEVICE_LOST && lost::check(*device).is_ok())
+            waited.is_err_and(|error| !is_lost(*device, &error))
         })
         .collect()
 }

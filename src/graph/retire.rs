@@ -5,7 +5,6 @@ use super::draws::Drawn;
 use super::pool::Use;
 use crate::base::Result;
 use crate::base::watch::{self, Happening};
-use crate::device;
 use crate::event::{self, pool::Pooled};
 use crate::memory::{captures, pinned::Keeper};
 use crate::runtime;
@@ -94,7 +93,7 @@ impl Retired {
                     Wait::Event(event) if runtime.event_query(event.raw())? => {
                         watch::tell(|| Happening::EventDone { event: event.raw() });
                     }
-                    Wait::Device if wait && !captures::is_on(self.device) => device::synchronize(self.device)?,
+                    Wait::Device if wait => captures::wait_for_device(self.device)?,
                     Wait::Event(_) | Wait::Device => return Ok(false),
                 }
             }

@@ -214,9 +214,7 @@ fn destroy(device: i32, plans: Vec<Kept>) {
         let over = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(|| kept.wait(runtime, device)));
         match over {
             // Another time, unless its device is lost, and it as well.
-            Err(error) if error.status != Status::TCUDA_ERROR_DEVICE_LOST && device::check_lost(device).is_ok() => {
-                with_cache(device, |cache| cache.put(kept))
-            }
+            Err(error) if !device::is_lost(device, &error) => with_cache(device, |cache| cache.put(kept)),
             Err(_) => {}
             Ok(()) => {
                 let end = || libraries::fft(runtime)?.destroy(kept.plan);

@@ -56,6 +56,7 @@ pub fn wait_for_device(device: i32) -> Result<()> {
         let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
         return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
     }
+    // Before the mode is asked for: the current device may be lost.
     let _guard = device::Guard::new(device)?;
     runtime::runtime()?.outside_capture(|| device::synchronize(device))
 }

@@ -14,7 +14,11 @@ use tcuda::capi::plugin::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
-tests![blocks_of_the_drivers_own_pool: [AsyncAllocations, Unfilled], a_switch_of_the_backend: [AsyncAllocations, Unfilled], blocks_that_go_beside_a_capture: [AsyncAllocations],];
+tests![
+    blocks_of_the_drivers_own_pool: [AsyncAllocations, Unfilled],
+    a_switch_of_the_backend: [AsyncAllocations, Unfilled],
+    blocks_that_go_beside_a_capture: [AsyncAllocations],
+];
 
 const MIB: usize = 1 << 20;
 

@@ -657,10 +657,11 @@ impl Cache {
         let raw = backing.raw();
         let mut failure = None;
         let mut kept = Vec::new();
+        // Before the mode is asked for: the current device may be lost.
+        let on_device = device::Guard::new(self.device);
         for (mapping, block) in places {
             poison::leaves(self.device, mapping.start, mapping.size);
-            let on_device = device::Guard::new(self.device);
-            let given = on_device.and_then(|_guard| {
+            let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => runtime.mem_unmap(mapping.start, mapping.size),
                     // All work on it is done: ordered memory needs no stream, of which each may be captured.

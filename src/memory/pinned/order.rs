@@ -281,11 +281,7 @@ fn wait_for_device(device: i32) -> Result<bool> {
         let here = core.streams.slots.iter_mut().filter(|(_, slot)| slot.stream.device == device);
         here.map(|(serial, slot)| (*serial, slot.end_epoch())).collect()
     };
-    // That would end a capture of the device.
-    if captures::is_on(device) {
-        return Ok(false);
-    }
-    match runtime::runtime()?.outside_capture(|| device::synchronize(device)) {
+    match captures::wait_for_device(device) {
         Ok(()) => {
             let mut core = CORE.lock();
             counts.into_iter().for_each(|(serial, count)| core.streams.advance(serial, count));
