@@ -111,8 +111,11 @@ __device__ __forceinline__ uint32_t acquire(const uint32_t *counter) {
     return value;
 }
 
-__device__ __forceinline__ void release(uint32_t *counter, uint32_t value) {
-    if (counter) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+// What this block did before is there for who sees the value.
+__device__ __forceinline__ void release(uint32_t *counter, uint32_t *other, uint32_t value) {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+    if (counter) asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+    if (other) asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(other), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ uint64_t nanoseconds() {
@@ -121,13 +124,13 @@ __device__ __forceinline__ uint64_t nanoseconds() {
     return now;
 }
 
-// Until the counter has come so far. What comes from a device that is lost never does: after ten minutes this one gives up too.
-__device__ __forceinline__ void await(const uint32_t *counter, uint32_t value) {
+// Until the counter has come so far; how far it came. What comes from a device that is lost never does: after ten minutes this one gives up too.
+__device__ __forceinline__ uint32_t await(const uint32_t *counter, uint32_t value) {
     const uint64_t begin = nanoseconds();
     for (uint32_t asked = 1; (int32_t)(look(counter) - value) < 0; ++asked)
         if (asked % 65536 == 0 && nanoseconds() - begin > 600000000000) __trap();
     // Each look of this kind costs the processor what it has in its first cache.
-    (void)acquire(counter);
+    return acquire(counter);
 }
 
 // This block's, of counters.
@@ -137,23 +140,21 @@ __device__ __forceinline__ uint32_t *own(uint64_t counters) { return counters ? 
 template <typename Move> __device__ __forceinline__ void hand_on(const Relay &relay, Move move) {
     const uint32_t *came = own(relay.came), *taken = own(relay.taken);
     uint32_t *tell = own(relay.tell), *give = own(relay.give);
-    uint32_t done = relay.before;
+    uint32_t done = relay.before, known = relay.before - relay.ahead;
     for (uint32_t tile = blockIdx.x; tile < relay.table.tiles; tile += gridDim.x) {
         ++done;
         if (came || taken) {
             if (threadIdx.x == 0) {
                 if (came) await(came, done);
-                if (taken) await(taken, done - relay.ahead);
+                // Seldom: the next device is no more than a few tiles behind.
+                if (taken && (int32_t)(known - (done - relay.ahead)) < 0) known = await(taken, done - relay.ahead);
             }
             __syncthreads();
         }
         move(find(relay.table, tile));
         if (tell || give) {
             __syncthreads();
-            if (threadIdx.x == 0) {
-                release(tell, done);
-                release(give, done);
-            }
+            if (threadIdx.x == 0) release(tell, give, done);
         }
     }
 }
@@ -198,17 +199,18 @@ template <typename Op, int N> __device__ __forceinline__ void sum(const Table &t
     Group *to = (Group *)(table.words[piece.at + 2] + piece.offset);
     for (uint32_t index = start + threadIdx.x; index < count; index += THREADS) {
         Wide total[N];
-        {
-            const Group first = ((const Group *)(table.words[piece.at + 3] + piece.offset))[index];
-            #pragma unroll
-            for (int i = 0; i < N; ++i) total[i] = Op::widen(first.at[i]);
-        }
         // Over a link each turn takes a microsecond or two.
-        #pragma unroll 4
-        for (uint32_t m = 1; m < table.many; ++m) {
-            const Group next = ((const Group *)(table.words[piece.at + 3 + m] + piece.offset))[index];
+        for (uint32_t m = 0; m < table.many; m += UNROLL) {
+            Group next[UNROLL];
             #pragma unroll
-            for (int i = 0; i < N; ++i) total[i] = Op::add(total[i], Op::widen(next.at[i]));
+            for (int u = 0; u < UNROLL; ++u)
+                if (m + u < table.many) next[u] = ((const Group *)(table.words[piece.at + 3 + m + u] + piece.offset))[index];
+            #pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                if (m + u >= table.many) break;
+                #pragma unroll
+                for (int i = 0; i < N; ++i) total[i] = m + u == 0 ? Op::widen(next[u].at[i]) : Op::add(total[i], Op::widen(next[u].at[i]));
+            }
         }
         Group group;
         #pragma unroll

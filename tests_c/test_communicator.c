@@ -81,7 +81,8 @@ static void *work(void *argument)
             tcuda_status_t status = tcuda_communicator_all_reduce(comm, &one->tensor, &one->tensor, TCUDA_REDUCE_SUM, NULL);
             if (status == TCUDA_SUCCESS)
                 status = tcuda_communicator_synchronize(comm, NULL, 5000);
-            CHECK(status == TCUDA_ERROR_REMOTE || status == TCUDA_ERROR_TIMEOUT || status == TCUDA_ERROR_NCCL);
+            if (!CHECK(status == TCUDA_ERROR_REMOTE || status == TCUDA_ERROR_TIMEOUT || status == TCUDA_ERROR_NCCL))
+                printf("rank %d heard %s: %s\n", (int)rank, tcuda_status_name(status), tcuda_last_error_message());
             CHECK_STATUS(tcuda_communicator_query(comm, &ready), status);
         }
         CHECK_OK(tcuda_stream_synchronize(TCUDA_STREAM_CURRENT));

@@ -2,7 +2,7 @@
 
 use super::choice::WINDOW;
 use super::circle::Circle;
-use super::ring::{Ring, WINDOWS};
+use super::ring::Ring;
 use super::spread::cut;
 use crate::base::Result;
 use crate::runtime::kernels::comm::{Move, Segment, TILE};
@@ -28,21 +28,20 @@ pub fn sum(circle: &mut Circle, streams: &[Stream], element: Element, segment: &
     }
     let window = ring.chunk(segment.size).min(WINDOW);
     for stream in &streams[1..] {
-        let Some(memory) = tensor::bytes_if_there(*stream, segment.size.min(WINDOWS * window))? else { return Ok(false) };
+        let Some(memory) = tensor::bytes_if_there(*stream, segment.size.min(window))? else { return Ok(false) };
         windows.push(memory);
     }
-    if segment.size > WINDOWS * window && !ring.use_windows(circle, window)? {
+    if segment.size > window && !ring.use_window(circle, window)? {
         return Ok(false);
     }
     ring.begin(circle)?;
-    for (index, start) in (0..segment.tiles()).step_by(window / TILE).enumerate() {
+    for start in (0..segment.tiles()).step_by(window / TILE) {
         let chunk = cut(std::slice::from_ref(segment), start, (start + window / TILE).min(segment.tiles()));
-        let came = |hop: usize| windows[hop].view.address + index % WINDOWS * window;
         ring.add_chunk(circle, |at| {
-            let to = |one: usize| if at < windows.len() { came(at) } else { one };
+            let to = |one: usize| windows.get(at).map_or(one, |window| window.view.address);
             let part = |Segment { one, many, size }: &Segment| match at.checked_sub(1) {
                 None => Segment { one: many[0], many: vec![to(*one)], size: *size },
-                Some(before) => Segment { one: to(*one), many: vec![came(before), many[at]], size: *size },
+                Some(before) => Segment { one: to(*one), many: vec![windows[before].view.address, many[at]], size: *size },
             };
             (if at == 0 { Move::COPY } else { adding }, chunk.iter().map(part).collect())
         })?;

@@ -41,15 +41,12 @@ pub struct Ring {
     ties: Ties,
     /// On each device that hands on what came: how much did, by block.
     came: Vec<Owned>,
-    /// On each device but the last that hands on to where windows are used again: how much the next one has taken.
+    /// On each device but the last that hands on to a window that is used again: how much the next one has taken.
     taken: Vec<Owned>,
-    /// The last chunks of each hop, where events say that they were taken.
-    marks: Vec<[Option<Pooled>; WINDOWS]>,
+    /// The last chunk of each hop, where events say that it was taken.
+    marks: Vec<Option<Pooled>>,
     pace: Pace,
 }
-
-/// Of what comes to a device, one is filled while the other is emptied.
-pub const WINDOWS: usize = 2;
 
 impl Ring {
     /// From each stream's device to that of the next: so many bytes, all together.
@@ -92,12 +89,12 @@ impl Ring {
         choice::chunk(bytes, if self.is_tied() { self.path.len() - 1 } else { 1 })
     }
 
-    /// What comes to a device comes to `WINDOWS` windows of so many bytes in turn, each of which is a chunk of one segment.
+    /// What comes to a device comes to one window of so many bytes again and again, each time a chunk of one segment.
     /// False: there is no room for counters.
-    pub fn use_windows(&mut self, circle: &mut Circle, window: usize) -> Result<bool> {
+    pub fn use_window(&mut self, circle: &mut Circle, window: usize) -> Result<bool> {
         let Some(taken) = zeros(circle, &self.path[..self.path.len() - 2])? else { return Ok(false) };
         self.taken = taken;
-        self.pace.ahead = WINDOWS as u32 * self.pace.tiles(window);
+        self.pace.ahead = self.pace.tiles(window);
         self.marks = self.lanes.hops().iter().map(|_| Default::default()).collect();
         Ok(true)
     }
@@ -132,8 +129,8 @@ impl Ring {
             if at > 0 && is_tied {
                 circle.hand_on(self.lanes.hops()[at - 1], lane)?;
             }
-            // The oldest of the next device: its window is the one that this chunk goes to.
-            if let Some(mark) = self.marks.get(at + 1).and_then(|marks| marks[0].as_ref()) {
+            // The next device's: this chunk goes to the same window.
+            if let Some(Some(mark)) = self.marks.get(at + 1) {
                 circle.wait(lane, mark)?;
             }
             let address = |counters: &[Owned], at: usize| counters.get(at).map_or(0, |counters| counters.view.address);
@@ -146,9 +143,8 @@ impl Ring {
             };
             let (step, segments) = work(at);
             before = comm::relay(circle.go(lane)?, lane.device, lane.raw, step, &segments, counters, self.pace)?;
-            if let Some(marks) = self.marks.get_mut(at).filter(|_| is_tied) {
-                marks.rotate_left(1);
-                marks[WINDOWS - 1] = Some(circle.mark(lane)?);
+            if let Some(mark) = self.marks.get_mut(at).filter(|_| is_tied) {
+                *mark = Some(circle.mark(lane)?);
             }
         }
         self.pace.before = before;
