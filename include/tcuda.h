@@ -3868,8 +3868,9 @@ tcuda_status_t tcuda_communicator_destroy(tcuda_communicator_t comm);
 
 /**
  * Ends whatever a rank is at (ncclCommAbort): its streams go on, and threads that wait in calls of it come back with
- * TCUDA_ERROR_INVALID_STATE, also from a group, whose other communicators end with it. The other ranks hear of it sooner or later. The handle
- * stays until tcuda_communicator_destroy.
+ * TCUDA_ERROR_INVALID_STATE, also from a group, whose other communicators end with it. The other ranks hear of it: those of this process
+ * at their next call, as TCUDA_ERROR_REMOTE, others sooner or later, and a call that they are at may end with success and anything in its
+ * output. So end all ranks when one has failed. The handle stays until tcuda_communicator_destroy.
  */
 tcuda_status_t tcuda_communicator_abort(tcuda_communicator_t comm);
 

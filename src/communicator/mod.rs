@@ -3,7 +3,7 @@
 //! Uses:   tensor, memory, event, stream, device, runtime, base.
 //! Never:  moves a byte itself; waits for another rank without a limit; starts a thread.
 //! Locks:  Communicator::calls (of several communicators in the order of their addresses; held while NCCL is called and while a call waits
-//!         for others, up to the time limit or the end of any of them), or that of handles; never one inside the other.
+//!         for others, up to the time limit or the end of any of them), within it that of siblings; or that of handles, never within another.
 //! Tests:  in the files, tests/fake_nccl.rs, tests/communicators.rs, tests/conformance/{communicator,communicator_ends}.rs, tests_c/test_communicator.c.
 
 mod environment;
@@ -12,6 +12,7 @@ mod handles;
 mod one;
 mod patience;
 mod rules;
+mod siblings;
 
 pub use environment::init_from_env;
 pub use group::{end as group_end, start as group_start};

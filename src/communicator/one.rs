@@ -1,13 +1,14 @@
 //! A communicator: from the search for the other ranks to its end.
 
 use super::patience::{Deadline, Waited, wait};
+use super::siblings::{self, Family};
 use crate::base::{Error, Result, Status};
 use crate::event::pool::Pooled;
 use crate::runtime::collective::{self, Group, Id, Link, Work};
 use crate::stream::Stream;
 use crate::{device, event, runtime};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub struct Communicator {
     pub device: i32,
     pub timeout: Duration,
     pub nccl_blocking: bool,
+    pub(super) family: Family,
+    /// Splits that were begun.
+    splits: AtomicU32,
     /// (rank, size), once it is known.
     place: OnceLock<(i32, i32)>,
     /// All ranks have found each other.
@@ -34,6 +38,8 @@ pub struct Communicator {
     calls: Mutex<Calls>,
     /// Why it can no longer be used, from the moment on in which that is so: who is in a call of it waits no longer.
     ended: OnceLock<Error>,
+    /// That a sibling has ended so: nothing that is under way can be believed.
+    heard: OnceLock<Error>,
 }
 
 /// What was given to streams.
@@ -78,7 +84,9 @@ impl Held<'_> {
 /// Waits until all links have done what they were told. They are asked in turn: those of one thread find each other only so. What goes
 /// wrong with one of them ends all.
 pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Result<()> {
-    let ended = || held.iter().find_map(|one| one.communicator.ended.get());
+    // A group that is cut off by the program says that, and not what its other ranks hear of it.
+    let ended =
+        || held.iter().find_map(|one| one.communicator.ended.get()).or_else(|| held.iter().find_map(|one| one.communicator.heard.get()));
     let ask = || held.iter().try_fold(true, |ready, one| Ok(one.communicator.link.is_ready()? && ready));
     let error = match wait(deadline, || ended().is_some(), ask) {
         Ok(Waited::Done) => match held.iter().try_for_each(|one| one.communicator.learn_place()) {
@@ -93,8 +101,10 @@ pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Resul
 
 /// Ends all with a reason; that of the first.
 pub(super) fn fail(held: &mut [Held], error: Error) -> Error {
-    let ended = held.iter_mut().map(|one| one.communicator.fail(&mut one.calls, error.clone()));
-    ended.fold(None, |first, next| first.or(Some(next))).unwrap_or(error)
+    // All of them before their siblings hear of any.
+    let said: Vec<Error> = held.iter().map(|one| one.communicator.say_ended(error.clone())).collect();
+    held.iter_mut().for_each(|one| drop(one.communicator.fail(&mut one.calls, error.clone())));
+    said.into_iter().next().unwrap_or(error)
 }
 
 /// New ones, which nobody else has.
@@ -176,21 +186,26 @@ impl Communicator {
         let guard = device::Guard::new(device)?;
         let link = Link::begin(runtime::runtime()?, id, (size, rank), guard.device, options.nccl_blocking)?;
         let place = OnceLock::from((rank, size));
-        Ok(Communicator::over(link, guard.device, options, place))
+        Ok(Communicator::over(link, guard.device, options, Family::new(id), place))
     }
 
-    fn over(link: Link, device: i32, options: Options, place: OnceLock<(i32, i32)>) -> Arc<Communicator> {
+    fn over(link: Link, device: i32, options: Options, family: Family, place: OnceLock<(i32, i32)>) -> Arc<Communicator> {
         let Options { timeout, nccl_blocking, .. } = options;
-        Arc::new(Communicator {
+        let new = Arc::new(Communicator {
             link,
             device,
             timeout,
             nccl_blocking,
+            family,
+            splits: AtomicU32::new(0),
             place,
             complete: AtomicBool::new(false),
             calls: Mutex::default(),
             ended: OnceLock::new(),
-        })
+            heard: OnceLock::new(),
+        });
+        siblings::add(&new);
+        new
     }
 
     /// (rank, size).
@@ -217,14 +232,23 @@ impl Communicator {
 
     /// For a call of the link. An error if it has ended.
     fn usable(&self) -> Result<Held<'_>> {
-        let held = self.hold();
-        self.check_ended()?;
+        let mut held = self.hold();
+        self.check_ended(&mut held.calls)?;
         Ok(held)
     }
 
-    /// An error if it has ended: why.
-    pub(super) fn check_ended(&self) -> Result<()> {
-        self.ended.get().map_or(Ok(()), |error| Err(error.clone()))
+    /// Why it can no longer be used.
+    pub(super) fn reason(&self) -> Option<&Error> {
+        self.ended.get().or(self.heard.get())
+    }
+
+    /// An error if it can no longer be used; then it ends.
+    pub(super) fn check_ended(&self, calls: &mut Calls) -> Result<()> {
+        match (self.ended.get(), self.heard.get()) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(error)) => Err(self.fail(calls, error.clone())),
+            (None, None) => Ok(()),
+        }
     }
 
     /// It can no longer be used. The first reason stays; every later call hears it.
@@ -236,9 +260,21 @@ impl Communicator {
     fn fail(&self, calls: &mut Calls, error: Error) -> Error {
         let error = self.say_ended(error);
         calls.last = None;
+        self.let_go(&error);
+        error
+    }
+
+    /// Whatever it is at comes to an end, as if it were done.
+    fn let_go(&self, why: &Error) {
+        for other in siblings::of(self) {
+            other.heard.get_or_init(|| {
+                let rank = self.place().map_or_else(|_| "A rank".into(), |(rank, _)| format!("Rank {rank}"));
+                let text = format!("{rank} of the communicator, on device {}, has ended: {}", self.device, why.message);
+                Error::new(Status::TCUDA_ERROR_REMOTE, text).on_device(other.device)
+            });
+        }
         // It ends in any case; what NCCL has to say of it is less than the reason.
         let _ = self.link.abort();
-        error
     }
 
     /// Within a group of the link's, with the device current.
@@ -249,7 +285,7 @@ impl Communicator {
     /// Whether it is at nothing: false while it looks for the others, or another thread waits in a call of it. Err: what went wrong.
     pub fn query(&self) -> Result<bool> {
         let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
-        self.check_ended()?;
+        self.check_ended(&mut calls)?;
         match self.link.is_ready() {
             Ok(true) => self.learn_place().map(|()| true),
             Ok(false) => Ok(false),
@@ -266,7 +302,7 @@ impl Communicator {
             let done = stream.query().map_err(lost)?;
             // Another thread waits for the other ranks.
             let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
-            self.check_ended()?;
+            self.check_ended(&mut calls)?;
             match self.link.is_ready() {
                 Ok(ready) => Ok(done && ready),
                 Err(error) => Err(self.fail(&mut calls, error)),
@@ -285,7 +321,7 @@ impl Communicator {
         match calls {
             Some(mut calls) => self.fail(&mut calls, error),
             None => {
-                let _ = self.link.abort();
+                self.let_go(&error);
                 error
             }
         }
@@ -304,9 +340,10 @@ impl Communicator {
             return Ok(());
         }
         if !self.complete.load(Ordering::Relaxed) {
-            self.say_ended(destroyed());
-            return self.link.abort();
+            self.fail(&mut held.calls, destroyed());
+            return Ok(());
         }
+        self.check_ended(&mut held.calls)?;
         let deadline = Deadline::after(self.timeout);
         settle(std::slice::from_mut(&mut held), deadline, "for what it still had to do")?;
         if let Some(last) = held.calls.last.take() {
@@ -341,6 +378,7 @@ impl Communicator {
         let mut held = self.usable()?;
         let deadline = Deadline::after(self.timeout);
         settle(std::slice::from_mut(&mut held), deadline, "before the split")?;
+        let family = self.family.part(self.splits.fetch_add(1, Ordering::Relaxed), color.unwrap_or(-1));
         let guard = device::Guard::new(self.device)?;
         let split = match self.link.split(color, key) {
             Ok(split) => split,
@@ -354,7 +392,7 @@ impl Communicator {
         };
         drop(held);
         let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
-        let part = Communicator::over(link, self.device, options, OnceLock::new());
+        let part = Communicator::over(link, self.device, options, family, OnceLock::new());
         if !non_blocking {
             wait_until_made(std::slice::from_ref(&part), self.timeout)?;
         }

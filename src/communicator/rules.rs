@@ -30,7 +30,7 @@ pub fn call(communicator: &Arc<Communicator>, call: Call, ends: Ends, stream: us
     match entry {
         Some(entry) => group::add(entry),
         // There is nothing to move; the others find the same.
-        None => communicator.check_ended(),
+        None => communicator.reason().map_or(Ok(()), |error| Err(error.clone())),
     }
 }
 

@@ -169,7 +169,7 @@ impl Link {
         }
     }
 
-    /// Ends it, and whatever it is at; the other ranks hear of it sooner or later. Again does nothing.
+    /// Ends it, and whatever it is at; the other ranks hear of it sooner or later, and what they are at may end as if it were done. Again does nothing.
     pub fn abort(&self) -> Result<()> {
         match self {
             Link::Nccl(comm) => select::runtime()?.outside_capture(|| comm.abort()),

@@ -15,6 +15,7 @@ use tcuda::capi::stream::tcuda_stream_synchronize;
 tests![
     ranks_that_do_not_come: [Communicators, TwoDevices],
     a_rank_that_is_aborted: [Communicators, TwoDevices],
+    ranks_of_a_process_hear_of_an_end: [Communicators, TwoDevices],
     ranks_of_one_thread_find_each_other_at_their_first_call: [Communicators],
     a_group_that_is_aborted: [Communicators, TwoDevices],
     a_wait_has_its_own_limit_beside_others: [Communicators],
@@ -79,6 +80,54 @@ fn a_rank_that_is_aborted() {
     assert!(fails!(INVALID_STATE, tcuda_communicator_query(world.0[0], &mut false)).contains("aborted"));
     ok!(tcuda_communicator_abort(world.0[0]));
     world.0[1..].iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
+}
+
+/// NCCL lets the kernels of an aborted rank go on, which hand anything to the next one's. Those of its process hear of it before.
+fn ranks_of_a_process_hear_of_an_end() {
+    let world = World::with(&options(5_000, 0));
+    let size = world.0.len();
+    let tensors = world.tensors(I32, 10);
+    let split = |by: &dyn Fn(usize) -> i32| {
+        std::thread::scope(|scope| {
+            let make = |rank: usize| {
+                let (comm, color) = (Sent(world.0[rank]), by(rank));
+                scope.spawn(move || {
+                    let Sent(comm) = { comm };
+                    Sent(get!(null_mut(), part => tcuda_communicator_split(comm, part, color, rank as i32, &options(5_000, 0))))
+                })
+            };
+            let made: Vec<_> = (0..size).map(make).collect();
+            made.into_iter().map(|part| part.join().unwrap().0).collect::<Vec<Comm>>()
+        })
+    };
+    let all = split(&|_| 7);
+    let halves = split(&|rank| rank as i32 % 2);
+    let call = |comm, rank: usize| unsafe {
+        tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL)
+    };
+    // All but rank 0, which comes too late.
+    for rank in 1..size {
+        assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message());
+    }
+    let text = fails!(TIMEOUT, tcuda_communicator_synchronize(all[1], default_of(1), 50));
+    assert!(text.contains("50 ms"), "{text}");
+    for rank in (0..size).filter(|rank| *rank != 1) {
+        let text = fails!(REMOTE, tcuda_communicator_synchronize(all[rank], default_of(rank as i32), 0));
+        assert!(text.contains("Rank 1 ") && text.contains("50 ms"), "{text}");
+        ok!(tcuda_stream_synchronize(default_of(rank as i32)));
+        fails!(REMOTE, tcuda_communicator_query(all[rank], &mut false));
+        assert_eq!(call(all[rank], rank), TCUDA_ERROR_REMOTE);
+    }
+    // Who did not ask meanwhile hears of it at the latest at the end, and nobody of what is none of his.
+    ok!(tcuda_communicator_abort(halves[1]));
+    for rank in 0..size {
+        match rank % 2 == 0 || rank == 1 {
+            true => ok!(tcuda_communicator_destroy(halves[rank])),
+            false => assert!(fails!(REMOTE, tcuda_communicator_destroy(halves[rank])).contains("Rank 0 ")),
+        }
+        ok!(tcuda_communicator_destroy(all[rank]));
+    }
+    world.all(|rank, comm| call(comm, rank));
 }
 
 fn ranks_of_one_thread_find_each_other_at_their_first_call() {
