@@ -105,6 +105,10 @@ fn ranks_of_a_process_hear_of_an_end() {
     let call = |comm, rank: usize| unsafe {
         tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL)
     };
+    // NCCL connects ranks at their first call.
+    ok!(tcuda_communicator_group_start());
+    (0..size).for_each(|rank| assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message()));
+    ok!(tcuda_communicator_group_end());
     // All but rank 0, which comes too late.
     for rank in 1..size {
         assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message());
