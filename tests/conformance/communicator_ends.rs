@@ -110,27 +110,25 @@ fn ranks_of_a_process_hear_of_an_end() {
     (0..size).for_each(|rank| assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message()));
     ok!(tcuda_communicator_group_end());
     // All but rank 0, which comes too late.
-    for rank in 1..size {
-        assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message());
-    }
+    (1..size).for_each(|rank| assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message()));
     let text = fails!(TIMEOUT, tcuda_communicator_synchronize(all[1], default_of(1), 50));
     assert!(text.contains("50 ms"), "{text}");
-    for rank in (0..size).filter(|rank| *rank != 1) {
-        let text = fails!(REMOTE, tcuda_communicator_synchronize(all[rank], default_of(rank as i32), 0));
+    for (rank, comm) in all.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+        let text = fails!(REMOTE, tcuda_communicator_synchronize(*comm, default_of(rank as i32), 0));
         assert!(text.contains("Rank 1 ") && text.contains("50 ms"), "{text}");
         ok!(tcuda_stream_synchronize(default_of(rank as i32)));
-        fails!(REMOTE, tcuda_communicator_query(all[rank], &mut false));
-        assert_eq!(call(all[rank], rank), TCUDA_ERROR_REMOTE);
+        fails!(REMOTE, tcuda_communicator_query(*comm, &mut false));
+        assert_eq!(call(*comm, rank), TCUDA_ERROR_REMOTE);
     }
     // Who did not ask meanwhile hears of it at the latest at the end, and nobody of what is none of his.
     ok!(tcuda_communicator_abort(halves[1]));
-    for rank in 0..size {
+    for (rank, half) in halves.into_iter().enumerate() {
         match rank % 2 == 0 || rank == 1 {
-            true => ok!(tcuda_communicator_destroy(halves[rank])),
-            false => assert!(fails!(REMOTE, tcuda_communicator_destroy(halves[rank])).contains("Rank 0 ")),
+            true => ok!(tcuda_communicator_destroy(half)),
+            false => assert!(fails!(REMOTE, tcuda_communicator_destroy(half)).contains("Rank 0 ")),
         }
-        ok!(tcuda_communicator_destroy(all[rank]));
     }
+    all.into_iter().for_each(|comm| ok!(tcuda_communicator_destroy(comm)));
     world.all(|rank, comm| call(comm, rank));
 }
 
