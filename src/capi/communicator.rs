@@ -11,7 +11,7 @@
 //! or complex (sum and average).
 //! A tensor without elements is no call at all.
 //!
-//! No call waits longer for other ranks than the communicator's timeout; with other processes, wait for results with
+//! No call waits longer for other ranks than the communicator's timeout; wait for results with
 //! tcuda_communicator_synchronize, which also sees a rank that ended. What goes wrong then (TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE,
 //! TCUDA_ERROR_NCCL and errors of the device) aborts the communicator: its streams go on, outputs of calls under way hold anything, every later
 //! call gives the same error, and only tcuda_communicator_destroy takes it. A call that is refused (TCUDA_ERROR_INVALID_ARGUMENT and the like)
@@ -154,7 +154,8 @@ pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_communicato
 /// @param rank      from 0 on; each is there once.
 /// @param device    -1: the current one. Two ranks on one device do not work.
 /// @param options   may be NULL.
-/// @return TCUDA_ERROR_TIMEOUT: the others did not come; nothing is left. TCUDA_ERROR_INVALID_STATE: within a group.
+/// @return TCUDA_ERROR_TIMEOUT: the others did not come; nothing is left. TCUDA_ERROR_REMOTE: another rank of this process gave up or ended.
+/// TCUDA_ERROR_INVALID_STATE: within a group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_init_rank(
     comm: *mut tcuda_communicator_t,
@@ -245,8 +246,8 @@ pub extern "C" fn tcuda_communicator_destroy(comm: tcuda_communicator_t) -> tcud
 
 /// Ends whatever a rank is at (ncclCommAbort): its streams go on, and threads that wait in calls of it come back with
 /// TCUDA_ERROR_INVALID_STATE, also from a group, whose other communicators end with it. The other ranks hear of it: those of this process
-/// at their next call, as TCUDA_ERROR_REMOTE, others sooner or later, and a call that they are at may end with success and anything in its
-/// output. So end all ranks when one has failed. The handle stays until tcuda_communicator_destroy.
+/// in the call that they wait in, or in their next one, as TCUDA_ERROR_REMOTE; others sooner or later, and a call that they are at may end with
+/// success and anything in its output. So end all ranks when one has failed. The handle stays until tcuda_communicator_destroy.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_communicator_abort(comm: tcuda_communicator_t) -> tcuda_status_t {
     guard("tcuda_communicator_abort", || named(comm)?.abort())

@@ -91,7 +91,7 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
     }
     let mut held: Vec<Held> = order.iter().map(|communicator| communicator.hold()).collect();
     // The other ranks may count on all of it: what goes wrong with one ends what it was for.
-    if let Err(error) = held.iter_mut().try_for_each(|one| one.communicator.check_ended(&mut one.calls)) {
+    if let Some(error) = one::reason_of(&held).cloned() {
         one::fail(&mut held, error.clone());
         return Err(error);
     }

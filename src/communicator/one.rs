@@ -38,8 +38,12 @@ pub struct Communicator {
     calls: Mutex<Calls>,
     /// Why it can no longer be used, from the moment on in which that is so: who is in a call of it waits no longer.
     ended: OnceLock<Error>,
-    /// That a sibling has ended so: nothing that is under way can be believed.
+    /// What a sibling that has ended told: nothing that is under way can be believed.
     heard: OnceLock<Error>,
+    /// What its siblings are told.
+    told: OnceLock<Error>,
+    /// It ended as the program wanted, with all its work done: nobody is told.
+    is_over: AtomicBool,
 }
 
 /// What was given to streams.
@@ -84,9 +88,7 @@ impl Held<'_> {
 /// Waits until all links have done what they were told. They are asked in turn: those of one thread find each other only so. What goes
 /// wrong with one of them ends all.
 pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Result<()> {
-    // A group that is cut off by the program says that, and not what its other ranks hear of it.
-    let ended =
-        || held.iter().find_map(|one| one.communicator.ended.get()).or_else(|| held.iter().find_map(|one| one.communicator.heard.get()));
+    let ended = || reason_of(held);
     let ask = || held.iter().try_fold(true, |ready, one| Ok(one.communicator.link.is_ready()? && ready));
     let error = match wait(deadline, || ended().is_some(), ask) {
         Ok(Waited::Done) => match held.iter().try_for_each(|one| one.communicator.learn_place()) {
@@ -94,9 +96,15 @@ pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Resul
             Err(error) => error,
         },
         Ok(_) => ended().cloned().unwrap_or_else(|| late(deadline, when)),
-        Err(error) => error,
+        Err(error) => ended().cloned().unwrap_or(error),
     };
     Err(fail(held, error))
+}
+
+/// Why they can no longer be used. A group that is cut off by the program says that, and not what its other ranks hear of it.
+pub(super) fn reason_of<'a>(held: &'a [Held]) -> Option<&'a Error> {
+    let ended = held.iter().find_map(|one| one.communicator.ended.get());
+    ended.or_else(|| held.iter().find_map(|one| one.communicator.heard.get()))
 }
 
 /// Ends all with a reason; that of the first.
@@ -203,8 +211,12 @@ impl Communicator {
             calls: Mutex::default(),
             ended: OnceLock::new(),
             heard: OnceLock::new(),
+            told: OnceLock::new(),
+            is_over: AtomicBool::new(false),
         });
         siblings::add(&new);
+        // Who ended before it was known told others only.
+        siblings::of(&new).iter().filter_map(|other| other.told.get()).for_each(|error| new.hear(error));
         new
     }
 
@@ -243,7 +255,7 @@ impl Communicator {
     }
 
     /// An error if it can no longer be used; then it ends.
-    pub(super) fn check_ended(&self, calls: &mut Calls) -> Result<()> {
+    fn check_ended(&self, calls: &mut Calls) -> Result<()> {
         match (self.ended.get(), self.heard.get()) {
             (Some(error), _) => Err(error.clone()),
             (None, Some(error)) => Err(self.fail(calls, error.clone())),
@@ -256,9 +268,9 @@ impl Communicator {
         self.ended.get_or_init(|| error.on_device(self.device)).clone()
     }
 
-    /// Ends it with a reason; the one that stays.
+    /// Ends it with a reason; the one that stays. What NCCL says of a sibling's end is less than what that told.
     fn fail(&self, calls: &mut Calls, error: Error) -> Error {
-        let error = self.say_ended(error);
+        let error = self.say_ended(self.heard.get().cloned().unwrap_or(error));
         calls.last = None;
         self.let_go(&error);
         error
@@ -266,15 +278,22 @@ impl Communicator {
 
     /// Whatever it is at comes to an end, as if it were done.
     fn let_go(&self, why: &Error) {
-        for other in siblings::of(self) {
-            other.heard.get_or_init(|| {
-                let rank = self.place().map_or_else(|_| "A rank".into(), |(rank, _)| format!("Rank {rank}"));
-                let text = format!("{rank} of the communicator, on device {}, has ended: {}", self.device, why.message);
-                Error::new(Status::TCUDA_ERROR_REMOTE, text).on_device(other.device)
-            });
+        if self.is_over.load(Ordering::Relaxed) {
+            return;
         }
+        let error = self.told.get_or_init(|| {
+            let rank = self.place().map_or_else(|_| "A rank".into(), |(rank, _)| format!("Rank {rank}"));
+            let text = format!("{rank} of the communicator, on device {}, has ended: {}", self.device, why.message);
+            // What it heard itself is told by who said it first.
+            self.heard.get().cloned().unwrap_or_else(|| Error::new(Status::TCUDA_ERROR_REMOTE, text))
+        });
+        siblings::of(self).iter().for_each(|other| other.hear(error));
         // It ends in any case; what NCCL has to say of it is less than the reason.
         let _ = self.link.abort();
+    }
+
+    fn hear(&self, error: &Error) {
+        self.heard.get_or_init(|| error.clone().on_device(self.device));
     }
 
     /// Within a group of the link's, with the device current.
@@ -284,12 +303,20 @@ impl Communicator {
 
     /// Whether it is at nothing: false while it looks for the others, or another thread waits in a call of it. Err: what went wrong.
     pub fn query(&self) -> Result<bool> {
-        let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
+        let Some(mut calls) = self.calls.try_lock() else { return self.look_aside() };
         self.check_ended(&mut calls)?;
         match self.link.is_ready() {
             Ok(true) => self.learn_place().map(|()| true),
             Ok(false) => Ok(false),
             Err(error) => Err(self.fail(&mut calls, error)),
+        }
+    }
+
+    /// While another thread waits for the other ranks: in a loop that hears, or within NCCL.
+    fn look_aside(&self) -> Result<bool> {
+        match self.heard.get().filter(|_| self.nccl_blocking) {
+            Some(error) => Err(self.cut(error.clone())),
+            None => Ok(false),
         }
     }
 
@@ -300,8 +327,7 @@ impl Communicator {
         let ask = || {
             let lost = |error: Error| if error.status == Status::TCUDA_ERROR_DEVICE_LOST { self.cut(error) } else { error };
             let done = stream.query().map_err(lost)?;
-            // Another thread waits for the other ranks.
-            let Some(mut calls) = self.calls.try_lock() else { return Ok(false) };
+            let Some(mut calls) = self.calls.try_lock() else { return self.look_aside() };
             self.check_ended(&mut calls)?;
             match self.link.is_ready() {
                 Ok(ready) => Ok(done && ready),
@@ -339,11 +365,12 @@ impl Communicator {
         if self.ended.get().is_some() {
             return Ok(());
         }
-        if !self.complete.load(Ordering::Relaxed) {
+        self.check_ended(&mut held.calls)?;
+        // Nobody may have asked it since it found the others.
+        if !self.complete.load(Ordering::Relaxed) && !matches!(self.link.is_ready(), Ok(true)) {
             self.fail(&mut held.calls, destroyed());
             return Ok(());
         }
-        self.check_ended(&mut held.calls)?;
         let deadline = Deadline::after(self.timeout);
         settle(std::slice::from_mut(&mut held), deadline, "for what it still had to do")?;
         if let Some(last) = held.calls.last.take() {
@@ -353,7 +380,7 @@ impl Communicator {
                 asked => asked,
             };
             let ask = || Ok(self.link.is_ready()? && is_over()?);
-            let error = match wait(deadline, || self.ended.get().is_some(), ask) {
+            let error = match wait(deadline, || self.reason().is_some(), ask) {
                 Ok(Waited::Done) => None,
                 Ok(_) => Some(late(deadline, "for what it still had to do")),
                 Err(error) => Some(error),
@@ -361,8 +388,11 @@ impl Communicator {
             if let Some(error) = error {
                 return Err(self.fail(&mut held.calls, error));
             }
+            // What let it come to its end may be that.
+            self.check_ended(&mut held.calls)?;
         }
         self.say_ended(destroyed());
+        self.is_over.store(true, Ordering::Relaxed);
         self.link.end()
     }
 
@@ -378,7 +408,6 @@ impl Communicator {
         let mut held = self.usable()?;
         let deadline = Deadline::after(self.timeout);
         settle(std::slice::from_mut(&mut held), deadline, "before the split")?;
-        let family = self.family.part(self.splits.fetch_add(1, Ordering::Relaxed), color.unwrap_or(-1));
         let guard = device::Guard::new(self.device)?;
         let split = match self.link.split(color, key) {
             Ok(split) => split,
@@ -386,6 +415,7 @@ impl Communicator {
             Err(error) => return Err(self.fail(&mut held.calls, error)),
         };
         drop(guard);
+        let family = self.family.part(self.splits.fetch_add(1, Ordering::Relaxed), color.unwrap_or(-1));
         let Some(link) = split else {
             settle(std::slice::from_mut(&mut held), deadline, "during the split")?;
             return Ok(None);

@@ -4,6 +4,7 @@
 use super::one::Communicator;
 use crate::runtime::collective::Id;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// What the ranks of one communicator agree in, and no others: the id; of a part also each split on the way to it, which of its communicator, and
@@ -16,7 +17,10 @@ pub struct Family {
 
 impl Family {
     pub fn new(id: &Id) -> Family {
-        Family { id: *id, splits: Vec::new() }
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        // With this all ids are one, and nobody is known by it.
+        let stranger = std::env::var_os("NCCL_COMM_ID").map(|_| (NEXT.fetch_add(1, Relaxed), i32::MIN));
+        Family { id: *id, splits: stranger.into_iter().collect() }
     }
 
     pub fn part(&self, split: u32, color: i32) -> Family {
@@ -33,6 +37,7 @@ pub fn add(new: &Arc<Communicator>) {
 }
 
 pub fn of(one: &Communicator) -> Vec<Arc<Communicator>> {
+    // Not dropped under the lock: it may be the last.
     let all: Vec<_> = ALL.lock().iter().filter_map(Weak::upgrade).collect();
     all.into_iter().filter(|other| other.family == one.family && !std::ptr::eq(&**other, one)).collect()
 }

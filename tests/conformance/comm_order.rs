@@ -31,6 +31,7 @@ tests![
     a_call_waits_for_no_other_calls_streams: [TwoDevices, Unfilled],
     rings_of_two_threads_cross: [TwoDevices, Unfilled],
     what_a_call_read_and_wrote_may_be_overwritten_at_once: [TwoDevices, Unfilled],
+    a_ring_uses_its_window_again: [TwoDevices],
     what_a_sum_read_may_be_overwritten_at_once: [TwoDevices, Unfilled],
     copies_that_stand_for_inputs_of_later_parts_are_waited_for: [TwoDevices, Unfilled],
     inputs_of_later_parts_are_packed_before_they_are_copied: [TwoDevices, Unfilled],
@@ -625,6 +626,38 @@ fn what_a_sum_read_may_be_overwritten_at_once() {
             synchronize();
         }
     }
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
+}
+
+/// More than two windows, the last of which is neither full nor of whole tiles: on a GPU kernels wait for what the next one has taken.
+fn a_ring_uses_its_window_again() {
+    const PIECE: usize = 1 << 20;
+    let windows = if backend() == "sim" { 16 } else { 1024 };
+    let bytes = (windows + windows / 4) * PIECE + 48;
+    let before = tcuda::base::config::get("TCUDA_COMM_WAY");
+    tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("ring".into()));
+    let stage = Stage::new();
+    let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, I32, &[bytes as i64 / 4])).collect();
+    let value = |at: usize, piece: usize| (piece * (at + 3) % 61 + at) as u8;
+    let pieces = bytes.div_ceil(PIECE);
+    let size = |piece: usize| PIECE.min(bytes - piece * PIECE);
+    for (at, tensor) in tensors.iter().enumerate() {
+        for piece in 0..pieces {
+            let place = tensor.tensor().data.wrapping_byte_add(piece * PIECE);
+            ok!(tcuda_memset_async(place, i32::from(value(at, piece)), size(piece), stage.streams[at].0));
+        }
+    }
+    let list = list_of(&tensors);
+    for round in 0..2 {
+        let sum = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
+        let found = bytes_of(sum[0].tensor().data, bytes, stage.streams[0].0);
+        for (piece, found) in found.chunks(PIECE).enumerate() {
+            let expected = (0..tensors.len()).map(|at| u32::from(value(at, piece))).sum::<u32>();
+            let expected = expected.wrapping_mul(0x0101_0101).to_ne_bytes();
+            assert!(found.chunks_exact(4).all(|word| word == expected), "round {round}, piece {piece}");
+        }
+    }
+    synchronize();
     tcuda::base::config::exchange("TCUDA_COMM_WAY", before);
 }
 

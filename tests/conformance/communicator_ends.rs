@@ -120,7 +120,33 @@ fn ranks_of_a_process_hear_of_an_end() {
         fails!(REMOTE, tcuda_communicator_query(*comm, &mut false));
         assert_eq!(call(*comm, rank), TCUDA_ERROR_REMOTE);
     }
-    // Who did not ask meanwhile hears of it at the latest at the end, and nobody of what is none of his.
+    // Who did not ask meanwhile hears of it at the latest at the end; who waits there, at once; and nobody of what is none of his.
+    let idle = split(&|_| 7);
+    ok!(tcuda_communicator_abort(idle[1]));
+    let waiting = split(&|_| 7);
+    ok!(tcuda_communicator_group_start());
+    (0..size).for_each(|rank| assert_eq!(call(waiting[rank], rank), TCUDA_SUCCESS, "{}", message()));
+    ok!(tcuda_communicator_group_end());
+    assert_eq!(call(waiting[0], 0), TCUDA_SUCCESS, "{}", message());
+    let ends = {
+        let comm = Sent(waiting[0]);
+        std::thread::spawn(move || {
+            let Sent(comm) = { comm };
+            fails!(REMOTE, tcuda_communicator_destroy(comm))
+        })
+    };
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    ok!(tcuda_communicator_abort(waiting[1]));
+    let text = ends.join().unwrap();
+    assert!(text.contains("Rank 1 ") && text.contains("aborted"), "{text}");
+    for (rank, comm) in idle.into_iter().enumerate() {
+        match rank == 1 {
+            true => ok!(tcuda_communicator_destroy(comm)),
+            false => assert!(fails!(REMOTE, tcuda_communicator_destroy(comm)).contains("Rank 1 ")),
+        }
+    }
+    ok!(tcuda_communicator_destroy(waiting[1]));
+    waiting[2..].iter().for_each(|comm| _ = fails!(REMOTE, tcuda_communicator_destroy(*comm)));
     ok!(tcuda_communicator_abort(halves[1]));
     for (rank, half) in halves.into_iter().enumerate() {
         match rank % 2 == 0 || rank == 1 {

@@ -69,13 +69,15 @@ int ncclGetVersion(int *version) {
 int ncclGetUniqueId(struct id *id) {
     int code = wanted(__func__);
     if (code) return code;
-    for (int i = 0; i < 128; i++) id->bytes[i] = (char)(i * 3);
+    static int last;
+    id->bytes[0] = (char)__atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+    for (int i = 1; i < 128; i++) id->bytes[i] = (char)(i * 3);
     return 0;
 }
 int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, struct config *config) {
     int code = wanted(__func__);
     if (config->size != 24 || config->magic != 0xcafebeef || config->version != 21400) return 4;
-    for (int i = 0; i < 128; i++)
+    for (int i = 1; i < 128; i++)
         if (id.bytes[i] != (char)(i * 3)) return 4;
     const char *nvls = getenv("NCCL_NVLS_ENABLE");
     SAY("init %d of %d on %d, nvls %s%s\n", rank, size, current(), nvls ? nvls : "unset", config->blocking ? ", blocking" : "");
