@@ -96,7 +96,7 @@ pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Resul
             Err(error) => error,
         },
         Ok(_) => ended().cloned().unwrap_or_else(|| late(deadline, when)),
-        Err(error) => ended().cloned().unwrap_or(error),
+        Err(error) => error,
     };
     Err(fail(held, error))
 }
@@ -109,6 +109,7 @@ pub(super) fn reason_of<'a>(held: &'a [Held]) -> Option<&'a Error> {
 
 /// Ends all with a reason; that of the first.
 pub(super) fn fail(held: &mut [Held], error: Error) -> Error {
+    let error = reason_of(held).cloned().unwrap_or(error);
     // All of them before their siblings hear of any.
     let said: Vec<Error> = held.iter().map(|one| one.communicator.say_ended(error.clone())).collect();
     held.iter_mut().for_each(|one| drop(one.communicator.fail(&mut one.calls, error.clone())));
@@ -278,9 +279,16 @@ impl Communicator {
 
     /// Whatever it is at comes to an end, as if it were done.
     fn let_go(&self, why: &Error) {
-        if self.is_over.load(Ordering::Relaxed) {
+        if self.is_over.load(Ordering::Acquire) {
             return;
         }
+        self.tell(why);
+        // It ends in any case; what NCCL has to say of it is less than the reason.
+        let _ = self.link.abort();
+    }
+
+    /// Its siblings.
+    fn tell(&self, why: &Error) {
         let error = self.told.get_or_init(|| {
             let rank = self.place().map_or_else(|_| "A rank".into(), |(rank, _)| format!("Rank {rank}"));
             let text = format!("{rank} of the communicator, on device {}, has ended: {}", self.device, why.message);
@@ -288,8 +296,6 @@ impl Communicator {
             self.heard.get().cloned().unwrap_or_else(|| Error::new(Status::TCUDA_ERROR_REMOTE, text))
         });
         siblings::of(self).iter().for_each(|other| other.hear(error));
-        // It ends in any case; what NCCL has to say of it is less than the reason.
-        let _ = self.link.abort();
     }
 
     fn hear(&self, error: &Error) {
@@ -365,18 +371,22 @@ impl Communicator {
         if self.ended.get().is_some() {
             return Ok(());
         }
-        self.check_ended(&mut held.calls)?;
-        // Nobody may have asked it since it found the others.
-        if !self.complete.load(Ordering::Relaxed) && !matches!(self.link.is_ready(), Ok(true)) {
+        // Nobody may have asked it since it found the others. Before that it made no call.
+        let has_found = || self.heard.get().is_none() && matches!(self.link.is_ready(), Ok(true));
+        if !self.complete.load(Ordering::Relaxed) && !has_found() {
             self.fail(&mut held.calls, destroyed());
             return Ok(());
         }
+        self.check_ended(&mut held.calls)?;
         let deadline = Deadline::after(self.timeout);
         settle(std::slice::from_mut(&mut held), deadline, "for what it still had to do")?;
         if let Some(last) = held.calls.last.take() {
-            // On a device that is lost nothing is waited for.
+            // On a device that is lost nothing is waited for, and what others wait for does not come.
             let is_over = || match runtime::runtime()?.outside_capture(|| event::query(last.raw())) {
-                Err(error) if device::is_lost(self.device, &error) => Ok(true),
+                Err(error) if device::is_lost(self.device, &error) => {
+                    self.tell(&error);
+                    Ok(true)
+                }
                 asked => asked,
             };
             let ask = || Ok(self.link.is_ready()? && is_over()?);
@@ -391,8 +401,8 @@ impl Communicator {
             // What let it come to its end may be that.
             self.check_ended(&mut held.calls)?;
         }
+        self.is_over.store(true, Ordering::Release);
         self.say_ended(destroyed());
-        self.is_over.store(true, Ordering::Relaxed);
         self.link.end()
     }
 

@@ -638,17 +638,17 @@ fn a_ring_uses_its_window_again() {
     tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("ring".into()));
     let stage = Stage::new();
     let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, I32, &[bytes as i64 / 4])).collect();
-    let value = |at: usize, piece: usize| (piece * (at + 3) % 61 + at) as u8;
     let pieces = bytes.div_ceil(PIECE);
     let size = |piece: usize| PIECE.min(bytes - piece * PIECE);
-    for (at, tensor) in tensors.iter().enumerate() {
-        for piece in 0..pieces {
-            let place = tensor.tensor().data.wrapping_byte_add(piece * PIECE);
-            ok!(tcuda_memset_async(place, i32::from(value(at, piece)), size(piece), stage.streams[at].0));
-        }
-    }
     let list = list_of(&tensors);
     for round in 0..2 {
+        let value = |at: usize, piece: usize| ((piece + round) * (at + 3) % 61 + at) as u8;
+        for (at, tensor) in tensors.iter().enumerate() {
+            for piece in 0..pieces {
+                let place = tensor.tensor().data.wrapping_byte_add(piece * PIECE);
+                ok!(tcuda_memset_async(place, i32::from(value(at, piece)), size(piece), stage.streams[at].0));
+            }
+        }
         let sum = made(1, |out| unsafe { tcuda_comm_reduce_add(out, list.as_ptr(), list.len(), 0) });
         let found = bytes_of(sum[0].tensor().data, bytes, stage.streams[0].0);
         for (piece, found) in found.chunks(PIECE).enumerate() {

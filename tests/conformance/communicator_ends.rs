@@ -18,6 +18,7 @@ tests![
     ranks_of_a_process_hear_of_an_end: [Communicators, TwoDevices],
     ranks_of_one_thread_find_each_other_at_their_first_call: [Communicators],
     a_group_that_is_aborted: [Communicators, TwoDevices],
+    ranks_that_found_nobody_end_one_after_the_other: [Communicators, TwoDevices],
     a_wait_has_its_own_limit_beside_others: [Communicators],
     ranks_that_differ: [Faults, TwoDevices],
     a_launch_that_fails_ends_the_group: [Faults, TwoDevices],
@@ -138,7 +139,7 @@ fn ranks_of_a_process_hear_of_an_end() {
     std::thread::sleep(std::time::Duration::from_millis(20));
     ok!(tcuda_communicator_abort(waiting[1]));
     let text = ends.join().unwrap();
-    assert!(text.contains("Rank 1 ") && text.contains("aborted"), "{text}");
+    assert!(text.contains("Rank 1 ") && text.contains("has ended: The communicator was aborted"), "{text}");
     for (rank, comm) in idle.into_iter().enumerate() {
         match rank == 1 {
             true => ok!(tcuda_communicator_destroy(comm)),
@@ -200,6 +201,14 @@ fn a_group_that_is_aborted() {
             ok!(tcuda_communicator_destroy(comm));
         }
     }
+}
+
+/// They made no call that could have been cut off.
+fn ranks_that_found_nobody_end_one_after_the_other() {
+    let id = unique_id();
+    let size = device_count().min(8) + 1;
+    let early = |rank| get!(null_mut(), out => tcuda_communicator_init_rank(out, size, &id, rank, rank, &options(5_000, 1)));
+    [early(0), early(1)].into_iter().for_each(|comm| ok!(tcuda_communicator_destroy(comm)));
 }
 
 /// The thread in a call waits no longer than the communicator lives.
