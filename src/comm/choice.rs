@@ -1,4 +1,4 @@
-//! Which way is taken: one table. To be filled from `sh run.sh comm` of the GPU kit, which measures each way at each size.
+//! Which way is taken: one table, filled from `sh run.sh comm` of the GPU kit, which measures each way at each size.
 
 use crate::base::{Error, Result, config};
 use std::ops::Range;

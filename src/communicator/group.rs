@@ -92,8 +92,7 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
     let mut held: Vec<Held> = order.iter().map(|communicator| communicator.hold()).collect();
     // The other ranks may count on all of it: what goes wrong with one ends what it was for.
     if let Some(error) = one::reason_of(&held).cloned() {
-        one::fail(&mut held, error.clone());
-        return Err(error);
+        return Err(one::fail(&mut held, error));
     }
     one::settle(&mut held, deadline, "before the call")?;
     // Before the calls: whatever becomes of them, they may use it.

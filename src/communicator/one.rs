@@ -40,9 +40,7 @@ pub struct Communicator {
     ended: OnceLock<Error>,
     /// What a sibling that has ended told: nothing that is under way can be believed.
     heard: OnceLock<Error>,
-    /// What its siblings are told.
-    told: OnceLock<Error>,
-    /// It ended as the program wanted, with all its work done: nobody is told.
+    /// It ended as the program wanted, with all its work done: nobody hears of it.
     is_over: AtomicBool,
 }
 
@@ -88,14 +86,13 @@ impl Held<'_> {
 /// Waits until all links have done what they were told. They are asked in turn: those of one thread find each other only so. What goes
 /// wrong with one of them ends all.
 pub(super) fn settle(held: &mut [Held], deadline: Deadline, when: &str) -> Result<()> {
-    let ended = || reason_of(held);
     let ask = || held.iter().try_fold(true, |ready, one| Ok(one.communicator.link.is_ready()? && ready));
-    let error = match wait(deadline, || ended().is_some(), ask) {
+    let error = match wait(deadline, || reason_of(held).is_some(), ask) {
         Ok(Waited::Done) => match held.iter().try_for_each(|one| one.communicator.learn_place()) {
             Ok(()) => return Ok(()),
             Err(error) => error,
         },
-        Ok(_) => ended().cloned().unwrap_or_else(|| late(deadline, when)),
+        Ok(_) => late(deadline, when),
         Err(error) => error,
     };
     Err(fail(held, error))
@@ -107,13 +104,13 @@ pub(super) fn reason_of<'a>(held: &'a [Held]) -> Option<&'a Error> {
     ended.or_else(|| held.iter().find_map(|one| one.communicator.heard.get()))
 }
 
-/// Ends all with a reason; that of the first.
+/// Ends all with a reason: the one that there is, or this.
 pub(super) fn fail(held: &mut [Held], error: Error) -> Error {
     let error = reason_of(held).cloned().unwrap_or(error);
     // All of them before their siblings hear of any.
-    let said: Vec<Error> = held.iter().map(|one| one.communicator.say_ended(error.clone())).collect();
-    held.iter_mut().for_each(|one| drop(one.communicator.fail(&mut one.calls, error.clone())));
-    said.into_iter().next().unwrap_or(error)
+    held.iter().for_each(|one| drop(one.communicator.say_ended(error.clone())));
+    let ended = held.iter_mut().map(|one| one.communicator.fail(&mut one.calls, error.clone()));
+    ended.reduce(|first, _| first).unwrap_or(error)
 }
 
 /// New ones, which nobody else has.
@@ -212,12 +209,13 @@ impl Communicator {
             calls: Mutex::default(),
             ended: OnceLock::new(),
             heard: OnceLock::new(),
-            told: OnceLock::new(),
             is_over: AtomicBool::new(false),
         });
         siblings::add(&new);
         // Who ended before it was known told others only.
-        siblings::of(&new).iter().filter_map(|other| other.told.get()).for_each(|error| new.hear(error));
+        for other in siblings::of(&new).iter().filter(|other| !other.is_over.load(Ordering::Acquire)) {
+            other.ended.get().into_iter().for_each(|error| new.hear(other, error));
+        }
         new
     }
 
@@ -289,17 +287,19 @@ impl Communicator {
 
     /// Its siblings.
     fn tell(&self, why: &Error) {
-        let error = self.told.get_or_init(|| {
-            let rank = self.place().map_or_else(|_| "A rank".into(), |(rank, _)| format!("Rank {rank}"));
-            let text = format!("{rank} of the communicator, on device {}, has ended: {}", self.device, why.message);
-            // What it heard itself is told by who said it first.
-            self.heard.get().cloned().unwrap_or_else(|| Error::new(Status::TCUDA_ERROR_REMOTE, text))
-        });
-        siblings::of(self).iter().for_each(|other| other.hear(error));
+        siblings::of(self).iter().for_each(|other| other.hear(self, why));
     }
 
-    fn hear(&self, error: &Error) {
-        self.heard.get_or_init(|| error.clone().on_device(self.device));
+    /// That a sibling has ended. What that one heard itself it hands on.
+    fn hear(&self, from: &Communicator, why: &Error) {
+        self.heard.get_or_init(|| {
+            let error = from.heard.get().cloned().unwrap_or_else(|| {
+                let rank = from.place().map_or_else(|_| "A rank".into(), |(rank, _)| format!("Rank {rank}"));
+                let text = format!("{rank} of the communicator, on device {}, has ended: {}", from.device, why.message);
+                Error::new(Status::TCUDA_ERROR_REMOTE, text)
+            });
+            error.on_device(self.device)
+        });
     }
 
     /// Within a group of the link's, with the device current.

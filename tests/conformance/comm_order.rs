@@ -632,8 +632,7 @@ fn what_a_sum_read_may_be_overwritten_at_once() {
 /// More than two windows, the last of which is neither full nor of whole tiles: on a GPU kernels wait for what the next one has taken.
 fn a_ring_uses_its_window_again() {
     const PIECE: usize = 1 << 20;
-    let windows = if backend() == "sim" { 16 } else { 1024 };
-    let bytes = (windows + windows / 4) * PIECE + 48;
+    let bytes = if backend() == "sim" { 20 } else { 1280 } * PIECE + 48;
     let before = tcuda::base::config::get("TCUDA_COMM_WAY");
     tcuda::base::config::exchange("TCUDA_COMM_WAY", Some("ring".into()));
     let stage = Stage::new();

@@ -103,15 +103,13 @@ fn ranks_of_a_process_hear_of_an_end() {
     };
     let all = split(&|_| 7);
     let halves = split(&|rank| rank as i32 % 2);
-    let call = |comm, rank: usize| unsafe {
+    let call = |rank: usize, comm| unsafe {
         tcuda_communicator_all_reduce(comm, tensors[rank].get(), tensors[rank].get(), TCUDA_REDUCE_SUM, NULL)
     };
     // NCCL connects ranks at their first call.
-    ok!(tcuda_communicator_group_start());
-    (0..size).for_each(|rank| assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message()));
-    ok!(tcuda_communicator_group_end());
+    together(&all, call);
     // All but rank 0, which comes too late.
-    (1..size).for_each(|rank| assert_eq!(call(all[rank], rank), TCUDA_SUCCESS, "{}", message()));
+    (1..size).for_each(|rank| ok!(call(rank, all[rank])));
     let text = fails!(TIMEOUT, tcuda_communicator_synchronize(all[1], default_of(1), 50));
     assert!(text.contains("50 ms"), "{text}");
     for (rank, comm) in all.iter().enumerate().filter(|(rank, _)| *rank != 1) {
@@ -119,16 +117,14 @@ fn ranks_of_a_process_hear_of_an_end() {
         assert!(text.contains("Rank 1 ") && text.contains("50 ms"), "{text}");
         ok!(tcuda_stream_synchronize(default_of(rank as i32)));
         fails!(REMOTE, tcuda_communicator_query(*comm, &mut false));
-        assert_eq!(call(*comm, rank), TCUDA_ERROR_REMOTE);
+        assert_eq!(call(rank, *comm), TCUDA_ERROR_REMOTE);
     }
     // Who did not ask meanwhile hears of it at the latest at the end; who waits there, at once; and nobody of what is none of his.
     let idle = split(&|_| 7);
     ok!(tcuda_communicator_abort(idle[1]));
     let waiting = split(&|_| 7);
-    ok!(tcuda_communicator_group_start());
-    (0..size).for_each(|rank| assert_eq!(call(waiting[rank], rank), TCUDA_SUCCESS, "{}", message()));
-    ok!(tcuda_communicator_group_end());
-    assert_eq!(call(waiting[0], 0), TCUDA_SUCCESS, "{}", message());
+    together(&waiting, call);
+    ok!(call(0, waiting[0]));
     let ends = {
         let comm = Sent(waiting[0]);
         std::thread::spawn(move || {
@@ -156,7 +152,7 @@ fn ranks_of_a_process_hear_of_an_end() {
         }
     }
     all.into_iter().for_each(|comm| ok!(tcuda_communicator_destroy(comm)));
-    world.all(|rank, comm| call(comm, rank));
+    world.all(call);
 }
 
 fn ranks_of_one_thread_find_each_other_at_their_first_call() {

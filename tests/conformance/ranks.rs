@@ -37,16 +37,20 @@ impl World {
 
     /// One call of every rank, together.
     pub(crate) fn all(&self, call: impl Fn(usize, Comm) -> tcuda_status_t) {
-        ok!(tcuda_communicator_group_start());
-        for (rank, comm) in self.0.iter().enumerate() {
-            ok!(call(rank, *comm));
-        }
-        ok!(tcuda_communicator_group_end());
+        together(&self.0, call);
     }
 
     pub(crate) fn tensors(&self, dtype: DType, count: usize) -> Vec<Tensor> {
         (0..self.size()).map(|rank| Tensor::new(rank as i32, dtype, count)).collect()
     }
+}
+
+pub(crate) fn together(ranks: &[Comm], call: impl Fn(usize, Comm) -> tcuda_status_t) {
+    ok!(tcuda_communicator_group_start());
+    for (rank, comm) in ranks.iter().enumerate() {
+        ok!(call(rank, *comm));
+    }
+    ok!(tcuda_communicator_group_end());
 }
 
 impl Drop for World {
