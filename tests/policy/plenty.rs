@@ -2,7 +2,7 @@
 
 use crate::gate::Gate;
 use crate::lag::Lag;
-use crate::runs::{STREAMS, Trace};
+use crate::runs::{Event, STREAMS, Trace};
 use crate::{MIB, Touched, calls, held, machine, memory_calls, replay, waste, with_streams};
 use std::collections::BTreeMap;
 use tcuda::memory::pools;
@@ -163,6 +163,28 @@ fn sizes_that_never_come_back_waste_no_more() {
     // One stream's requests of any size beside weights, few and many, which were taken for such a load too.
     for (seed, weights) in [(1, 60), (2, 60), (3, 60), (3, 300)] {
         in_plenty(&Trace::caches(seed, weights));
+    }
+}
+
+/// Nor on several streams, for as long as it may be.
+#[test]
+fn long_runs_of_ever_new_sizes_on_several_streams_waste_no_more() {
+    for (streams, made) in
+        [2, 4].into_iter().flat_map(|streams| [(streams, Trace::graphs as fn(u64, usize) -> Trace), (streams, Trace::any)])
+    {
+        let events = (0..10).flat_map(|seed| {
+            let at = move |event: Event| Event { block: event.block + (seed << 32), ..event };
+            made(seed as u64, streams).events.into_iter().map(at)
+        });
+        let trace = Trace::of("long", events.collect());
+        let _turn = machine("");
+        with_streams(|streams| {
+            for pass in 0..4 {
+                replay(&trace, streams, false);
+                memory::check(0);
+                assert!(waste(&trace) <= 1.06, "pass {pass}: {}", waste(&trace));
+            }
+        });
     }
 }
 

@@ -209,11 +209,20 @@ impl Core {
         self.slots.iter().filter(|slot| slot.asked && !slot.gone).count()
     }
 
+    /// Whether all streams are as one but for what each freed since it was asked: with one thread that stops nobody, and as long as none was
+    /// found to have work when memory was mapped anew.
+    pub fn are_as_one(&self) -> bool {
+        self.fronts.threads() <= 1 && !self.policy.is_apart()
+    }
+
     /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
     /// the time, and has to ask how far that one is. With one thread that stops nobody, and is better than to go short.
     pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
-        let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
-        several && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
+        let is_apart = self.policy.is_apart();
+        match self.fronts.threads() > 1 {
+            true => is_apart || self.policy.is_restless() || is_new(self.new_sizes(slot)),
+            false => is_apart && self.streams() > 1 && !self.policy.is_short(),
+        }
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
@@ -266,6 +275,7 @@ impl Core {
         if search > LARGEST || self.paused {
             return None;
         }
+        self.prefer_common(slot, request, all);
         let id = if self.no_split {
             self.take_whole(slot, request)?
         } else if let Some(id) = self.shelf(slot).carve_aligned(size, alignment, search, small, all) {
@@ -297,6 +307,26 @@ impl Core {
         Some(record.address())
     }
 
+    /// Of streams that are as one each takes what is everybody's where that fits closer than its own.
+    fn prefer_common(&mut self, slot: StreamSlot, request: &Request, all: bool) {
+        let as_one = slot != COMMON && !self.no_split && self.are_as_one() && self.streams() > 1;
+        let common = self.slots[COMMON as usize].home;
+        self.shelf(slot).beside = as_one.then_some(common);
+        if !as_one {
+            return;
+        }
+        let Request { search, small, .. } = *request;
+        let closest = |core: &Core, slot: StreamSlot| {
+            let found = core.list(slot, small).find(block::table(), (search >> block::UNIT_SHIFT) as u32, small, all);
+            found.map(|id| block::at(id).units())
+        };
+        if let Some(own) = closest(self, slot)
+            && closest(self, COMMON).is_some_and(|common| common < own)
+        {
+            self.take_common(slot, request, all);
+        }
+    }
+
     /// A free block as it is, if it is not much larger than the request: where segments are not split.
     fn take_whole(&mut self, slot: StreamSlot, request: &Request) -> Option<BlockId> {
         const MORE: usize = 2 << 20;
@@ -316,7 +346,8 @@ impl Core {
         None
     }
 
-    /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow.
+    /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow, unless the
+    /// streams are as one.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
         const SOME: usize = 256 << 10;
         const SOME_OF_MANY: usize = 1 << 20;
@@ -332,7 +363,8 @@ impl Core {
         let id = if request.small && several { self.cut_to_line(id, request.search) } else { id };
         let take = match (request.small, several) {
             (true, true) => request.search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
-            (true, false) => request.search.max(SOME),
+            (true, false) if self.shelf(slot).beside.is_none() => request.search.max(SOME),
+            (true, false) => request.search,
             (false, true) => request.search.saturating_mul(4),
             (false, false) => request.search,
         };

@@ -38,6 +38,8 @@ pub struct Shelf {
     lists: [FreeList; 2],
     pub pool: Pool,
     pub sizes: Sizes,
+    /// Of a stream that is as one with others: the home of what is everybody's, which may have what fits closer.
+    pub beside: Option<&'static Home>,
     totals: &'static Totals,
 }
 
@@ -147,7 +149,7 @@ impl Home {
     pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
         let mut pool = Pool::default();
         let lists = [FreeList::new(pool.take(table())?), FreeList::new(pool.take(table())?)];
-        let shelf = Shelf { slot, lists, pool, sizes: Sizes::default(), totals };
+        let shelf = Shelf { slot, lists, pool, sizes: Sizes::default(), beside: None, totals };
         Some(Box::leak(Box::new(Home {
             owner: AtomicPtr::new(null_mut()),
             taken: AtomicBool::new(false),
@@ -174,6 +176,15 @@ impl Home {
         let epoch = self.epoch.load(Relaxed);
         self.freed_in.store(epoch, Relaxed);
         epoch
+    }
+
+    /// Whether a free block here fits closer than another one that fits. For a thread in its region: what is everybody's changes only with all
+    /// fronts stopped.
+    #[cold]
+    #[inline(never)]
+    fn fits_closer(&self, table: Table, units: u32, small: bool, than: BlockId) -> bool {
+        let found = unsafe { &*self.shelf.get() }.list(small).find(table, units, small, false);
+        found.is_some_and(|found| table.at(found).units() < table.at(than).units())
     }
 
     /// For a thread in its region, one of whose fronts uses this home.
@@ -297,10 +308,16 @@ impl Shelf {
         self.enlist::<PLAIN>(table, id, small);
     }
 
-    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free.
+    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. None also where what
+    /// is everybody's fits closer.
     #[inline(always)]
     pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
         let id = self.lists[usize::from(small)].find(table, units, small, false)?;
+        if let Some(beside) = self.beside
+            && beside.fits_closer(table, units, small, id)
+        {
+            return None;
+        }
         if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
     }
 

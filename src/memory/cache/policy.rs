@@ -14,7 +14,8 @@ pub const LARGEST_HANDLE: usize = 512 << 20;
 const SHARE: usize = 200;
 /// ... or this one of the request, whichever is more...
 const REQUEST_SHARE: usize = 16;
-/// ... with several streams these: what one has free of a handle the others cannot join, so that more of them stay half in use...
+/// ... with several streams these: what one has free of a handle, or freed since it was asked, the others cannot join, so that more of them stay
+/// half in use...
 const SHARE_OF_STREAMS: usize = 800;
 const REQUEST_SHARE_OF_STREAMS: usize = 32;
 /// ... where several streams have work this one of the request at least, however fine the others are: what another stream has free is
@@ -56,15 +57,14 @@ struct Unrest {
     long: u64,
     most: f64,
 }
-/// Several streams of one thread: seldom is no matter...
-const OF_NEW: Unrest = Unrest { each: 1 << 8, all: 1 << 11, long: 1 << 14, most: 2.0 };
-/// ... and where sizes come back, it may take longer to find its way.
+/// Several threads, for one whose sizes come back: seldom is no matter, and it may take long to find its way.
 const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16, most: 2.0 };
-/// Once it is known not to rest, and of several threads, which wait for each other, from the first: until each stream has what it needs at its own
-/// worst times.
+/// Once it is known not to rest, and of ever new sizes from the first, since threads wait for each other: until each stream has what it needs at
+/// its own worst times.
 const OF_RESTLESS: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
-/// One stream: while its free memory is in few pieces, mappings that were made for one request soon serve the next ones. Where they are as
-/// many as the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the memory.
+/// One stream, and several that are as one: while free memory is in few pieces, mappings that were made for one request soon serve the next ones.
+/// Where they are as many as the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the memory.
+/// With several streams what each freed since it was asked is in pieces of its own: then it has to be so many.
 const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8, most: 0.1 };
 pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
@@ -123,7 +123,7 @@ pub struct Policy {
     /// By the last terms.
     is_scarce: bool,
     /// By load: what counts for the one says nothing of the other.
-    restless: [Restless; 4],
+    restless: [Restless; 3],
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -172,13 +172,11 @@ pub struct Terms {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// Several streams, for one whose sizes come back.
+    /// Several threads and streams, for one whose sizes come back.
     Old,
     /// The same for one of ever new sizes.
     New,
-    /// And of several threads.
-    Threads,
-    /// One stream of ever new sizes, with free memory in many pieces.
+    /// One stream of ever new sizes, or several that are as one, with free memory in many pieces.
     Pieces,
 }
 
@@ -198,15 +196,15 @@ pub struct Holding {
     /// The large blocks in use, with the request: how many, and their mean size.
     pub large: usize,
     pub mean: usize,
-    /// In how many pieces a single stream's memory for large blocks is free, up to `PIECES`; and how many blocks were ever freed.
+    /// In how many pieces memory for large blocks is free, up to `PIECES`, where the streams are as one; and how many blocks were ever freed.
     pub pieces: usize,
     pub frees: u64,
     /// The share of large blocks whose size was not seen lately.
     pub new_sizes: f64,
     /// For which memory was asked, since everything was last given back.
     pub streams: usize,
-    /// That allocate.
-    pub threads: usize,
+    /// Whether they are as one: one thread allocates, and none had work.
+    pub as_one: bool,
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
@@ -219,16 +217,24 @@ impl Holding {
         self.streams > 1
     }
 
+    /// Whether what one stream has is seldom another one's.
+    fn is_split(&self) -> bool {
+        self.is_several() && !self.as_one
+    }
+
     fn is_new(&self) -> bool {
         is_new(self.new_sizes)
     }
 
+    fn fewest_pieces(&self) -> usize {
+        if self.is_several() { PIECES } else { FEWEST_PIECES }
+    }
+
     fn load(&self) -> Option<Load> {
-        match (self.is_several(), self.is_new()) {
-            (true, true) if self.threads > 1 => Some(Load::Threads),
+        match (self.is_split(), self.is_new()) {
             (true, true) => Some(Load::New),
             (true, false) => Some(Load::Old),
-            (false, true) if self.pieces >= self.large.clamp(FEWEST_PIECES, PIECES) => Some(Load::Pieces),
+            (false, true) if self.pieces >= self.large.clamp(self.fewest_pieces(), PIECES) => Some(Load::Pieces),
             (false, _) => None,
         }
     }
@@ -272,7 +278,7 @@ impl Policy {
             excess,
             several: holding.is_several(),
             load,
-            at_once: matches!(load, Some(Load::New | Load::Threads)) && self.is_restless() && !scarce,
+            at_once: load == Some(Load::New) && self.is_restless() && !scarce,
         }
     }
 
@@ -282,7 +288,7 @@ impl Policy {
         let least = if scarce { 0 } else { LEAST_SLACK * holding.granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
-        let of_one = holding.is_new() && !holding.is_several();
+        let of_one = holding.is_new() && !holding.is_split();
         if of_one && spare > 0 && self.is_shattered(holding) {
             self.unrest_of_one = OF_PIECES.most;
         }
@@ -315,7 +321,7 @@ impl Policy {
     /// Whether the pieces are many of the blocks that were freed since the beginning. With fewer of those some were there before.
     fn is_shattered(&self, holding: &Holding) -> bool {
         let (pieces, freed) = (holding.pieces as u64, holding.frees.saturating_sub(self.frees_before));
-        holding.pieces >= FEWEST_PIECES && (pieces..=FREES_OF_PIECE * pieces).contains(&freed)
+        holding.pieces >= holding.fewest_pieces() && (pieces..=FREES_OF_PIECE * pieces).contains(&freed)
     }
 
     /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
@@ -346,9 +352,7 @@ impl Policy {
         let load = if load == Load::Old && is_restless { Load::New } else { load };
         let (Unrest { each, all, long, most }, unrest) = match load {
             Load::Old => (OF_OLD, &mut self.unrest),
-            Load::Threads => (OF_RESTLESS, &mut self.unrest),
-            Load::New if is_restless => (OF_RESTLESS, &mut self.unrest),
-            Load::New => (OF_NEW, &mut self.unrest),
+            Load::New => (OF_RESTLESS, &mut self.unrest),
             Load::Pieces => (OF_PIECES, &mut self.unrest_of_one),
         };
         let Restless { began, until } = &mut self.restless[load as usize];

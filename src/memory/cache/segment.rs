@@ -188,12 +188,13 @@ impl Core {
         let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));
         // As many records are looked at: only where it says something.
         let pieces_of = |slot: StreamSlot| self.list(slot, false).iter().take(PIECES).count();
-        let counts = streams == 1 && is_new(new_sizes) && !request.small;
-        let pieces = if counts { (pieces_of(slot) + pieces_of(COMMON)).min(PIECES) } else { 0 };
+        let as_one = self.are_as_one();
+        let counts = (streams == 1 || as_one) && is_new(new_sizes) && !request.small;
+        let pieces = if counts { (0..self.slots.len() as StreamSlot).map(pieces_of).sum::<usize>().min(PIECES) } else { 0 };
         let holding = Holding {
             new_sizes,
             streams,
-            threads: self.fronts.threads(),
+            as_one,
             reserved: self.reserved(),
             large: active.large + 1,
             pieces,

@@ -16,7 +16,7 @@ fn holding(reserved: usize) -> Holding {
         mean: GIB,
         new_sizes: 0.0,
         streams: 1,
-        threads: 1,
+        as_one: true,
         limit: None,
         total: 0,
         granularity: 0,
@@ -135,17 +135,17 @@ fn small_blocks_exceed_the_slack_by_a_little() {
 }
 
 #[test]
-fn of_one_stream_ever_new_sizes_and_many_pieces_may_not_come_to_rest() {
+fn of_streams_that_are_as_one_ever_new_sizes_and_many_pieces_may_not_come_to_rest() {
     let load = |streams: usize, new_sizes: f64, large: usize, pieces: usize| {
         let of_these = Holding { streams, new_sizes, large, pieces, frees: 1 << 20, ..holding(8 * GIB) };
         Policy::default().terms(&of_these, GIB, &Options::default()).load
     };
-    // Hundreds, or as many as blocks in use, which are not among them.
+    // Hundreds, or as many as blocks in use, which are not among them. Of several streams hundreds.
     let pieces = [(8, 63), (8, 64), (100, 99), (100, 100), (5000, 255), (5000, 256)];
     let of_one = [None, Some(Load::Pieces), None, Some(Load::Pieces), None, Some(Load::Pieces)];
     assert_eq!(pieces.map(|(large, pieces)| load(1, 0.41, large, pieces)), of_one);
+    assert_eq!(pieces.map(|(large, pieces)| load(2, 0.41, large, pieces)), [None, None, None, None, None, Some(Load::Pieces)]);
     assert_eq!(pieces.map(|(large, pieces)| load(1, 0.39, large, pieces)), [None; 6]);
-    assert_eq!([0.39, 0.41].map(|new| load(2, new, 8, 0)), [Some(Load::Old), Some(Load::New)]);
 }
 
 #[test]
@@ -159,6 +159,7 @@ fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
     let of_one = begins.map(|(pieces, frees)| slack(Policy::default(), 1, 1.0, pieces, frees));
     assert_eq!(of_one, [0.0, 0.0, 0.1, 0.1, 0.0, 0.1, 0.0]);
     assert_eq!([(2, 1.0), (1, 0.4)].map(|(streams, new)| slack(Policy::default(), streams, new, 64, 64)), [0.0; 2]);
+    assert_eq!([255, 256].map(|pieces| slack(Policy::default(), 2, 1.0, pieces, 256)), [0.0, 0.1]);
     // What was freed before the last rest does not count, nor what is counted anew; with fewer frees than pieces some are older.
     type Begin = fn(&mut Policy);
     let begins: [Begin; 2] = [|policy| policy.rests(10_000), |policy| policy.restart(0, 0, 10_000)];
@@ -173,15 +174,16 @@ fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
 }
 
 #[test]
-fn what_one_stream_needs_says_nothing_of_several() {
+fn what_streams_as_one_need_says_nothing_of_others() {
     let mut policy = Policy::default();
-    let terms = |policy: &mut Policy, streams: usize| {
-        let of_these = Holding { streams, new_sizes: 1.0, pieces: 64, frees: 300, total: 1024 * GIB, ..holding(8 * GIB) };
+    let terms = |policy: &mut Policy, streams: usize, as_one: bool| {
+        let of_these = Holding { streams, as_one, new_sizes: 1.0, pieces: 64, frees: 300, total: 1024 * GIB, ..holding(8 * GIB) };
         policy.terms(&of_these, 64 * MIB, &Options::default())
     };
-    terms(&mut policy, 1);
+    terms(&mut policy, 1, true);
     assert!(policy.unrest_of_one > 0.0 && !policy.is_restless());
-    let (of_two, usual) = (terms(&mut policy, 2), terms(&mut Policy::default(), 2));
+    assert!(terms(&mut policy, 2, true).budget > terms(&mut Policy::default(), 2, true).budget);
+    let (of_two, usual) = (terms(&mut policy, 2, false), terms(&mut Policy::default(), 2, false));
     assert_eq!((of_two.budget, of_two.largest, of_two.at_once), (usual.budget, usual.largest, false));
     // Seldom enough that those whose sizes come back rest.
     (1..100).for_each(|times| policy.does_not_rest(Load::Old, times * 50_000));
@@ -190,7 +192,7 @@ fn what_one_stream_needs_says_nothing_of_several() {
 
 #[test]
 fn where_nothing_is_to_spare_no_load_says_anything() {
-    for load in [Load::Old, Load::New, Load::Threads, Load::Pieces] {
+    for load in [Load::Old, Load::New, Load::Pieces] {
         let mut policy = Policy::default();
         policy.does_not_rest(load, 0);
         policy.terms(&Holding { new_sizes: 1.0, pieces: 64, frees: 300, ..holding(60 * GIB) }, GIB, &Options::default());
@@ -241,36 +243,32 @@ fn one_stream_that_does_not_come_to_rest_gets_a_tenth() {
 }
 
 #[test]
-fn who_does_not_come_to_rest_gets_more_slack() {
+fn threads_that_do_not_come_to_rest_get_more_slack() {
     let mut policy = Policy::default();
     let options = Options::default();
     let budget = |policy: &mut Policy, total: usize| {
         policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options).budget >> 20
     };
     let at_first = budget(&mut policy, 1024);
-    let at_once = |policy: &mut Policy, new_sizes: f64, streams: usize, total: usize| {
-        let of_these = Holding { new_sizes, streams, total: total * GIB, ..holding(8 * GIB) };
+    let at_once = |policy: &mut Policy, new_sizes: f64, as_one: bool, total: usize| {
+        let of_these = Holding { new_sizes, as_one, streams: 2, total: total * GIB, ..holding(8 * GIB) };
         policy.terms(&of_these, MIB, &options).at_once
     };
-    assert!(!at_once(&mut policy, 1.0, 2, 1024));
-    // At first it says nothing yet, and seldom is no matter.
-    let Unrest { each, long, .. } = OF_NEW;
-    (0..4 * long).step_by(each as usize + 1).for_each(|frees| policy.does_not_rest(Load::New, frees));
-    let from = 8 * long;
-    (from..from + long).step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::New, frees));
+    assert!(!at_once(&mut policy, 1.0, false, 1024));
+    // At first it says nothing yet.
+    let Unrest { each, long, .. } = OF_RESTLESS;
+    [0, long - 1].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
     assert!(!policy.is_restless());
-    policy.does_not_rest(Load::New, from + long);
+    policy.does_not_rest(Load::New, long);
     assert!(policy.is_restless());
     assert_eq!(budget(&mut policy, 1024), at_first + 410);
-    // Then, but not where memory is scarce, for sizes that come back or when one stream is left.
-    let loads = [(1.0, 2, 9), (0.0, 2, 1024), (1.0, 1, 1024), (1.0, 2, 1024)];
-    assert_eq!(loads.map(|(new, streams, total)| at_once(&mut policy, new, streams, total)), [false, false, false, true]);
-    // From then on each counts for long.
-    let Unrest { each, long, .. } = OF_RESTLESS;
-    let from = from + OF_NEW.long + OF_NEW.all + 1;
-    [from, from + each, from + 2 * each].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
+    // Then, but not where memory is scarce, for sizes that come back or when one thread is left.
+    let loads = [(1.0, false, 9), (0.0, false, 1024), (1.0, true, 1024), (1.0, false, 1024)];
+    assert_eq!(loads.map(|(new, as_one, total)| at_once(&mut policy, new, as_one, total)), [false, false, false, true]);
+    // Each counts for long.
+    [each, 2 * each].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
     assert_eq!(budget(&mut policy, 1024), at_first + 1228);
-    (from + 2 * each + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
+    (2 * each + long..).take(100).for_each(|frees| policy.does_not_rest(Load::Old, frees));
     assert_eq!(budget(&mut policy, 1024), at_first + (16 << 10));
     // A quarter of the device is left, and where it is scarce there is nothing to be had.
     assert_eq!([24, 16, 11, 10].map(|total| budget(&mut policy, total)), [10 << 10, 4 << 10, at_first, 40]);
@@ -292,29 +290,17 @@ fn who_does_not_come_to_rest_gets_more_slack() {
     assert!(policy.is_restless());
     policy.restart(8 * GIB, 0, 0);
     assert!(!policy.is_restless());
-}
-
-#[test]
-fn of_several_threads_each_time_counts_for_long_from_the_first() {
-    let Unrest { each, long, .. } = OF_RESTLESS;
-    let seldom = |load: Load| {
-        let mut policy = Policy::default();
-        [0, long - 1].into_iter().for_each(|frees| policy.does_not_rest(load, frees));
-        assert!(!policy.is_restless());
-        policy.does_not_rest(load, each);
-        policy.is_restless()
-    };
-    assert_eq!([Load::Old, Load::New, Load::Threads].map(seldom), [false, false, true]);
-    let load = |streams: usize, threads: usize, new_sizes: f64| Holding { streams, threads, new_sizes, ..holding(8 * GIB) }.load();
-    let loads = [(1, 2, 1.0), (2, 1, 1.0), (2, 2, 1.0), (2, 2, 0.0)].map(|(streams, threads, new_sizes)| load(streams, threads, new_sizes));
-    assert_eq!(loads, [None, Some(Load::New), Some(Load::Threads), Some(Load::Old)]);
+    // One stream has nobody to keep from its memory.
+    let load = |streams: usize, as_one: bool, new_sizes: f64| Holding { streams, as_one, new_sizes, ..holding(8 * GIB) }.load();
+    let loads = [(1, false, 1.0), (2, true, 1.0), (2, true, 0.0), (2, false, 1.0), (2, false, 0.0)];
+    assert_eq!(loads.map(|(streams, as_one, new)| load(streams, as_one, new)), [None, None, None, Some(Load::New), Some(Load::Old)]);
 }
 
 #[test]
 fn streams_with_work_say_nothing_of_rest_until_they_rest() {
-    let Unrest { each, long, .. } = OF_NEW;
+    let Unrest { each, long, .. } = OF_OLD;
     let lasts = |policy: &mut Policy, frees: std::ops::RangeInclusive<u64>| {
-        frees.step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::New, frees));
+        frees.step_by(each as usize).for_each(|frees| policy.does_not_rest(Load::Old, frees));
     };
     let mut policy = Policy::default();
     lasts(&mut policy, 0..=long - each);
