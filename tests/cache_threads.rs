@@ -56,17 +56,19 @@ fn all_is_back() {
 #[test]
 fn one_allocates_and_another_frees() {
     let _turn = machine();
-    for senders in [1, 3] {
-        let stream = own();
+    // One thread's streams are as one, until there is a second.
+    for (senders, count) in [(1, 1), (3, 1), (1, 3), (3, 3)] {
+        let streams: Vec<Stream> = (0..count).map(|_| own()).collect();
         let (send, receive) = mpsc::sync_channel::<Vec<usize>>(8);
         let receive = Arc::new(Mutex::new(receive));
         let makers: Vec<_> = (0..senders)
             .map(|seed| {
-                let send = send.clone();
+                let (send, streams) = (send.clone(), streams.clone());
                 std::thread::spawn(move || {
                     let mut random = Random(seed * 977 + 5);
                     for _ in 0..200 {
-                        let blocks = (0..50).map(|_| memory::allocate(random.size(), 1, stream).unwrap()).collect();
+                        let mut block = |at: usize| memory::allocate(random.size(), 1, streams[at % count]).unwrap();
+                        let blocks = (0..50).map(&mut block).collect();
                         send.send(blocks).unwrap();
                     }
                 })
@@ -86,7 +88,7 @@ fn one_allocates_and_another_frees() {
             .collect();
         makers.into_iter().chain(takers).for_each(|thread| thread.join().unwrap());
         all_is_back();
-        stream::destroy(stream.raw).unwrap();
+        streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Core {
     pub ordered_spare: usize,
     /// A pool without memory behind its blocks: nothing is handed out.
     pub paused: bool,
+    /// Whether there are streams that look for what is everybody's beside their own.
+    as_one: bool,
 }
 
 /// The device that a pool is a part of: its statistics have the pool's in them.
@@ -123,6 +125,9 @@ impl Lock {
     pub fn lock(&self) -> MutexGuard<'_, Core> {
         let mut core = self.0.lock();
         core.fronts.stop();
+        if core.as_one && !core.are_as_one() {
+            core.look_beside(None);
+        }
         core
     }
 
@@ -165,6 +170,7 @@ impl Core {
             no_split: false,
             pool: 0,
             paused: false,
+            as_one: false,
             ordered_bytes: 0,
             ordered_spare: 0,
         }
@@ -212,17 +218,14 @@ impl Core {
     /// Whether all streams are as one but for what each freed since it was asked: with one thread that stops nobody, and as long as none was
     /// found to have work when memory was mapped anew.
     pub fn are_as_one(&self) -> bool {
-        self.fronts.threads() <= 1 && !self.policy.is_apart()
+        !self.fronts.are_shared() && !self.policy.is_apart()
     }
 
     /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
     /// the time, and has to ask how far that one is. With one thread that stops nobody, and is better than to go short.
     pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
-        let is_apart = self.policy.is_apart();
-        match self.fronts.threads() > 1 {
-            true => is_apart || self.policy.is_restless() || is_new(self.new_sizes(slot)),
-            false => is_apart && self.streams() > 1 && !self.policy.is_short(),
-        }
+        let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
+        several && !self.are_as_one() && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
@@ -309,11 +312,11 @@ impl Core {
 
     /// Of streams that are as one each takes what is everybody's where that fits closer than its own.
     fn prefer_common(&mut self, slot: StreamSlot, request: &Request, all: bool) {
-        let as_one = slot != COMMON && !self.no_split && self.are_as_one() && self.streams() > 1;
-        let common = self.slots[COMMON as usize].home;
-        self.shelf(slot).beside = as_one.then_some(common);
-        if !as_one {
+        if self.no_split || !self.are_as_one() || self.streams() < 2 {
             return;
+        }
+        if self.shelf(slot).beside.is_none() {
+            self.look_beside(Some(self.slots[COMMON as usize].home));
         }
         let Request { search, small, .. } = *request;
         let closest = |core: &Core, slot: StreamSlot| {
@@ -325,6 +328,12 @@ impl Core {
         {
             self.take_common(slot, request, all);
         }
+    }
+
+    /// Whether and where streams look for what fits closer than their own.
+    fn look_beside(&mut self, common: Option<&'static Home>) {
+        self.as_one = common.is_some();
+        (COMMON + 1..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).beside = common);
     }
 
     /// A free block as it is, if it is not much larger than the request: where segments are not split.

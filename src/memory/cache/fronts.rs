@@ -23,6 +23,10 @@ pub struct Fronts {
     stops: u64,
     /// How many threads were not at rest at the last of them.
     threads: usize,
+    /// When it was forgotten which threads are at work.
+    forgotten: u64,
+    /// Whether there are several since, at rest or not.
+    shared: bool,
 }
 
 /// What the cache keeps for a thread.
@@ -45,6 +49,8 @@ impl Fronts {
             stopped: true,
             stops: STOPS,
             threads: 0,
+            forgotten: STOPS,
+            shared: false,
         }
     }
 
@@ -57,6 +63,7 @@ impl Fronts {
         }
         self.stops += 1;
         self.threads = self.shards.values().filter(|own| own.allocated_at + STOPS > self.stops).count();
+        self.shared = self.shards.values().filter(|own| own.allocated_at >= self.forgotten).count() > 1;
         let own: *const Thread = tls::get();
         let others: Vec<&Front> = armed.iter().copied().filter(|front| !std::ptr::eq(front.thread(), own)).collect();
         armed.iter().for_each(|front| front.disarm());
@@ -103,6 +110,11 @@ impl Fronts {
         self.threads
     }
 
+    /// Whether several threads allocated since that was forgotten, and live.
+    pub fn are_shared(&self) -> bool {
+        self.shared
+    }
+
     /// Their threads' next calls find none of those that are in use.
     pub fn unchoose(&self) {
         self.by_thread.values().for_each(|front| front.unchoose());
@@ -117,6 +129,8 @@ impl Fronts {
     /// Which threads are at work is to be found out anew.
     pub fn forget_work(&mut self) {
         self.stops += STOPS;
+        self.forgotten = self.stops;
+        self.shared = false;
     }
 }
 
