@@ -35,14 +35,14 @@ fn rounds_of_any_sizes_repeat_themselves() {
 #[test]
 fn where_the_driver_takes_no_more_mappings_old_ones_end() {
     const OUT_OF_MEMORY: i32 = 2;
-    let trace = Trace::graphs(1, 4);
-    for nth in (2500..5000).step_by(500) {
+    let trace = Trace::long(6, |seed| Trace::graphs(seed, 4));
+    for nth in (3000..8000).step_by(1000) {
         let _turn = machine("");
         with_streams(|streams| {
             let retries = memory::stats(0).num_alloc_retries;
             sim().faults().fail_at(Some("cuMemMap"), nth, OUT_OF_MEMORY).unwrap();
             let before = calls(Some("cuMemMap"));
-            (0..3).for_each(|_| _ = replay(&trace, streams, true));
+            (0..2).for_each(|_| _ = replay(&trace, streams, true));
             assert!(calls(Some("cuMemMap")) >= before + nth, "one was refused");
             memory::check(0);
             // Half of those that there were then, beside the first of each handle.

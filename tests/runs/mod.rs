@@ -228,6 +228,13 @@ impl Trace {
         Trace::of("any", events)
     }
 
+    /// One run after another, of so many seeds.
+    pub fn long(seeds: u64, made: impl Fn(u64) -> Trace) -> Trace {
+        let of_seed =
+            |seed: u64| made(seed).events.into_iter().map(move |event| Event { block: event.block + ((seed as usize) << 32), ..event });
+        Trace::of("long", (0..seeds).flat_map(of_seed).collect())
+    }
+
     /// So many weights, caches of any size that live for long, and beside them each step's own blocks.
     pub fn caches(seed: u64, weights: usize) -> Trace {
         let mut below = random(seed);

@@ -81,6 +81,8 @@ pub struct Core {
     pub paused: bool,
     /// Whether there are streams that look for what is everybody's beside their own.
     as_one: bool,
+    /// How many bytes of large blocks had been freed when what is past was shared last.
+    asked_at: u64,
 }
 
 /// The device that a pool is a part of: its statistics have the pool's in them.
@@ -171,6 +173,7 @@ impl Core {
             pool: 0,
             paused: false,
             as_one: false,
+            asked_at: 0,
             ordered_bytes: 0,
             ordered_spare: 0,
         }
@@ -226,6 +229,23 @@ impl Core {
     pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
         let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
         several && !self.are_as_one() && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
+    }
+
+    /// Whether streams that are as one had better be asked before free memory is torn for a request: much was freed since they were, and nothing
+    /// fits closely.
+    pub fn asks_ahead(&self, slot: StreamSlot, request: &Request) -> bool {
+        /// Parts of what is held, and of the request.
+        const MUCH: usize = 64;
+        const CLOSE: u32 = 16;
+        if !self.as_one || request.small || !self.policy.asks_ahead() {
+            return false;
+        }
+        let units = (request.search >> block::UNIT_SHIFT) as u32;
+        let fits = |slot: StreamSlot| {
+            let found = self.list(slot, false).find(block::table(), units, false, true);
+            found.is_some_and(|id| block::at(id).units() - units <= units / CLOSE)
+        };
+        self.stats.large_bytes_freed() - self.asked_at > (self.reserved() / MUCH) as u64 && !fits(slot) && !fits(COMMON)
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
@@ -541,6 +561,7 @@ impl Core {
     }
 
     fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
+        self.asked_at = self.stats.large_bytes_freed();
         self.give_records_back();
         for slot in COMMON + 1..self.slots.len() as StreamSlot {
             if !shares(&self.slots[slot as usize]) {

@@ -67,6 +67,11 @@ impl Cache {
             return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks."));
         }
         core.let_in(slot);
+        if core.asks_ahead(slot, request) {
+            drop(core);
+            self.settle(slot);
+            core = self.core.lock();
+        }
         if let Some(address) = core.allocate(slot, request, false) {
             return Ok(address);
         }

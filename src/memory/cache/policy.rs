@@ -33,6 +33,8 @@ const FINEST: u32 = 9;
 /// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
 /// slack is needed by the next round too, which would make it again, and all that follows would lie elsewhere.
 const KEPT: usize = 25;
+/// Streams that are as one are asked ahead once by this part more is held than the slack allows: asking costs time in all that follows.
+const BEYOND: usize = 110;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
 /// use, or one handle. Then small handles are mapped anew for them, or others go back.
 const KEPT_FOR_SMALL: usize = 80;
@@ -70,6 +72,8 @@ pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
+/// Several that are as one: they get no slack, but are asked ahead how far they are.
+const OF_AS_ONE: Unrest = Unrest { each: 1 << 5, all: 1 << 9, long: 1 << 14, most: 0.0 };
 const STEP_OF_UNREST: f64 = 0.05;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
@@ -123,7 +127,7 @@ pub struct Policy {
     /// By the last terms.
     is_scarce: bool,
     /// By load: what counts for the one says nothing of the other.
-    restless: [Restless; 3],
+    restless: [Restless; 4],
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -133,6 +137,8 @@ pub struct Policy {
     worked_before: bool,
     /// Streams had work when memory was mapped anew. It stays, as `hurry` does.
     apart: bool,
+    /// More was held than the slack allows by a noticeable part, or streams that are as one did not come to rest. It stays.
+    asks_ahead: bool,
 }
 
 /// How much may be made when free memory does not do: what `Terms` has as budget, or all that is allowed.
@@ -178,6 +184,8 @@ pub enum Load {
     New,
     /// One stream of ever new sizes, or several that are as one, with free memory in many pieces.
     Pieces,
+    /// Several that are as one, with free memory in few.
+    AsOne,
 }
 
 /// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
@@ -235,6 +243,7 @@ impl Holding {
             (true, true) => Some(Load::New),
             (true, false) => Some(Load::Old),
             (false, true) if self.pieces >= self.large.clamp(self.fewest_pieces(), PIECES) => Some(Load::Pieces),
+            (false, true) if self.is_several() => Some(Load::AsOne),
             (false, _) => None,
         }
     }
@@ -326,6 +335,7 @@ impl Policy {
 
     /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
     fn adapt(&mut self, reserved: usize, allowed: usize) {
+        self.asks_ahead |= reserved > allowed + allowed / BEYOND;
         if reserved > allowed + allowed / 1000 && reserved > self.risen_at + self.risen_at / 32 && self.fineness < FINEST {
             self.fineness = (self.fineness + RISE).min(FINEST);
             self.risen_at = reserved;
@@ -350,10 +360,11 @@ impl Policy {
         }
         let is_restless = self.is_restless();
         let load = if load == Load::Old && is_restless { Load::New } else { load };
-        let (Unrest { each, all, long, most }, unrest) = match load {
-            Load::Old => (OF_OLD, &mut self.unrest),
-            Load::New => (OF_RESTLESS, &mut self.unrest),
-            Load::Pieces => (OF_PIECES, &mut self.unrest_of_one),
+        let Unrest { each, all, long, most } = match load {
+            Load::Old => OF_OLD,
+            Load::New => OF_RESTLESS,
+            Load::Pieces => OF_PIECES,
+            Load::AsOne => OF_AS_ONE,
         };
         let Restless { began, until } = &mut self.restless[load as usize];
         if frees > *until {
@@ -361,9 +372,20 @@ impl Policy {
         }
         *until = (*until + each).min(frees + all);
         // What was freed twice is not counted in the end.
-        if frees.saturating_sub(*began) >= long {
-            *unrest = (*unrest + STEP_OF_UNREST).min(most);
+        if frees.saturating_sub(*began) < long {
+            return;
         }
+        let rise = |unrest: f64| (unrest + STEP_OF_UNREST).min(most);
+        match load {
+            Load::Old | Load::New => self.unrest = rise(self.unrest),
+            Load::Pieces => self.unrest_of_one = rise(self.unrest_of_one),
+            Load::AsOne => self.asks_ahead = true,
+        }
+    }
+
+    /// Whether streams that are as one are asked how far they are before a request tears what is free, and not only when none is.
+    pub fn asks_ahead(&self) -> bool {
+        self.asks_ahead
     }
 
     /// Whether each stream keeps what it has, past or not: what one takes from another that has work is missed there when it is not past.

@@ -299,6 +299,11 @@ impl Totals {
         self.shards().flat_map(|shard| &shard.freed).map(|freed| freed[COUNT].load(Relaxed) as u64).sum()
     }
 
+    /// And how many bytes those had that were large.
+    pub fn large_bytes_freed(&self) -> u64 {
+        self.shards().map(|shard| shard.freed[LARGE][BYTES].load(Relaxed) as u64).sum()
+    }
+
     pub fn has_pending(&self) -> bool {
         self.pending.iter().any(|size| size[COUNT].load(Relaxed) != 0)
     }

@@ -144,8 +144,10 @@ fn of_streams_that_are_as_one_ever_new_sizes_and_many_pieces_may_not_come_to_res
     let pieces = [(8, 63), (8, 64), (100, 99), (100, 100), (5000, 255), (5000, 256)];
     let of_one = [None, Some(Load::Pieces), None, Some(Load::Pieces), None, Some(Load::Pieces)];
     assert_eq!(pieces.map(|(large, pieces)| load(1, 0.41, large, pieces)), of_one);
-    assert_eq!(pieces.map(|(large, pieces)| load(2, 0.41, large, pieces)), [None, None, None, None, None, Some(Load::Pieces)]);
+    let of_two = [0, 1, 2, 3, 4, 5].map(|at| Some(if at == 5 { Load::Pieces } else { Load::AsOne }));
+    assert_eq!(pieces.map(|(large, pieces)| load(2, 0.41, large, pieces)), of_two);
     assert_eq!(pieces.map(|(large, pieces)| load(1, 0.39, large, pieces)), [None; 6]);
+    assert_eq!(pieces.map(|(large, pieces)| load(2, 0.39, large, pieces)), [None; 6]);
 }
 
 #[test]
@@ -192,13 +194,13 @@ fn what_streams_as_one_need_says_nothing_of_others() {
 
 #[test]
 fn where_nothing_is_to_spare_no_load_says_anything() {
-    for load in [Load::Old, Load::New, Load::Pieces] {
+    for load in [Load::Old, Load::New, Load::Pieces, Load::AsOne] {
         let mut policy = Policy::default();
         policy.does_not_rest(load, 0);
         policy.terms(&Holding { new_sizes: 1.0, pieces: 64, frees: 300, ..holding(60 * GIB) }, GIB, &Options::default());
         assert!(policy.is_short());
         (0..1 << 20).step_by(8).for_each(|frees| policy.does_not_rest(load, frees));
-        assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
+        assert_eq!((policy.unrest, policy.unrest_of_one, policy.asks_ahead()), (0.0, 0.0, false));
         // And what was before is forgotten.
         assert!(!policy.terms(&Holding { total: 1024 * GIB, ..holding(60 * GIB) }, GIB, &Options::default()).scarce);
         policy.does_not_rest(load, 1 << 20);
@@ -293,7 +295,35 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     // One stream has nobody to keep from its memory.
     let load = |streams: usize, as_one: bool, new_sizes: f64| Holding { streams, as_one, new_sizes, ..holding(8 * GIB) }.load();
     let loads = [(1, false, 1.0), (2, true, 1.0), (2, true, 0.0), (2, false, 1.0), (2, false, 0.0)];
-    assert_eq!(loads.map(|(streams, as_one, new)| load(streams, as_one, new)), [None, None, None, Some(Load::New), Some(Load::Old)]);
+    let right = [None, Some(Load::AsOne), None, Some(Load::New), Some(Load::Old)];
+    assert_eq!(loads.map(|(streams, as_one, new)| load(streams, as_one, new)), right);
+}
+
+#[test]
+fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_rest() {
+    let exceeds = |reserved: usize| {
+        let mut policy = Policy::default();
+        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
+        policy.terms(&of_8, MIB, &Options::default());
+        policy.asks_ahead()
+    };
+    assert_eq!([8 * GIB, 8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21].map(exceeds), [false, false, true]);
+    let Unrest { each, all, long, .. } = OF_AS_ONE;
+    let mut policy = Policy::default();
+    let mut map = |frees: std::ops::RangeInclusive<u64>, gap: u64| {
+        frees.step_by(gap as usize).for_each(|frees| policy.does_not_rest(Load::AsOne, frees));
+        policy.asks_ahead()
+    };
+    // Neither seldom nor for a while is enough.
+    assert!(!map(0..=2 * long, each + 1));
+    assert!(!map(4 * long..=5 * long - each, each));
+    assert!(!map(5 * long + all..=6 * long + all - each, each));
+    assert!(map(6 * long + all..=6 * long + all, each));
+    assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
+    policy.rests(0);
+    assert!(policy.asks_ahead());
+    policy.restart(0, 0, 0);
+    assert!(!policy.asks_ahead());
 }
 
 #[test]
