@@ -73,7 +73,7 @@ const FEWEST_PIECES: usize = 64;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
 /// Several that are as one: they get no slack, but are asked ahead how far they are.
-const OF_AS_ONE: Unrest = Unrest { each: 1 << 5, all: 1 << 9, long: 1 << 14, most: 0.0 };
+const OF_AS_ONE: Unrest = Unrest { each: 1 << 7, all: 1 << 11, long: 1 << 13, most: 0.0 };
 const STEP_OF_UNREST: f64 = 0.05;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
