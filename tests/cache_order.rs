@@ -52,6 +52,47 @@ fn a_destroy_that_fails_leaves_the_order_as_it_was() {
     stream::destroy(b.raw).unwrap();
 }
 
+/// Until a second thread allocates: then each stream keeps to its own first.
+#[test]
+fn streams_of_one_thread_take_what_fits_closest() {
+    for second in [false, true] {
+        let _turn = machine();
+        let (a, b) = (own(), own());
+        let allocate = |mib: usize, stream: Stream| memory::allocate(mib * M, 1, stream).unwrap();
+        let (small, beside) = (allocate(4, b), allocate(4, b));
+        let (large, behind) = (allocate(16, a), allocate(4, a));
+        if second {
+            let work = move || memory::free(memory::allocate(512, 1, b).unwrap()).unwrap();
+            std::thread::spawn(work).join().unwrap();
+        }
+        memory::free(small).unwrap();
+        // There is no room for that: what the other stream is done with becomes everybody's.
+        let room = allocate(32, a);
+        memory::free(large).unwrap();
+        let found = allocate(4, a);
+        assert_eq!(found, if second { large } else { small });
+        if !second {
+            assert_eq!(allocate(16, a), large);
+            memory::free(large).unwrap();
+            // Whose other streams are gone, or that asks for more than there is, is served as ever.
+            stream::destroy(b.raw).unwrap();
+            assert_eq!(allocate(16, a), large);
+            memory::free(large).unwrap();
+            for size in [1 << 41, (1 << 50) + 1, usize::MAX / 16] {
+                assert_eq!(memory::allocate(size, 1, a).unwrap_err().status, Status::TCUDA_ERROR_OUT_OF_MEMORY);
+            }
+        }
+        [beside, behind, room, found].into_iter().for_each(|block| memory::free(block).unwrap());
+        memory::check(0);
+        memory::empty_cache(None).unwrap();
+        assert_eq!(held(Family::ReservedBytes), 0);
+        stream::destroy(a.raw).unwrap();
+        if second {
+            stream::destroy(b.raw).unwrap();
+        }
+    }
+}
+
 #[test]
 fn memory_of_threads_that_ended_is_used_again() {
     let _turn = machine();

@@ -27,6 +27,8 @@ pub const ROUND: usize = block::UNIT;
 pub const LARGEST: usize = 1 << 40;
 /// Rounded sizes up to this count as small and live in areas of their own.
 pub const SMALL_LIMIT: usize = 1 << 20;
+/// So much of common memory a stream takes for its small blocks.
+const SOME: usize = 256 << 10;
 
 /// A block that was freed while streams other than its own may still use it.
 pub struct Pending {
@@ -81,7 +83,7 @@ pub struct Core {
     pub paused: bool,
     /// Whether there are streams that look for what is everybody's beside their own.
     as_one: bool,
-    /// How many bytes of large blocks had been freed when what is past was shared last.
+    /// How many bytes of large blocks had been freed when streams were asked ahead, or what is past was shared, last.
     asked_at: u64,
 }
 
@@ -128,7 +130,7 @@ impl Lock {
         let mut core = self.0.lock();
         core.fronts.stop();
         if core.as_one && !core.are_as_one() {
-            core.look_beside(None);
+            core.look_beside_no_more();
         }
         core
     }
@@ -218,26 +220,26 @@ impl Core {
         self.slots.iter().filter(|slot| slot.asked && !slot.gone).count()
     }
 
-    /// Whether all streams are as one but for what each freed since it was asked: with one thread that stops nobody, and as long as none was
-    /// found to have work when memory was mapped anew.
+    /// Whether all streams are as one but for what each freed since it was asked: one thread allocates, whom it costs little that they take from
+    /// each other, and none was found to have work when memory was mapped anew.
     pub fn are_as_one(&self) -> bool {
         !self.fronts.are_shared() && !self.policy.is_apart()
     }
 
     /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
-    /// the time, and has to ask how far that one is. With one thread that stops nobody, and is better than to go short.
+    /// the time, and has to ask how far that one is. With one thread only once they had work, and not to go short.
     pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
         let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
         several && !self.are_as_one() && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
     }
 
-    /// Whether streams that are as one had better be asked before free memory is torn for a request: much was freed since they were, and nothing
-    /// fits closely.
-    pub fn asks_ahead(&self, slot: StreamSlot, request: &Request) -> bool {
+    /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: much was freed since they
+    /// were, and nothing fits closely. Then they are taken for asked.
+    pub fn asks_ahead(&mut self, slot: StreamSlot, request: &Request) -> bool {
         /// Parts of what is held, and of the request.
         const MUCH: usize = 64;
         const CLOSE: u32 = 16;
-        if !self.as_one || request.small || !self.policy.asks_ahead() {
+        if !self.as_one || request.small || request.search > LARGEST || !self.policy.asks_ahead() {
             return false;
         }
         let units = (request.search >> block::UNIT_SHIFT) as u32;
@@ -245,7 +247,13 @@ impl Core {
             let found = self.list(slot, false).find(block::table(), units, false, true);
             found.is_some_and(|id| block::at(id).units() - units <= units / CLOSE)
         };
-        self.stats.large_bytes_freed() - self.asked_at > (self.reserved() / MUCH) as u64 && !fits(slot) && !fits(COMMON)
+        // What was freed twice is not counted in the end.
+        let freed = self.stats.large_bytes_freed();
+        let asks = freed.saturating_sub(self.asked_at) > (self.reserved() / MUCH) as u64 && !fits(slot) && !fits(COMMON);
+        if asks {
+            self.asked_at = freed;
+        }
+        asks && self.concerns_others(slot)
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
@@ -304,7 +312,7 @@ impl Core {
         } else if let Some(id) = self.shelf(slot).carve_aligned(size, alignment, search, small, all) {
             id
         } else {
-            self.take_common(slot, request, all)?;
+            self.take_common(slot, request, all, SOME)?;
             self.shelf(slot).carve_aligned(size, alignment, search, small, true)?
         };
         self.changes += 1;
@@ -333,11 +341,11 @@ impl Core {
     /// Of streams that are as one each takes what is everybody's where that fits closer than its own.
     fn prefer_common(&mut self, slot: StreamSlot, request: &Request, all: bool) {
         if self.no_split || !self.are_as_one() || self.streams() < 2 {
+            self.look_beside_no_more();
             return;
         }
-        if self.shelf(slot).beside.is_none() {
-            self.look_beside(Some(self.slots[COMMON as usize].home));
-        }
+        self.as_one = true;
+        self.shelf(slot).beside = Some(self.slots[COMMON as usize].home);
         let Request { search, small, .. } = *request;
         let closest = |core: &Core, slot: StreamSlot| {
             let found = core.list(slot, small).find(block::table(), (search >> block::UNIT_SHIFT) as u32, small, all);
@@ -346,14 +354,15 @@ impl Core {
         if let Some(own) = closest(self, slot)
             && closest(self, COMMON).is_some_and(|common| common < own)
         {
-            self.take_common(slot, request, all);
+            self.take_common(slot, request, all, search);
         }
     }
 
-    /// Whether and where streams look for what fits closer than their own.
-    fn look_beside(&mut self, common: Option<&'static Home>) {
-        self.as_one = common.is_some();
-        (COMMON + 1..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).beside = common);
+    /// Streams are as one no more.
+    fn look_beside_no_more(&mut self) {
+        if std::mem::take(&mut self.as_one) {
+            (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).beside = None);
+        }
     }
 
     /// A free block as it is, if it is not much larger than the request: where segments are not split.
@@ -375,10 +384,8 @@ impl Core {
         None
     }
 
-    /// Common memory with room for the request becomes the stream's; of small blocks more than one request needs, since others follow, unless the
-    /// streams are as one.
-    fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool) -> Option<()> {
-        const SOME: usize = 256 << 10;
+    /// Common memory with room for the request becomes the stream's; of small blocks `some` at least, since others follow.
+    fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool, some: usize) -> Option<()> {
         const SOME_OF_MANY: usize = 1 << 20;
         let id = self.shelf(COMMON).list(request.small).find(
             block::table(),
@@ -392,8 +399,7 @@ impl Core {
         let id = if request.small && several { self.cut_to_line(id, request.search) } else { id };
         let take = match (request.small, several) {
             (true, true) => request.search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
-            (true, false) if self.shelf(slot).beside.is_none() => request.search.max(SOME),
-            (true, false) => request.search,
+            (true, false) => request.search.max(some),
             (false, true) => request.search.saturating_mul(4),
             (false, false) => request.search,
         };
@@ -657,6 +663,9 @@ impl Core {
         self.moved.clear();
         self.policy = Policy::default();
         self.runs = Runs::default();
+        self.look_beside_no_more();
+        self.asked_at = 0;
+        self.fronts.forget_work();
         self.uses.clear();
         self.held.clear();
         self.pending.clear();

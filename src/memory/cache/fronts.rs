@@ -23,9 +23,8 @@ pub struct Fronts {
     stops: u64,
     /// How many threads were not at rest at the last of them.
     threads: usize,
-    /// When it was forgotten which threads are at work.
-    forgotten: u64,
-    /// Whether there are several since, at rest or not.
+    /// The first thread that allocated since it was forgotten which ones are at work, and whether there were others.
+    first: Option<u32>,
     shared: bool,
 }
 
@@ -49,7 +48,7 @@ impl Fronts {
             stopped: true,
             stops: STOPS,
             threads: 0,
-            forgotten: STOPS,
+            first: None,
             shared: false,
         }
     }
@@ -63,7 +62,6 @@ impl Fronts {
         }
         self.stops += 1;
         self.threads = self.shards.values().filter(|own| own.allocated_at + STOPS > self.stops).count();
-        self.shared = self.shards.values().filter(|own| own.allocated_at >= self.forgotten).count() > 1;
         let own: *const Thread = tls::get();
         let others: Vec<&Front> = armed.iter().copied().filter(|front| !std::ptr::eq(front.thread(), own)).collect();
         armed.iter().for_each(|front| front.disarm());
@@ -110,9 +108,13 @@ impl Fronts {
         self.threads
     }
 
-    /// Whether several threads allocated since that was forgotten, and live.
+    /// Whether several threads allocated since that was forgotten, with fronts or without.
     pub fn are_shared(&self) -> bool {
         self.shared
+    }
+
+    pub fn note_allocates(&mut self, thread: &Thread) {
+        self.shared |= *self.first.get_or_insert(thread.number) != thread.number;
     }
 
     /// Their threads' next calls find none of those that are in use.
@@ -121,6 +123,7 @@ impl Fronts {
     }
 
     fn note_at_work(&mut self, thread: &Thread) {
+        self.note_allocates(thread);
         if let Some(own) = self.shards.get_mut(&thread.number) {
             own.allocated_at = self.stops;
         }
@@ -129,8 +132,7 @@ impl Fronts {
     /// Which threads are at work is to be found out anew.
     pub fn forget_work(&mut self) {
         self.stops += STOPS;
-        self.forgotten = self.stops;
-        self.shared = false;
+        (self.first, self.shared) = (None, false);
     }
 }
 
@@ -180,6 +182,7 @@ impl Core {
 
     /// A thread ends: what it kept is free, what it counted stays.
     pub fn forget_thread(&mut self, thread: &Thread) {
+        self.fronts.first = self.fronts.first.filter(|first| *first != thread.number);
         let own: Vec<(u32, StreamSlot)> = self.fronts.by_thread.keys().copied().filter(|(number, _)| *number == thread.number).collect();
         for key in own {
             let Some(front) = self.fronts.by_thread.remove(&key) else { continue };

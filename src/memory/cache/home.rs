@@ -1,7 +1,8 @@
 //! A stream's free memory on its device, and the order of its frees.
 //!
 //! Who may touch it: the thread whose fronts alone use it (`owner`), in its region; where several do, whoever has `taken` it, in his
-//! region; and anybody under the device's lock with all fronts stopped. See `front`.
+//! region; and anybody under the device's lock with all fronts stopped. See `front`. That of what is everybody's has no front: it changes under the
+//! lock only, so that every thread may look at it in its region (`Shelf::beside`).
 
 use super::StreamSlot;
 use super::block::{self, BlockId, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
@@ -178,12 +179,11 @@ impl Home {
         epoch
     }
 
-    /// Whether a free block here fits closer than another one that fits. For a thread in its region: what is everybody's changes only with all
-    /// fronts stopped.
+    /// Whether a large free block here fits closer than another one that fits.
     #[cold]
     #[inline(never)]
-    fn fits_closer(&self, table: Table, units: u32, small: bool, than: BlockId) -> bool {
-        let found = unsafe { &*self.shelf.get() }.list(small).find(table, units, small, false);
+    fn fits_closer(&self, table: Table, units: u32, than: BlockId) -> bool {
+        let found = unsafe { &*self.shelf.get() }.list(false).find(table, units, false, false);
         found.is_some_and(|found| table.at(found).units() < table.at(than).units())
     }
 
@@ -309,12 +309,14 @@ impl Shelf {
     }
 
     /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. None also where what
-    /// is everybody's fits closer.
+    /// is everybody's fits closer; of small blocks the first that does will do, and who goes without gives up what he keeps.
     #[inline(always)]
     pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
         let id = self.lists[usize::from(small)].find(table, units, small, false)?;
         if let Some(beside) = self.beside
-            && beside.fits_closer(table, units, small, id)
+            && !small
+            && table.at(id).units() > units
+            && beside.fits_closer(table, units, id)
         {
             return None;
         }

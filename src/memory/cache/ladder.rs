@@ -7,6 +7,7 @@ use super::policy::UpTo;
 use super::reach::{Reach, Waited};
 use super::segment::Refusal;
 use super::slot::StreamKey;
+use super::tls;
 use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
@@ -67,6 +68,7 @@ impl Cache {
             return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks."));
         }
         core.let_in(slot);
+        core.fronts.note_allocates(tls::get());
         if core.asks_ahead(slot, request) {
             drop(core);
             self.settle(slot);

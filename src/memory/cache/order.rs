@@ -41,7 +41,7 @@ struct Question {
 
 impl Core {
     /// Whether another stream's frees could help `slot`, or blocks wait for other streams.
-    fn concerns_others(&self, slot: StreamSlot) -> bool {
+    pub(super) fn concerns_others(&self, slot: StreamSlot) -> bool {
         !self.pending.is_empty() || self.slots.iter().enumerate().any(|(index, other)| index != slot as usize && other.is_behind())
     }
 

@@ -211,7 +211,9 @@ pub struct Holding {
     pub new_sizes: f64,
     /// For which memory was asked, since everything was last given back.
     pub streams: usize,
-    /// Whether they are as one: one thread allocates, and none had work.
+    /// Whether several threads allocate.
+    pub shared: bool,
+    /// Whether the streams are as one: one thread allocates, and none had work.
     pub as_one: bool,
     pub limit: Option<usize>,
     pub total: usize,
@@ -240,6 +242,8 @@ impl Holding {
 
     fn load(&self) -> Option<Load> {
         match (self.is_split(), self.is_new()) {
+            // Of one thread's streams that had work time says whether it is too dear.
+            (true, _) if !self.shared => None,
             (true, true) => Some(Load::New),
             (true, false) => Some(Load::Old),
             (false, true) if self.pieces >= self.large.clamp(self.fewest_pieces(), PIECES) => Some(Load::Pieces),
@@ -267,6 +271,8 @@ impl Policy {
         }
         let (allowed, has_more) = self.allowed(holding, bound, scarce, options.slack);
         self.adapt(reserved, allowed);
+        let as_one = holding.is_several() && holding.as_one && !scarce && !holding.small;
+        self.asks_ahead |= as_one && reserved > allowed + allowed / BEYOND;
         self.is_scarce = scarce;
         let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
@@ -335,7 +341,6 @@ impl Policy {
 
     /// Finer when the slack was exceeded, at most once as memory grows by 3 per cent; coarser when it has grown by half since.
     fn adapt(&mut self, reserved: usize, allowed: usize) {
-        self.asks_ahead |= reserved > allowed + allowed / BEYOND;
         if reserved > allowed + allowed / 1000 && reserved > self.risen_at + self.risen_at / 32 && self.fineness < FINEST {
             self.fineness = (self.fineness + RISE).min(FINEST);
             self.risen_at = reserved;

@@ -187,13 +187,18 @@ impl Core {
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));
         // As many records are looked at: only where it says something.
-        let pieces_of = |slot: StreamSlot| self.list(slot, false).iter().take(PIECES).count();
         let as_one = self.are_as_one();
         let counts = (streams == 1 || as_one) && is_new(new_sizes) && !request.small;
-        let pieces = if counts { (0..self.slots.len() as StreamSlot).map(pieces_of).sum::<usize>().min(PIECES) } else { 0 };
+        let pieces = if counts {
+            let free = (0..self.slots.len() as StreamSlot).flat_map(|slot| self.list(slot, false).iter());
+            free.take(PIECES).count()
+        } else {
+            0
+        };
         let holding = Holding {
             new_sizes,
             streams,
+            shared: self.fronts.are_shared(),
             as_one,
             reserved: self.reserved(),
             large: active.large + 1,

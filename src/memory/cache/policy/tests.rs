@@ -16,6 +16,7 @@ fn holding(reserved: usize) -> Holding {
         mean: GIB,
         new_sizes: 0.0,
         streams: 1,
+        shared: false,
         as_one: true,
         limit: None,
         total: 0,
@@ -253,7 +254,7 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     };
     let at_first = budget(&mut policy, 1024);
     let at_once = |policy: &mut Policy, new_sizes: f64, as_one: bool, total: usize| {
-        let of_these = Holding { new_sizes, as_one, streams: 2, total: total * GIB, ..holding(8 * GIB) };
+        let of_these = Holding { new_sizes, as_one, shared: !as_one, streams: 2, total: total * GIB, ..holding(8 * GIB) };
         policy.terms(&of_these, MIB, &options).at_once
     };
     assert!(!at_once(&mut policy, 1.0, false, 1024));
@@ -292,22 +293,29 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     assert!(policy.is_restless());
     policy.restart(8 * GIB, 0, 0);
     assert!(!policy.is_restless());
-    // One stream has nobody to keep from its memory.
-    let load = |streams: usize, as_one: bool, new_sizes: f64| Holding { streams, as_one, new_sizes, ..holding(8 * GIB) }.load();
-    let loads = [(1, false, 1.0), (2, true, 1.0), (2, true, 0.0), (2, false, 1.0), (2, false, 0.0)];
-    let right = [None, Some(Load::AsOne), None, Some(Load::New), Some(Load::Old)];
-    assert_eq!(loads.map(|(streams, as_one, new)| load(streams, as_one, new)), right);
+    // One stream has nobody to keep from its memory, and of one thread's that had work time says whether it is too dear.
+    let load = |streams: usize, shared: bool, as_one: bool, new_sizes: f64| {
+        Holding { streams, shared, as_one, new_sizes, ..holding(8 * GIB) }.load()
+    };
+    let several = [load(2, true, false, 1.0), load(2, true, false, 0.0)];
+    assert_eq!(several, [Some(Load::New), Some(Load::Old)]);
+    let one_thread = [load(1, true, false, 1.0), load(2, false, true, 1.0), load(2, false, true, 0.0), load(2, false, false, 1.0)];
+    assert_eq!(one_thread, [None, Some(Load::AsOne), None, None]);
 }
 
 #[test]
 fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_rest() {
-    let exceeds = |reserved: usize| {
+    let exceeds = |reserved: usize, streams: usize, as_one: bool, small: bool, total: usize| {
         let mut policy = Policy::default();
-        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
+        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total, streams, as_one, small, ..holding(reserved) };
         policy.terms(&of_8, MIB, &Options::default());
         policy.asks_ahead()
     };
-    assert_eq!([8 * GIB, 8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21].map(exceeds), [false, false, true]);
+    let [within, beyond] = [8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21];
+    assert_eq!([8 * GIB, within, beyond].map(|reserved| exceeds(reserved, 2, true, false, 1024 * GIB)), [false, false, true]);
+    // Not of one stream, where they are not as one, for small blocks, which may, and where memory is scarce.
+    let others = [(1, true, false, 1024), (2, false, false, 1024), (2, true, true, 1024), (2, true, false, 9)];
+    assert!(others.iter().all(|&(streams, as_one, small, total)| !exceeds(beyond, streams, as_one, small, total * GIB)));
     let Unrest { each, all, long, .. } = OF_AS_ONE;
     let mut policy = Policy::default();
     let mut map = |frees: std::ops::RangeInclusive<u64>, gap: u64| {
