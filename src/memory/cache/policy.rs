@@ -33,8 +33,10 @@ const FINEST: u32 = 9;
 /// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
 /// slack is needed by the next round too, which would make it again, and all that follows would lie elsewhere.
 const KEPT: usize = 25;
-/// Streams that are as one are asked ahead once by this part more is held than the slack allows: asking costs time in all that follows.
+/// Streams that are as one are asked ahead once by this part more is held than the slack allows: asking costs time in all that follows. Where blocks
+/// have no more than so many of the smallest handles in the mean, they leave pieces that nothing fits: then once half of the slack is used.
 const BEYOND: usize = 110;
+const FINE: usize = 4;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
 /// use, or one handle. Then small handles are mapped anew for them, or others go back.
 const KEPT_FOR_SMALL: usize = 80;
@@ -272,7 +274,8 @@ impl Policy {
         let (allowed, has_more) = self.allowed(holding, bound, scarce, options.slack);
         self.adapt(reserved, allowed);
         let as_one = holding.is_several() && holding.as_one && !scarce && !holding.small;
-        self.asks_ahead |= as_one && reserved > allowed + allowed / BEYOND;
+        let enough = if holding.mean <= FINE * granularity { (self.high + allowed) / 2 } else { allowed + allowed / BEYOND };
+        self.asks_ahead |= as_one && reserved > enough;
         self.is_scarce = scarce;
         let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };

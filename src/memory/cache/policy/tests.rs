@@ -313,6 +313,18 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
     };
     let [within, beyond] = [8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21];
     assert_eq!([8 * GIB, within, beyond].map(|reserved| exceeds(reserved, 2, true, false, 1024 * GIB)), [false, false, true]);
+    // Blocks of few handles each leave pieces: then from half of the slack on.
+    let of_fine = |reserved: usize, mean: usize| {
+        let mut policy = Policy::default();
+        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, streams: 2, mean, ..holding(reserved) };
+        policy.terms(&of_8, MIB, &Options::default());
+        policy.asks_ahead()
+    };
+    let half = 8 * GIB + 8 * GIB / 56;
+    assert_eq!(
+        [(half, 8 * MIB), (half, 9 * MIB), (8 * GIB + 8 * GIB / 59, 8 * MIB)].map(|(held, mean)| of_fine(held, mean)),
+        [true, false, false]
+    );
     // Not of one stream, where they are not as one, for small blocks, which may, and where memory is scarce.
     let others = [(1, true, false, 1024), (2, false, false, 1024), (2, true, true, 1024), (2, true, false, 9)];
     assert!(others.iter().all(|&(streams, as_one, small, total)| !exceeds(beyond, streams, as_one, small, total * GIB)));
