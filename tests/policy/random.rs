@@ -61,26 +61,34 @@ impl Mixed {
     }
 }
 
-/// Once it is known that the load does not come to rest, and each stream had some of its largest sets, the driver is called less than once
-/// in 500 pairs.
-fn mixed_leave_the_driver_alone(count: usize, round: usize, run: impl Fn(&mut [Mixed], usize)) {
-    const WARM: usize = 120_000;
-    const PAIRS: usize = 160_000;
+/// Sets of so many blocks on so many streams, what is done with them, and what was held of the most in use.
+fn with_sets(count: usize, blocks: usize, round: usize, work: impl FnOnce(&mut [Mixed])) -> f64 {
     let _turn = machine("");
     let streams: Vec<Stream> = (0..count).map(|_| stream::create(0, 0).unwrap()).collect();
     let in_use = Arc::default();
-    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(|(seed, stream)| Mixed::new(64, *stream, round, seed, &in_use)).collect();
-    run(&mut sets, WARM / count);
-    let before = calls(None);
-    run(&mut sets, PAIRS / count);
-    let made = calls(None) - before;
-    assert!(made < PAIRS as u64 / 500, "{made} calls of the driver in {PAIRS} pairs on {count} streams");
+    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(|(seed, stream)| Mixed::new(blocks, *stream, round, seed, &in_use)).collect();
+    work(&mut sets);
     memory::check(0);
     let waste = memory::peak(Family::ReservedBytes, 0) as f64 / in_use.peak.load(SeqCst) as f64;
-    assert!(waste < 3.0, "{waste} on {count} streams");
     sets.into_iter().flat_map(|set| set.blocks).for_each(|(block, _)| memory::free(block).unwrap());
     memory::empty_cache(None).unwrap();
     streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+    waste
+}
+
+/// A thread each: once it is known that the load does not come to rest, and each stream had some of its largest sets, the driver is called less
+/// than once in 500 pairs.
+fn threads_leave_the_driver_alone(count: usize, round: usize) {
+    const WARM: usize = 120_000;
+    const PAIRS: usize = 160_000;
+    let waste = with_sets(count, 64, round, |sets| {
+        a_thread_each(sets, WARM / count);
+        let before = calls(None);
+        a_thread_each(sets, PAIRS / count);
+        let made = calls(None) - before;
+        assert!(made < PAIRS as u64 / 500, "{made} calls of the driver in {PAIRS} pairs on {count} streams");
+    });
+    assert!(waste < 3.0, "{waste} on {count} streams");
 }
 
 fn in_turns(sets: &mut [Mixed], steps: usize) {
@@ -102,37 +110,32 @@ fn a_thread_each(sets: &mut [Mixed], steps: usize) {
 
 #[test]
 fn sizes_that_never_come_back_settle() {
-    [2, 16].into_iter().for_each(|count| mixed_leave_the_driver_alone(count, 1, a_thread_each));
+    [2, 16].into_iter().for_each(|count| threads_leave_the_driver_alone(count, 1));
 }
 
-/// What is past serves all, so that several streams' sets hold no more than one with as many blocks: 5 per cent, and with hundreds, whose memory
+/// What is past serves all, so that several streams' sets hold no more than one with as many blocks: 6 per cent, and with hundreds, whose memory
 /// lies in hundreds of pieces, a tenth more.
 #[test]
 fn streams_of_one_thread_are_as_one() {
     const PAIRS: usize = 80_000;
-    for (count, blocks, round, most, pairs_a_call) in [
-        (2, 64, 1, 1.07, 20),
-        (4, 64, 1, 1.07, 20),
-        (16, 64, 1, 1.15, 400),
-        (4, 64, MIB, 1.05, 40),
-        (2, 500, 1, 1.15, 200),
-        (4, 1000, 1, 1.15, 400),
+    // What is held, pairs to a call for memory, and calls of any kind to a pair: most are questions.
+    for (count, blocks, round, most, pairs_a_call, calls_a_pair) in [
+        (2, 64, 1, 1.06, 40, 1.1),
+        (4, 64, 1, 1.06, 40, 1.5),
+        (16, 64, 1, 1.15, 400, 2.5),
+        (4, 64, MIB, 1.05, 40, 1.3),
+        (2, 500, 1, 1.15, 200, 0.5),
+        (4, 1000, 1, 1.15, 400, 0.3),
     ] {
-        let _turn = machine("");
-        let streams: Vec<Stream> = (0..count).map(|_| stream::create(0, 0).unwrap()).collect();
-        let in_use = Arc::default();
-        let mut sets: Vec<Mixed> =
-            streams.iter().enumerate().map(|(seed, stream)| Mixed::new(blocks, *stream, round, seed, &in_use)).collect();
-        in_turns(&mut sets, PAIRS / count);
-        let before = memory_calls();
-        in_turns(&mut sets, PAIRS / count);
-        let made = memory_calls() - before;
-        memory::check(0);
-        let waste = memory::peak(Family::ReservedBytes, 0) as f64 / in_use.peak.load(SeqCst) as f64;
-        assert!(waste <= most && made as usize * pairs_a_call <= PAIRS, "{count} of {blocks}, {round}: {waste}, {made} calls");
-        sets.into_iter().flat_map(|set| set.blocks).for_each(|(block, _)| memory::free(block).unwrap());
-        memory::empty_cache(None).unwrap();
-        streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+        let (mut made, mut all) = (0, 0);
+        let waste = with_sets(count, blocks, round, |sets| {
+            in_turns(sets, PAIRS / count);
+            let before = (memory_calls(), calls(None));
+            in_turns(sets, PAIRS / count);
+            (made, all) = (memory_calls() - before.0, calls(None) - before.1);
+        });
+        let name = format!("{count} of {blocks}, {round}: {waste}, {made} calls for memory, {all} in all");
+        assert!(waste <= most && made as usize * pairs_a_call <= PAIRS && all as f64 <= PAIRS as f64 * calls_a_pair, "{name}");
     }
 }
 
@@ -171,5 +174,5 @@ fn hundreds_of_blocks_of_sizes_that_never_come_back_settle() {
 
 #[test]
 fn sizes_that_come_back_at_random_settle() {
-    mixed_leave_the_driver_alone(4, MIB, a_thread_each);
+    threads_leave_the_driver_alone(4, MIB);
 }

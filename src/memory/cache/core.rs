@@ -220,10 +220,9 @@ impl Core {
         self.slots.iter().filter(|slot| slot.asked && !slot.gone).count()
     }
 
-    /// Whether all streams are as one but for what each freed since it was asked: one thread allocates, whom it costs little that they take from
-    /// each other, and none was found to have work when memory was mapped anew.
+    /// As in `Policy`.
     pub fn are_as_one(&self) -> bool {
-        !self.fronts.are_shared() && !self.policy.is_apart()
+        self.policy.are_as_one(self.fronts.are_shared())
     }
 
     /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
@@ -243,10 +242,7 @@ impl Core {
             return false;
         }
         let units = (request.search >> block::UNIT_SHIFT) as u32;
-        let fits = |slot: StreamSlot| {
-            let found = self.list(slot, false).find(block::table(), units, false, true);
-            found.is_some_and(|id| block::at(id).units() - units <= units / CLOSE)
-        };
+        let fits = |slot: StreamSlot| self.closest(slot, request, true).is_some_and(|found| found - units <= units / CLOSE);
         // What was freed twice is not counted in the end.
         let freed = self.stats.large_bytes_freed();
         let asks = freed.saturating_sub(self.asked_at) > (self.reserved() / MUCH) as u64 && !fits(slot) && !fits(COMMON);
@@ -346,16 +342,16 @@ impl Core {
         }
         self.as_one = true;
         self.shelf(slot).beside = Some(self.slots[COMMON as usize].home);
-        let Request { search, small, .. } = *request;
-        let closest = |core: &Core, slot: StreamSlot| {
-            let found = core.list(slot, small).find(block::table(), (search >> block::UNIT_SHIFT) as u32, small, all);
-            found.map(|id| block::at(id).units())
-        };
-        if let Some(own) = closest(self, slot)
-            && closest(self, COMMON).is_some_and(|common| common < own)
-        {
-            self.take_common(slot, request, all, search);
+        let common = self.closest(COMMON, request, all);
+        if common.is_some_and(|common| self.closest(slot, request, all).is_some_and(|own| common < own)) {
+            self.take_common(slot, request, all, request.search);
         }
+    }
+
+    /// Units of the free block that a request of a stream would be cut from.
+    fn closest(&self, slot: StreamSlot, request: &Request, all: bool) -> Option<u32> {
+        let found = self.list(slot, request.small).find(block::table(), (request.search >> block::UNIT_SHIFT) as u32, request.small, all);
+        found.map(|id| block::at(id).units())
     }
 
     /// Streams are as one no more.

@@ -54,29 +54,31 @@ const LEAST_SLACK: usize = 2;
 /// Sizes do not come back: more than this share of the large blocks have one of their own.
 const NEW: f64 = 0.4;
 /// A load for which memory is mapped anew again and again gets more slack for each time: each counts for the next `each` blocks that are freed,
-/// several up to `all`, and once that has lasted for `long`, the slack rises up to `most`.
+/// several up to `all`, and once that has lasted for `long` something is done about it.
 struct Unrest {
     each: u64,
     all: u64,
     long: u64,
-    most: f64,
 }
 /// Several threads, for one whose sizes come back: seldom is no matter, and it may take long to find its way.
-const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16, most: 2.0 };
+const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16 };
 /// Once it is known not to rest, and of ever new sizes from the first, since threads wait for each other: until each stream has what it needs at
 /// its own worst times.
-const OF_RESTLESS: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14, most: 2.0 };
+const OF_RESTLESS: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14 };
 /// One stream, and several that are as one: while free memory is in few pieces, mappings that were made for one request soon serve the next ones.
 /// Where they are as many as the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the memory.
 /// With several streams what each freed since it was asked is in pieces of its own: then it has to be so many.
-const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8, most: 0.1 };
+const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8 };
 pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
 /// Several that are as one: they get no slack, but are asked ahead how far they are.
-const OF_AS_ONE: Unrest = Unrest { each: 1 << 7, all: 1 << 11, long: 1 << 13, most: 0.0 };
+const OF_AS_ONE: Unrest = Unrest { each: 1 << 7, all: 1 << 11, long: 1 << 13 };
+/// The slack rises so, up to what threads get at most, and what streams that are as one do.
 const STEP_OF_UNREST: f64 = 0.05;
+const MOST_OF_THREADS: f64 = 2.0;
+const MOST_OF_PIECES: f64 = 0.1;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -215,8 +217,6 @@ pub struct Holding {
     pub streams: usize,
     /// Whether several threads allocate.
     pub shared: bool,
-    /// Whether the streams are as one: one thread allocates, and none had work.
-    pub as_one: bool,
     pub limit: Option<usize>,
     pub total: usize,
     pub granularity: usize,
@@ -229,29 +229,12 @@ impl Holding {
         self.streams > 1
     }
 
-    /// Whether what one stream has is seldom another one's.
-    fn is_split(&self) -> bool {
-        self.is_several() && !self.as_one
-    }
-
     fn is_new(&self) -> bool {
         is_new(self.new_sizes)
     }
 
     fn fewest_pieces(&self) -> usize {
         if self.is_several() { PIECES } else { FEWEST_PIECES }
-    }
-
-    fn load(&self) -> Option<Load> {
-        match (self.is_split(), self.is_new()) {
-            // Of one thread's streams that had work time says whether it is too dear.
-            (true, _) if !self.shared => None,
-            (true, true) => Some(Load::New),
-            (true, false) => Some(Load::Old),
-            (false, true) if self.pieces >= self.large.clamp(self.fewest_pieces(), PIECES) => Some(Load::Pieces),
-            (false, true) if self.is_several() => Some(Load::AsOne),
-            (false, _) => None,
-        }
     }
 }
 
@@ -273,7 +256,7 @@ impl Policy {
         }
         let (allowed, has_more) = self.allowed(holding, bound, scarce, options.slack);
         self.adapt(reserved, allowed);
-        let as_one = holding.is_several() && holding.as_one && !scarce && !holding.small;
+        let as_one = holding.is_several() && !self.is_split(holding) && !scarce && !holding.small;
         let enough = if holding.mean <= FINE * granularity { (self.high + allowed) / 2 } else { allowed + allowed / BEYOND };
         self.asks_ahead |= as_one && reserved > enough;
         self.is_scarce = scarce;
@@ -283,7 +266,7 @@ impl Policy {
             true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(granularity)),
             false => beyond(reserved, self.high / KEPT).min(need),
         };
-        let load = holding.load();
+        let load = self.load(holding);
         Terms {
             granularity,
             budget: allowed.saturating_sub(reserved) / granularity * granularity,
@@ -300,15 +283,38 @@ impl Policy {
         }
     }
 
+    /// Whether all streams are as one but for what each freed since it was asked: one thread allocates, whom it costs little that they take from
+    /// each other, and none was found to have work when memory was mapped anew.
+    pub fn are_as_one(&self, shared: bool) -> bool {
+        !shared && !self.apart
+    }
+
+    /// Whether what one stream has is seldom another one's.
+    fn is_split(&self, holding: &Holding) -> bool {
+        holding.is_several() && !self.are_as_one(holding.shared)
+    }
+
+    fn load(&self, holding: &Holding) -> Option<Load> {
+        match (self.is_split(holding), holding.is_new()) {
+            // Of one thread's streams that had work time says whether it is too dear.
+            (true, _) if !holding.shared => None,
+            (true, true) => Some(Load::New),
+            (true, false) => Some(Load::Old),
+            (false, true) if holding.pieces >= holding.large.clamp(holding.fewest_pieces(), PIECES) => Some(Load::Pieces),
+            (false, true) if holding.is_several() => Some(Load::AsOne),
+            (false, _) => None,
+        }
+    }
+
     /// So much may be held before free memory is mapped anew, and whether some of it is for a load that does not come to rest.
     fn allowed(&mut self, holding: &Holding, bound: usize, scarce: bool, slack: f64) -> (usize, bool) {
         let slack = if scarce { slack.min(SCARCE_SLACK) } else { slack + self.hurry };
         let least = if scarce { 0 } else { LEAST_SLACK * holding.granularity };
         let allowed = self.high + ((self.high as f64 * slack) as usize).max(least);
         let spare = if scarce { 0 } else { (bound - bound / PLENTY).saturating_sub(allowed) };
-        let of_one = holding.is_new() && !holding.is_split();
+        let of_one = holding.is_new() && !self.is_split(holding);
         if of_one && spare > 0 && self.is_shattered(holding) {
-            self.unrest_of_one = OF_PIECES.most;
+            self.unrest_of_one = MOST_OF_PIECES;
         }
         // What one stream has for the sake of time serves it here too.
         let of_one = if of_one { self.unrest_of_one - self.hurry } else { 0.0 };
@@ -368,7 +374,7 @@ impl Policy {
         }
         let is_restless = self.is_restless();
         let load = if load == Load::Old && is_restless { Load::New } else { load };
-        let Unrest { each, all, long, most } = match load {
+        let Unrest { each, all, long } = match load {
             Load::Old => OF_OLD,
             Load::New => OF_RESTLESS,
             Load::Pieces => OF_PIECES,
@@ -383,10 +389,9 @@ impl Policy {
         if frees.saturating_sub(*began) < long {
             return;
         }
-        let rise = |unrest: f64| (unrest + STEP_OF_UNREST).min(most);
         match load {
-            Load::Old | Load::New => self.unrest = rise(self.unrest),
-            Load::Pieces => self.unrest_of_one = rise(self.unrest_of_one),
+            Load::Old | Load::New => self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_THREADS),
+            Load::Pieces => self.unrest_of_one = (self.unrest_of_one + STEP_OF_UNREST).min(MOST_OF_PIECES),
             Load::AsOne => self.asks_ahead = true,
         }
     }

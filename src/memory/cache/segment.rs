@@ -187,8 +187,7 @@ impl Core {
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));
         // As many records are looked at: only where it says something.
-        let as_one = self.are_as_one();
-        let counts = (streams == 1 || as_one) && is_new(new_sizes) && !request.small;
+        let counts = (streams == 1 || self.are_as_one()) && is_new(new_sizes) && !request.small;
         let pieces = if counts {
             let free = (0..self.slots.len() as StreamSlot).flat_map(|slot| self.list(slot, false).iter());
             free.take(PIECES).count()
@@ -199,7 +198,6 @@ impl Core {
             new_sizes,
             streams,
             shared: self.fronts.are_shared(),
-            as_one,
             reserved: self.reserved(),
             large: active.large + 1,
             pieces,

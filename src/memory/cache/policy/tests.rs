@@ -17,7 +17,6 @@ fn holding(reserved: usize) -> Holding {
         new_sizes: 0.0,
         streams: 1,
         shared: false,
-        as_one: true,
         limit: None,
         total: 0,
         granularity: 0,
@@ -179,14 +178,14 @@ fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
 #[test]
 fn what_streams_as_one_need_says_nothing_of_others() {
     let mut policy = Policy::default();
-    let terms = |policy: &mut Policy, streams: usize, as_one: bool| {
-        let of_these = Holding { streams, as_one, new_sizes: 1.0, pieces: 64, frees: 300, total: 1024 * GIB, ..holding(8 * GIB) };
+    let terms = |policy: &mut Policy, streams: usize, shared: bool| {
+        let of_these = Holding { streams, shared, new_sizes: 1.0, pieces: 64, frees: 300, total: 1024 * GIB, ..holding(8 * GIB) };
         policy.terms(&of_these, 64 * MIB, &Options::default())
     };
-    terms(&mut policy, 1, true);
+    terms(&mut policy, 1, false);
     assert!(policy.unrest_of_one > 0.0 && !policy.is_restless());
-    assert!(terms(&mut policy, 2, true).budget > terms(&mut Policy::default(), 2, true).budget);
-    let (of_two, usual) = (terms(&mut policy, 2, false), terms(&mut Policy::default(), 2, false));
+    assert!(terms(&mut policy, 2, false).budget > terms(&mut Policy::default(), 2, false).budget);
+    let (of_two, usual) = (terms(&mut policy, 2, true), terms(&mut Policy::default(), 2, true));
     assert_eq!((of_two.budget, of_two.largest, of_two.at_once), (usual.budget, usual.largest, false));
     // Seldom enough that those whose sizes come back rest.
     (1..100).for_each(|times| policy.does_not_rest(Load::Old, times * 50_000));
@@ -253,11 +252,11 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
         policy.terms(&Holding { new_sizes: 1.0, total: total * GIB, ..holding(8 * GIB) }, GIB, &options).budget >> 20
     };
     let at_first = budget(&mut policy, 1024);
-    let at_once = |policy: &mut Policy, new_sizes: f64, as_one: bool, total: usize| {
-        let of_these = Holding { new_sizes, as_one, shared: !as_one, streams: 2, total: total * GIB, ..holding(8 * GIB) };
+    let at_once = |policy: &mut Policy, new_sizes: f64, shared: bool, total: usize| {
+        let of_these = Holding { new_sizes, shared, streams: 2, total: total * GIB, ..holding(8 * GIB) };
         policy.terms(&of_these, MIB, &options).at_once
     };
-    assert!(!at_once(&mut policy, 1.0, false, 1024));
+    assert!(!at_once(&mut policy, 1.0, true, 1024));
     // At first it says nothing yet.
     let Unrest { each, long, .. } = OF_RESTLESS;
     [0, long - 1].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
@@ -266,8 +265,8 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     assert!(policy.is_restless());
     assert_eq!(budget(&mut policy, 1024), at_first + 410);
     // Then, but not where memory is scarce, for sizes that come back or when one thread is left.
-    let loads = [(1.0, false, 9), (0.0, false, 1024), (1.0, true, 1024), (1.0, false, 1024)];
-    assert_eq!(loads.map(|(new, as_one, total)| at_once(&mut policy, new, as_one, total)), [false, false, false, true]);
+    let loads = [(1.0, true, 9), (0.0, true, 1024), (1.0, false, 1024), (1.0, true, 1024)];
+    assert_eq!(loads.map(|(new, shared, total)| at_once(&mut policy, new, shared, total)), [false, false, false, true]);
     // Each counts for long.
     [each, 2 * each].into_iter().for_each(|frees| policy.does_not_rest(Load::New, frees));
     assert_eq!(budget(&mut policy, 1024), at_first + 1228);
@@ -294,25 +293,27 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     policy.restart(8 * GIB, 0, 0);
     assert!(!policy.is_restless());
     // One stream has nobody to keep from its memory, and of one thread's that had work time says whether it is too dear.
-    let load = |streams: usize, shared: bool, as_one: bool, new_sizes: f64| {
-        Holding { streams, shared, as_one, new_sizes, ..holding(8 * GIB) }.load()
+    let load = |policy: &Policy, streams: usize, shared: bool, new_sizes: f64| {
+        policy.load(&Holding { streams, shared, new_sizes, ..holding(8 * GIB) })
     };
-    let several = [load(2, true, false, 1.0), load(2, true, false, 0.0)];
+    let several = [1.0, 0.0].map(|new| load(&policy, 2, true, new));
     assert_eq!(several, [Some(Load::New), Some(Load::Old)]);
-    let one_thread = [load(1, true, false, 1.0), load(2, false, true, 1.0), load(2, false, true, 0.0), load(2, false, false, 1.0)];
-    assert_eq!(one_thread, [None, Some(Load::AsOne), None, None]);
+    let one_thread = [(1, true, 1.0), (2, false, 1.0), (2, false, 0.0)].map(|(streams, shared, new)| load(&policy, streams, shared, new));
+    assert_eq!(one_thread, [None, Some(Load::AsOne), None]);
+    policy.maps_anew(true, true);
+    assert_eq!([true, false].map(|shared| load(&policy, 2, shared, 1.0)), [Some(Load::New), None]);
 }
 
 #[test]
 fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_rest() {
-    let exceeds = |reserved: usize, streams: usize, as_one: bool, small: bool, total: usize| {
+    let exceeds = |reserved: usize, streams: usize, shared: bool, small: bool, total: usize| {
         let mut policy = Policy::default();
-        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total, streams, as_one, small, ..holding(reserved) };
+        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total, streams, shared, small, ..holding(reserved) };
         policy.terms(&of_8, MIB, &Options::default());
         policy.asks_ahead()
     };
     let [within, beyond] = [8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21];
-    assert_eq!([8 * GIB, within, beyond].map(|reserved| exceeds(reserved, 2, true, false, 1024 * GIB)), [false, false, true]);
+    assert_eq!([8 * GIB, within, beyond].map(|reserved| exceeds(reserved, 2, false, false, 1024 * GIB)), [false, false, true]);
     // Blocks of few handles each leave pieces: then from half of the slack on.
     let of_fine = |reserved: usize, mean: usize| {
         let mut policy = Policy::default();
@@ -326,8 +327,8 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
         [true, false, false]
     );
     // Not of one stream, where they are not as one, for small blocks, which may, and where memory is scarce.
-    let others = [(1, true, false, 1024), (2, false, false, 1024), (2, true, true, 1024), (2, true, false, 9)];
-    assert!(others.iter().all(|&(streams, as_one, small, total)| !exceeds(beyond, streams, as_one, small, total * GIB)));
+    let others = [(1, false, false, 1024), (2, true, false, 1024), (2, false, true, 1024), (2, false, false, 9)];
+    assert!(others.iter().all(|&(streams, shared, small, total)| !exceeds(beyond, streams, shared, small, total * GIB)));
     let Unrest { each, all, long, .. } = OF_AS_ONE;
     let mut policy = Policy::default();
     let mut map = |frees: std::ops::RangeInclusive<u64>, gap: u64| {
