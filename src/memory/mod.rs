@@ -39,7 +39,7 @@ use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::Request;
-use cache::slot::StreamKey;
+use cache::slot::{StreamKey, slot_of_block};
 use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
 use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
@@ -335,7 +335,7 @@ fn give_back_untold(address: Address, stream: Option<Stream>) -> Result<()> {
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     let _freeing = poison::begin_free(address);
     let (size, device, number, owner, users, paused, held) = with_block(address, |core, id| {
-        let owner = core.slot_of_block(id);
+        let owner = slot_of_block(id);
         let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
         let slot = &core.slots[owner as usize];
         let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);

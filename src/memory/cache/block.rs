@@ -109,8 +109,15 @@ impl Record {
 
     #[inline(always)]
     pub fn state(&self) -> State {
-        let state = ((self.head.load(Relaxed) & STATE) >> STATE_SHIFT) as usize;
-        STATES.get(state).copied().unwrap_or(State::Allocated)
+        self.state_and_owner().0
+    }
+
+    /// Both at one instant.
+    #[inline(always)]
+    pub fn state_and_owner(&self) -> (State, u16) {
+        let head = self.head.load(Relaxed);
+        let state = STATES.get(((head & STATE) >> STATE_SHIFT) as usize).copied().unwrap_or(State::Allocated);
+        (state, (head >> OWNER_SHIFT) as u16)
     }
 
     pub fn set_state(&self, state: State) {
@@ -493,7 +500,7 @@ pub fn twin(face: BlockId) -> BlockId {
     face ^ (Fences::ROOM / 2)
 }
 
-// ---- neighbours, with all fronts stopped
+// ---- neighbours, with all fronts stopped, or where each side's home is the thread's own
 
 fn is_no_block(id: BlockId) -> bool {
     at(id).head.load(Relaxed) == NO_HEAD
@@ -520,6 +527,17 @@ pub fn fence_behind(id: BlockId) -> Option<BlockId> {
     (next != NIL && is_no_block(next)).then_some(next)
 }
 
+/// The streams to both sides of a fence.
+pub fn slots_at(fence: BlockId) -> [StreamSlot; 2] {
+    [fence, twin(fence)].map(|face| at(face).ticket() as StreamSlot)
+}
+
+/// The fence between a block and the one before.
+pub fn fence_before(id: BlockId) -> Option<BlockId> {
+    let prev = at(id).prev();
+    (prev != NIL && is_no_block(prev)).then(|| at(prev).prev())
+}
+
 /// Makes two blocks neighbours, of which one may be none.
 pub fn link(left: BlockId, right: BlockId) {
     if left != NIL {
@@ -532,14 +550,23 @@ pub fn link(left: BlockId, right: BlockId) {
 
 /// The same with a fence between them, whose records have as tickets the streams of the blocks that they stand at.
 pub fn link_by(fence: BlockId, left: BlockId, right: BlockId, slots: [StreamSlot; 2]) {
-    for (face, slot) in [fence, twin(fence)].into_iter().zip(slots) {
-        at(face).head.store(NO_HEAD, Relaxed);
-        at(face).set_ticket(u32::from(slot));
-    }
-    at(fence).prev.store(left, Relaxed);
-    at(fence).next.store(right, Relaxed);
+    [fence, twin(fence)].into_iter().for_each(|face| at(face).head.store(NO_HEAD, Relaxed));
     at(twin(fence)).prev.store(fence, Relaxed);
+    link_left(left, fence, slots[0]);
+    link_right(fence, right, slots[1]);
+}
+
+/// Of a fence that stands its left neighbour.
+pub fn link_left(left: BlockId, fence: BlockId, slot: StreamSlot) {
     at(left).next.store(fence, Relaxed);
+    at(fence).prev.store(left, Relaxed);
+    at(fence).set_ticket(u32::from(slot));
+}
+
+/// Its right one.
+pub fn link_right(fence: BlockId, right: BlockId, slot: StreamSlot) {
+    at(fence).next.store(right, Relaxed);
+    at(twin(fence)).set_ticket(u32::from(slot));
     at(right).prev.store(twin(fence), Relaxed);
 }
 

@@ -1,10 +1,61 @@
-//! Where memory of one stream meets that of another, and how it passes from one to the other: with all fronts stopped. `block` says what
-//! fences are for. Nothing hangs on them but time: where there is none, or no record to be had, neighbours know each other directly.
+//! Where memory of one stream meets that of another, and how it passes from one to the other: with all fronts stopped, or in the region of a
+//! thread that holds both homes. `block` says what fences are for. Nothing hangs on them but time: where there is none, or no record to be had,
+//! neighbours know each other directly.
 
 use super::StreamSlot;
-use super::block::{self, BlockId, NIL};
+use super::block::{self, BlockId, Fences, NIL};
 use super::core::Core;
+use super::home::Shelf;
+use super::slot::{COMMON, slot_of_block};
 use std::collections::HashMap;
+
+/// A block of `units` out of a free one becomes another stream's, in the region of a thread that holds both homes: as `hand_over`, but of what
+/// third streams have beside it nothing is written. None: not this one, or there is no record.
+pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) -> Option<BlockId> {
+    let table = block::table();
+    let (before, left) = (block::fence_before(id), block::left_of(id));
+    let meets = match before {
+        Some(fence) => block::slots_at(fence)[0] == to.slot,
+        None => left != NIL && slot_of_block(left) == to.slot,
+    };
+    // A third stream's block, and an area that begins here, know this one by its record.
+    if before.is_none() && !meets || !table.at(id).mapped() {
+        return None;
+    }
+    let own = to.pool.spare()?;
+    if from.cut::<false>(table, id, units, false).is_none() {
+        to.pool.put(table, own);
+        return None;
+    }
+    table.at(own).become_like(table.at(id));
+    match before {
+        Some(fence) if !meets => block::link_right(fence, own, to.slot),
+        fence => {
+            block::link(left, own);
+            fence.into_iter().for_each(|fence| from.fences.put(fence));
+        }
+    }
+    let (behind, right) = (block::fence_behind(id), block::right_of(id));
+    match behind {
+        Some(fence) if block::slots_at(fence)[1] != to.slot => block::link_left(own, fence, to.slot),
+        Some(fence) => {
+            block::link(own, right);
+            from.fences.put(fence);
+        }
+        None if right != NIL && slot_of_block(right) == from.slot => link(&mut from.fences, [own, right], [to.slot, from.slot]),
+        None => block::link(own, right),
+    }
+    from.pool.put(table, id);
+    to.join_and_cut(table, own, units)
+}
+
+/// Makes two blocks neighbours, with a fence between them if there is one to be had.
+fn link(fences: &mut Fences, [left, right]: [BlockId; 2], slots: [StreamSlot; 2]) {
+    match fences.take() {
+        Some(fence) => block::link_by(fence, left, right, slots),
+        None => block::link(left, right),
+    }
+}
 
 impl Core {
     // ---- blocks that are in no list
@@ -65,38 +116,37 @@ impl Core {
 
     /// The block ends, with its stream's stretch of addresses or with all of them.
     pub(super) fn put_record(&mut self, id: BlockId) {
-        let slot = self.slot_of_block(id);
+        let slot = slot_of_block(id);
         self.shelf(slot).pool.put(block::table(), id);
     }
 
     // ---- fences
 
+    pub(super) fn put_fence(&mut self, fence: BlockId) {
+        self.shelf(COMMON).fences.put(fence);
+    }
+
     /// Takes away the fences beside a block, whose neighbours are linked to nothing then.
     fn unlink(&mut self, id: BlockId) {
-        let fences = [block::left_of(id), id].map(|id| if id == NIL { None } else { block::fence_behind(id) });
-        fences.into_iter().flatten().for_each(|fence| self.fences.put(fence));
+        [block::fence_before(id), block::fence_behind(id)].into_iter().flatten().for_each(|fence| self.put_fence(fence));
     }
 
     /// Makes two blocks neighbours, of which one may be none, with a fence where they are of two streams.
     fn link(&mut self, left: BlockId, right: BlockId) {
-        let slots = [left, right].map(|id| if id == NIL { None } else { Some(self.slot_of_block(id)) });
-        let fence = match slots {
-            [Some(one), Some(other)] if one != other => self.fences.take().map(|fence| (fence, [one, other])),
-            _ => None,
-        };
-        match fence {
-            Some((fence, slots)) => block::link_by(fence, left, right, slots),
-            None => block::link(left, right),
+        let slots = [left, right].map(|id| if id == NIL { None } else { Some(slot_of_block(id)) });
+        match slots {
+            [Some(one), Some(other)] if one != other => link(&mut self.shelf(COMMON).fences, [left, right], [one, other]),
+            _ => block::link(left, right),
         }
     }
 
-    /// A block that was handed out has become another stream's, and nobody changes what stands beside it. Threads go on unless a fence
-    /// would stand between blocks of one stream then, which could not be joined.
+    /// A block that was handed out has become another stream's, and nobody changes what stands beside it, but a thread that takes what is
+    /// everybody's. Threads go on unless there is one, or a fence would stand between blocks of one stream then, which could not be joined.
     pub(super) fn move_border(&mut self, id: BlockId, from: StreamSlot, slot: StreamSlot) {
         self.strays += 1;
         *self.debts.entry((slot, from)).or_default() += 1;
         let meets = |face| block::at(block::twin(face)).ticket() == u32::from(slot);
-        if !self.fronts.is_stopped() && block::faces(id).any(meets) {
+        if !self.fronts.is_stopped() && (self.is_as_one() || block::faces(id).any(meets)) {
             self.fronts.stop();
         }
         if self.fronts.is_stopped() {
@@ -114,19 +164,18 @@ impl Core {
         let mut lines: HashMap<u32, StreamSlot> = HashMap::new();
         let mut unfenced = 0;
         for left in block::chain(first) {
-            let (right, slot) = (block::right_of(left), self.slot_of_block(left));
+            let (right, slot) = (block::right_of(left), slot_of_block(left));
             assert!(*lines.entry(left / 2).or_insert(slot) == slot || self.strays > 0, "a line has records of two streams");
             if right == NIL {
                 assert_eq!(block::fence_behind(left), None, "a fence at the end");
                 continue;
             }
-            let slots = [slot, self.slot_of_block(right)];
+            let slots = [slot, slot_of_block(right)];
             assert_eq!(block::left_of(right), left, "neighbours know each other");
             match block::fence_behind(left) {
                 Some(fence) => {
                     assert_ne!(slots[0], slots[1], "a fence inside a stream's memory");
-                    let faces = [fence, block::twin(fence)].map(|face| block::at(face).ticket() as StreamSlot);
-                    assert_eq!((faces, block::at(right).prev()), (slots, block::twin(fence)), "what a fence knows");
+                    assert_eq!((block::slots_at(fence), block::at(right).prev()), (slots, block::twin(fence)), "what a fence knows");
                 }
                 None => unfenced += usize::from(slots[0] != slots[1]),
             }

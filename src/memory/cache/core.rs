@@ -1,16 +1,16 @@
 //! A device's memory as a whole. Every method runs under the device's lock and leaves a valid state, whatever it answers; those that
 //! look into homes or change what is free need all fronts stopped too.
 
-use super::block::{self, BlockId, CLEAN, Fences, State};
+use super::block::{self, BlockId, CLEAN, State};
 use super::freelist::FreeList;
 use super::front::{self, Front};
 use super::fronts::Fronts;
-use super::home::{Home, Shelf, Sizes};
+use super::home::{self, Home, Shelf, Sizes};
 use super::physical::Physical;
 use super::policy::{Policy, is_new};
 use super::rest::Runs;
 use super::segment::Area;
-use super::slot::{COMMON, Keys, NOBODY, Slot};
+use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;
 use super::{Cache, StreamSlot};
 use crate::memory::history::{Action, History, texts};
@@ -42,7 +42,6 @@ pub struct Core {
     /// Of its cache.
     pub number: u32,
     pub device: i32,
-    pub(super) fences: Fences,
     /// How many blocks became another stream's as they were, which may leave records beside others' and borders without a fence.
     pub(super) strays: usize,
     /// How many records a stream has of another one by such blocks.
@@ -151,7 +150,6 @@ impl Core {
         Core {
             number,
             device,
-            fences: Fences::default(),
             strays: 0,
             debts: HashMap::new(),
             areas: BTreeMap::new(),
@@ -235,14 +233,13 @@ impl Core {
     /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: much was freed since they
     /// were, and nothing fits closely. Then they are taken for asked.
     pub fn asks_ahead(&mut self, slot: StreamSlot, request: &Request) -> bool {
-        /// Parts of what is held, and of the request.
+        /// A part of what is held.
         const MUCH: usize = 64;
-        const CLOSE: u32 = 16;
         if !self.as_one || request.small || request.search > LARGEST || !self.policy.asks_ahead() {
             return false;
         }
         let units = (request.search >> block::UNIT_SHIFT) as u32;
-        let fits = |slot: StreamSlot| self.closest(slot, request, true).is_some_and(|found| found - units <= units / CLOSE);
+        let fits = |slot: StreamSlot| self.closest(slot, request, true).is_some_and(|found| home::fits_closely(found, units));
         // What was freed twice is not counted in the end.
         let freed = self.stats.large_bytes_freed();
         let asks = freed.saturating_sub(self.asked_at) > (self.reserved() / MUCH) as u64 && !fits(slot) && !fits(COMMON);
@@ -341,7 +338,10 @@ impl Core {
             return;
         }
         self.as_one = true;
-        self.shelf(slot).beside = Some(self.slots[COMMON as usize].home);
+        let home = self.slots[COMMON as usize].home;
+        home.owner.store(std::ptr::from_ref(tls::get()).cast_mut(), Relaxed);
+        self.shelf(COMMON).asks_ahead = self.policy.asks_ahead();
+        self.shelf(slot).beside = Some(home);
         let common = self.closest(COMMON, request, all);
         if common.is_some_and(|common| self.closest(slot, request, all).is_some_and(|own| common < own)) {
             self.take_common(slot, request, all, request.search);
@@ -352,6 +352,11 @@ impl Core {
     fn closest(&self, slot: StreamSlot, request: &Request, all: bool) -> Option<u32> {
         let found = self.list(slot, request.small).find(block::table(), (request.search >> block::UNIT_SHIFT) as u32, request.small, all);
         found.map(|id| block::at(id).units())
+    }
+
+    /// Whether a thread takes what is everybody's in its region.
+    pub(super) fn is_as_one(&self) -> bool {
+        self.as_one
     }
 
     /// Streams are as one no more.
@@ -448,7 +453,7 @@ impl Core {
     pub fn free(&mut self, id: BlockId, owner: Option<StreamSlot>) -> bool {
         let record = block::at(id);
         let head = record.head.load(Relaxed);
-        let stream = self.slot_of_block(id);
+        let stream = slot_of_block(id);
         let owner = owner.unwrap_or(stream);
         if record.state() != State::Allocated {
             return false;
@@ -524,7 +529,7 @@ impl Core {
 
     /// Notes that a stream uses a block; nothing is done before the block is freed. False: another thread has just freed it.
     pub fn record_use(&mut self, id: BlockId, slot: StreamSlot) -> bool {
-        if self.slot_of_block(id) == slot {
+        if slot_of_block(id) == slot {
             return true;
         }
         let record = block::at(id);
@@ -648,7 +653,7 @@ impl Core {
                 if block::at(id).state() == State::Free {
                     self.list_remove(id);
                 }
-                block::fence_behind(id).into_iter().for_each(|fence| self.fences.put(fence));
+                block::fence_behind(id).into_iter().for_each(|fence| self.put_fence(fence));
                 self.put_record(id);
             }
         }

@@ -1,13 +1,13 @@
 //! A stream's free memory on its device, and the order of its frees.
 //!
 //! Who may touch it: the thread whose fronts alone use it (`owner`), in its region; where several do, whoever has `taken` it, in his
-//! region; and anybody under the device's lock with all fronts stopped. See `front`. That of what is everybody's has no front: it changes under the
-//! lock only, so that every thread may look at it in its region (`Shelf::beside`).
+//! region; and anybody under the device's lock with all fronts stopped. See `front`. That of what is everybody's has no front: while streams are
+//! as one the thread that allocates owns it, and takes from it what fits closer than its stream's own (`Shelf::beside`).
 
-use super::StreamSlot;
-use super::block::{self, BlockId, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
+use super::block::{self, BlockId, Fences, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
 use super::freelist::FreeList;
 use super::front::Thread;
+use super::{StreamSlot, border};
 use crate::memory::stats::Family;
 use crate::memory::sync::{self, AtomicBool, AtomicPtr, AtomicU32};
 use crate::memory::totals::Totals;
@@ -41,6 +41,9 @@ pub struct Shelf {
     pub sizes: Sizes,
     /// Of a stream that is as one with others: the home of what is everybody's, which may have what fits closer.
     pub beside: Option<&'static Home>,
+    /// Of what is everybody's: whether streams are to be asked before it is torn, and the fences that stand nowhere.
+    pub asks_ahead: bool,
+    pub fences: Fences,
     totals: &'static Totals,
 }
 
@@ -97,6 +100,7 @@ impl Sizes {
 /// A home in the hands of a thread that is in its region.
 pub struct Held<'a> {
     home: &'a Home,
+    thread: &'a Thread,
     shared: bool,
 }
 
@@ -116,6 +120,36 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Held<'_> {
+    /// Takes a block of `units` out of what is free, its stream's or where that fits closer everybody's; its state is still that of the free one,
+    /// and what is left stays free. Of small blocks the first that does will do, and who goes without gives up what he keeps.
+    #[inline(always)]
+    pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
+        let own = self.lists[usize::from(small)].find(table, units, small, false);
+        match self.beside {
+            Some(beside) if !small && own.is_none_or(|own| table.at(own).units() > units) => self.carve_closest(beside, table, own, units),
+            _ => self.carve_own(table, own?, units, small),
+        }
+    }
+
+    /// None also where that is not for this thread to take, or streams are asked first.
+    #[cold]
+    #[inline(never)]
+    fn carve_closest(&mut self, beside: &Home, table: Table, own: Option<BlockId>, units: u32) -> Option<BlockId> {
+        if !std::ptr::eq(beside.owner.load(Relaxed), self.thread) {
+            return None;
+        }
+        // It is the thread's until all fronts are stopped, and another home than this.
+        let common = unsafe { &mut *beside.shelf.get() };
+        let found = common.list(false).find(table, units, false, false);
+        match (own, found) {
+            (Some(own), None) => self.carve_own(table, own, units, false),
+            (Some(own), Some(found)) if table.at(own).units() <= table.at(found).units() => self.carve_own(table, own, units, false),
+            (_, found) => found
+                .filter(|found| !common.asks_ahead || fits_closely(table.at(*found).units(), units))
+                .and_then(|found| border::take(self, common, found, units)),
+        }
+    }
+
     /// A block of virtual memory that is freed now.
     #[inline(always)]
     pub fn free(&mut self, table: Table, id: BlockId, small: bool) {
@@ -150,7 +184,8 @@ impl Home {
     pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
         let mut pool = Pool::default();
         let lists = [FreeList::new(pool.take(table())?), FreeList::new(pool.take(table())?)];
-        let shelf = Shelf { slot, lists, pool, sizes: Sizes::default(), beside: None, totals };
+        let (sizes, fences) = Default::default();
+        let shelf = Shelf { slot, lists, pool, sizes, beside: None, asks_ahead: false, fences, totals };
         Some(Box::leak(Box::new(Home {
             owner: AtomicPtr::new(null_mut()),
             taken: AtomicBool::new(false),
@@ -179,22 +214,14 @@ impl Home {
         epoch
     }
 
-    /// Whether a large free block here fits closer than another one that fits.
-    #[cold]
-    #[inline(never)]
-    fn fits_closer(&self, table: Table, units: u32, than: BlockId) -> bool {
-        let found = unsafe { &*self.shelf.get() }.list(false).find(table, units, false, false);
-        found.is_some_and(|found| table.at(found).units() < table.at(than).units())
-    }
-
     /// For a thread in its region, one of whose fronts uses this home.
     #[inline(always)]
-    pub fn hold(&self, thread: &Thread) -> Held<'_> {
+    pub fn hold<'a>(&'a self, thread: &'a Thread) -> Held<'a> {
         let shared = !std::ptr::eq(self.owner.load(Relaxed), thread);
         if shared {
             self.take();
         }
-        Held { home: self, shared }
+        Held { home: self, thread, shared }
     }
 
     #[cold]
@@ -292,7 +319,14 @@ impl Shelf {
     }
 
     #[inline(always)]
-    fn join_free<const PLAIN: bool>(&mut self, table: Table, mut id: BlockId, small: bool) {
+    fn join_free<const PLAIN: bool>(&mut self, table: Table, id: BlockId, small: bool) {
+        let id = self.join_neighbours::<PLAIN>(table, id, small);
+        self.enlist::<PLAIN>(table, id, small);
+    }
+
+    /// Free, but in no list.
+    #[inline(always)]
+    fn join_neighbours<const PLAIN: bool>(&mut self, table: Table, mut id: BlockId, small: bool) -> BlockId {
         let record = table.at(id);
         record.set(State::Free, self.slot);
         let (prev, next) = (record.prev(), record.next());
@@ -305,21 +339,18 @@ impl Shelf {
             self.pool.join(table, prev);
             id = prev;
         }
-        self.enlist::<PLAIN>(table, id, small);
+        id
     }
 
-    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. None also where what
-    /// is everybody's fits closer; of small blocks the first that does will do, and who goes without gives up what he keeps.
+    /// A block of virtual memory that came, in no list, is joined with what is free beside it, and as much of that is taken out again: what is left
+    /// lies behind.
+    pub(super) fn join_and_cut(&mut self, table: Table, id: BlockId, units: u32) -> Option<BlockId> {
+        let id = self.join_neighbours::<false>(table, id, false);
+        self.cut_unlisted::<false>(table, id, units, false)
+    }
+
     #[inline(always)]
-    pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
-        let id = self.lists[usize::from(small)].find(table, units, small, false)?;
-        if let Some(beside) = self.beside
-            && !small
-            && table.at(id).units() > units
-            && beside.fits_closer(table, units, id)
-        {
-            return None;
-        }
+    fn carve_own(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
         if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
     }
 
@@ -329,8 +360,14 @@ impl Shelf {
     }
 
     #[inline(always)]
-    fn cut<const PLAIN: bool>(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
+    pub(super) fn cut<const PLAIN: bool>(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
         self.unlist::<PLAIN>(table, id, small);
+        self.cut_unlisted::<PLAIN>(table, id, units, small)
+    }
+
+    /// None: there is no record for the rest, and all of it is free.
+    #[inline(always)]
+    fn cut_unlisted<const PLAIN: bool>(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
         if table.at(id).units() > units {
             match self.pool.split(table, id, units) {
                 Some(rest) => self.enlist::<PLAIN>(table, rest, small),
@@ -356,9 +393,15 @@ impl Shelf {
             self.insert(id);
         }
         debug_assert!(size.is_multiple_of(UNIT));
-        let units = (size >> UNIT_SHIFT) as u32;
-        if table.at(id).mapped() { self.cut::<false>(table, id, units, small) } else { self.cut_plain(table, id, units, small) }
+        self.carve_own(table, id, (size >> UNIT_SHIFT) as u32, small)
     }
+}
+
+/// Whether what is free has little over for a request.
+pub fn fits_closely(found: u32, units: u32) -> bool {
+    /// A part of the request.
+    const LITTLE: u32 = 16;
+    found - units <= units / LITTLE
 }
 
 #[cfg(test)]

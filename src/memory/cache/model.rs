@@ -5,7 +5,8 @@
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, Lock, Request, SMALL_LIMIT};
 use super::front::{self, Thread};
-use super::slot::StreamKey;
+use super::segment::Area;
+use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{StreamSlot, tls};
 use crate::memory::history::{Action, History, Mode};
 use crate::memory::lookup;
@@ -16,7 +17,7 @@ use crate::memory::totals::Totals;
 use shuttle::rand::{Rng, thread_rng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Times as many orders as in a short run, by the environment.
 fn effort() -> usize {
@@ -33,14 +34,14 @@ const LARGE_AREA: usize = 3 << 20;
 const READY: usize = 0;
 const DONE: usize = 1;
 
-/// A device without a driver: two streams with some memory each, and threads that come anew in every round.
+/// A device without a driver: two streams with some memory each, or what is everybody's between them too, and threads that come anew in every round.
 struct World {
     core: Lock,
     totals: &'static Totals,
     threads: [&'static Thread; 4],
     slots: [StreamSlot; STREAMS],
-    /// The first block of each area, and the size of a stream's part.
-    areas: Vec<(AtomicU32, usize)>,
+    /// Whose the parts of an area are, from left to right.
+    parts: Vec<StreamSlot>,
     /// What the program holds. It gives a block up before it frees it.
     live: std::sync::Mutex<BTreeMap<usize, usize>>,
     /// On the way to another thread.
@@ -49,19 +50,27 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with(false)
+    }
+
+    fn with(common: bool) -> World {
         static BASE: AtomicUsize = AtomicUsize::new(0x5c00_0000_0000);
         assert!(block::reserve());
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
         let mut core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
         let slots = std::array::from_fn(|raw| core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap());
-        let areas = [(SMALL_AREA, SMALL), (LARGE_AREA, 0)].map(|(size, small)| {
-            let address = BASE.fetch_add(16 << 20, Relaxed);
-            let id = core.shelf(slots[0]).pool.insert(address, size * STREAMS, MAPPED | small, State::Free, slots[0]).unwrap();
-            (AtomicU32::new(deal(&mut core, id, slots)), size)
-        });
+        let parts = if common { vec![slots[0], COMMON, slots[1]] } else { slots.to_vec() };
+        for (part, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
+            let (base, size) = (BASE.fetch_add(16 << 20, Relaxed), part * parts.len());
+            let first = core.shelf(parts[0]).pool.insert(base, size, MAPPED | small, State::Free, parts[0]).unwrap();
+            core.areas.insert(base, Area { base, size, small: small == SMALL, plain: false, first });
+            deal(&mut core, first, &parts);
+        }
+        slots.iter().for_each(|slot| core.slots[*slot as usize].asked = true);
         let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
         let threads = std::array::from_fn(thread);
-        World { core: Lock::new(core), totals, threads, slots, areas: areas.into(), live: Default::default(), mail: Mutex::new(Vec::new()) }
+        let (live, mail) = (Default::default(), Mutex::new(Vec::new()));
+        World { core: Lock::new(core), totals, threads, slots, parts, live, mail }
     }
 
     /// As the stream is called by programs; no address.
@@ -105,7 +114,7 @@ impl World {
     fn arm_to_free(&self, id: BlockId) -> bool {
         let thread = tls::get();
         let mut core = self.core.quiet();
-        let slot = core.slot_of_block(id);
+        let slot = slot_of_block(id);
         block::at(id).clean() && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
     }
 
@@ -127,6 +136,16 @@ impl World {
         let mut core = self.core.quiet();
         let id = core.allocated_at(lookup::find(address).unwrap(), address).expect("the block is in use");
         assert!(core.record_use(id, self.slots[stream]));
+    }
+
+    /// All work is done, and what is free is everybody's.
+    fn share(&self) {
+        let mut core = self.core.lock();
+        core.collect();
+        core.slots.iter_mut().for_each(|slot| slot.past = u32::MAX);
+        core.finish_pending();
+        core.share_past();
+        core.slots.iter_mut().for_each(|slot| slot.past = 0);
     }
 
     /// What the calling thread freed for others goes home.
@@ -209,8 +228,8 @@ impl World {
         core.finish_pending();
         core.slots.iter_mut().for_each(|slot| slot.past = 0);
         core.collect();
-        for (first, size) in &self.areas {
-            let blocks: Vec<BlockId> = block::chain(first.load(Relaxed)).collect();
+        for area in core.areas.values().map(|area| (area.first, area.size)).collect::<Vec<_>>() {
+            let blocks: Vec<BlockId> = block::chain(area.0).collect();
             core.check_borders(blocks[0]);
             let free = |id: &BlockId| block::at(*id).state() == State::Free;
             assert!(
@@ -222,10 +241,11 @@ impl World {
             assert!(blocks.windows(2).all(joined), "free neighbours of a stream are one block");
             blocks.iter().for_each(|id| core.list_remove(*id));
             blocks.iter().skip(1).for_each(|_| core.join(blocks[0]));
-            assert_eq!(block::at(blocks[0]).size(), size * STREAMS, "an area is not whole");
-            first.store(deal(&mut core, blocks[0], self.slots), Relaxed);
+            assert_eq!(block::at(blocks[0]).size(), area.1, "an area is not whole");
+            deal(&mut core, blocks[0], &self.parts);
         }
-        for (slot, small) in self.slots.into_iter().flat_map(|slot| [(slot, false), (slot, true)]) {
+        core.fronts.forget_work();
+        for (slot, small) in self.parts.iter().flat_map(|slot| [(*slot, false), (*slot, true)]) {
             assert_eq!(core.list(slot, small).iter().count(), 1, "free blocks that are in no area");
         }
         let figures = self.totals.stats();
@@ -237,17 +257,15 @@ impl World {
     }
 }
 
-/// Each stream has an equal part of an area, side by side; what is the first block then.
-fn deal(core: &mut Core, mut id: BlockId, slots: [StreamSlot; STREAMS]) -> BlockId {
-    let size = block::at(id).size() / STREAMS;
-    let parts = slots.map(|slot| {
+/// Each has an equal part of an area, side by side.
+fn deal(core: &mut Core, mut id: BlockId, slots: &[StreamSlot]) {
+    let size = block::at(id).size() / slots.len();
+    for slot in slots {
         let rest = (block::at(id).size() > size).then(|| core.split(id, size));
-        let part = core.hand_over(id, slot);
+        let part = core.hand_over(id, *slot);
         core.list_insert(part);
         id = rest.unwrap_or(part);
-        part
-    });
-    parts[0]
+    }
 }
 
 /// Three threads on two streams: each allocates, frees, hands blocks to the others or to the other stream, frees theirs, brings them home,
@@ -278,6 +296,39 @@ fn all_threads_at_once(rounds: usize, defect: Defect) -> Result<(), String> {
     let world = Arc::new(World::new());
     explore(rounds, 1, defect, move || {
         world.run::<3>(churn);
+        world.end();
+    })
+}
+
+/// One thread allocates large blocks on both streams, and takes what is everybody's where that fits closer; others free them. With `others` these
+/// give them to the other stream and allocate too, so that it is over with that.
+fn as_one(rounds: usize, others: bool, defect: Defect) -> Result<(), String> {
+    let world = Arc::new(World::with(true));
+    explore(rounds, 5 + u64::from(others), defect, move || {
+        world.run::<3>(move |world, number| {
+            let mut own = Vec::new();
+            for _ in 0..10 {
+                let any = thread_rng().gen_range(0..12);
+                let stream = thread_rng().gen_range(0..2);
+                match any {
+                    0..=4 if number == 0 || others && any == 0 => {
+                        own.extend(world.malloc([LARGE_BLOCK, 1 << 20 | 512, LARGE_BLOCK + 512, 1 << 21, 700][any], stream));
+                    }
+                    5 | 6 => assert!(own.pop().is_none_or(|address| world.free(address))),
+                    0..=4 | 7 => {
+                        let theirs = world.mail.lock().pop();
+                        match theirs {
+                            Some(address) if others && any == 1 => world.free_on(address, stream),
+                            theirs => assert!(theirs.is_none_or(|address| world.free(address))),
+                        }
+                    }
+                    8 => world.share(),
+                    9 => world.bring_home(),
+                    _ => world.mail.lock().extend(own.pop()),
+                }
+            }
+            world.mail.lock().extend(own);
+        });
         world.end();
     })
 }
@@ -360,6 +411,38 @@ fn no_order_of_steps_gives_a_block_to_two() {
 }
 
 #[test]
+fn no_order_of_steps_gives_what_is_everybodys_to_two() {
+    as_one(3000 * effort(), false, Defect::None).unwrap();
+    as_one(3000 * effort(), true, Defect::None).unwrap();
+}
+
+#[test]
+fn what_is_everybodys_is_joined_with_what_its_stream_has_free_beside_it() {
+    explore(1, 7, Defect::None, || {
+        let world = World::with(true);
+        tls::set(world.threads[0]);
+        let at_once = |size: usize| {
+            let mut address = 0;
+            unsafe { front::malloc(&mut address, size, world.handle(0)) }.then_some(address)
+        };
+        let first = world.malloc(2 << 20, 0).unwrap();
+        // The first that comes under the lock finds that streams are as one.
+        assert!(world.malloc(LARGE_BLOCK, 0).is_some_and(|block| world.free(block)));
+        world.share();
+        // The second time its front is ready.
+        assert!((0..2).all(|_| world.malloc(700, 0).is_some()));
+        let end = first + (2 << 20);
+        assert_eq!(at_once(LARGE_BLOCK), Some(end));
+        assert!(world.free(end));
+        assert_eq!(at_once(LARGE_BLOCK + 512), Some(end), "its stream's and what is everybody's, in one block");
+        // What another thread gives to another stream may have what is everybody's beside it.
+        world.free_on(first, 1);
+        assert_eq!(at_once(700), None, "who takes from that was stopped");
+    })
+    .unwrap();
+}
+
+#[test]
 fn no_order_of_steps_loses_an_entry_of_the_history() {
     all_threads_record(2000 * effort(), Defect::None).unwrap();
 }
@@ -434,7 +517,7 @@ fn a_block_that_is_freed_twice_at_a_border() {
         }
         let mut core = world.core.lock();
         core.collect();
-        core.check_borders(world.areas[0].0.load(Relaxed));
+        core.check_borders(core.areas.values().next().unwrap().first);
     })
     .unwrap();
 }

@@ -5,7 +5,7 @@ use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::physical::{Backing, HandleId, Mapping};
 use super::segment::access_list;
-use super::slot::StreamKey;
+use super::slot::{StreamKey, slot_of_block};
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
@@ -107,7 +107,7 @@ impl Cache {
                 .overlapping(address, address + 1)
                 .next()
                 .is_some_and(|mapping| matches!(core.physical[mapping.handle].backing, Backing::Ordered));
-            let owner = core.slot_of_block(id);
+            let owner = slot_of_block(id);
             let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
             let slot = &core.slots[owner as usize];
             let there = !slot.gone && slot.key.reachable();

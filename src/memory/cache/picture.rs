@@ -3,7 +3,7 @@
 use super::block::{self, BlockId, State};
 use super::physical::Mapping;
 use super::segment::Area;
-use super::slot::COMMON;
+use super::slot::{COMMON, slot_of_block};
 use super::{Cache, Core, StreamSlot};
 use crate::memory::history::{Action, Draft, Mode, texts};
 use crate::memory::pools;
@@ -151,7 +151,7 @@ impl Core {
     fn draw(&self, segment: &mut Segment, blocks: &mut Vec<Block>, id: BlockId, pending: Option<usize>) {
         let record = block::at(id);
         let (address, size) = (record.address(), record.size());
-        let stream = self.raw_of(self.slot_of_block(id));
+        let stream = self.raw_of(slot_of_block(id));
         let (state, requested) = match (record.state(), pending) {
             (State::Allocated, _) => (Use::Allocated, record.requested()),
             (_, Some(requested)) => (Use::PendingFree, requested),

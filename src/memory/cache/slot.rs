@@ -58,6 +58,14 @@ fn this_thread(used: Option<Stream>) -> u64 {
     number
 }
 
+/// The stream whose order a block follows. Its thread, or one that frees it, may be changing it.
+pub fn slot_of_block(id: BlockId) -> StreamSlot {
+    match block::at(id).state_and_owner() {
+        (State::Allocated | State::Cached | State::Loose, front) => front::numbered(front).map_or(COMMON, |front| front.slot),
+        (_, slot) => slot,
+    }
+}
+
 /// The slot of free memory that is past for every stream, and so belongs to none.
 pub(super) const COMMON: StreamSlot = 0;
 /// The key of `COMMON`: no stream's.
@@ -177,7 +185,7 @@ impl Core {
                 let state = block::at(id).state();
                 let done = matches!(state, State::Unmapped | State::Busy) || (state == State::Moved && self.is_past(id));
                 if !done {
-                    in_use[self.slot_of_block(id) as usize] = true;
+                    in_use[slot_of_block(id) as usize] = true;
                 }
             }
         }
@@ -186,18 +194,9 @@ impl Core {
         (0..self.slots.len()).find(|index| self.slots[*index].gone && !in_use[*index]).map(|index| index as StreamSlot)
     }
 
-    /// The stream whose order a block follows.
-    pub fn slot_of_block(&self, id: BlockId) -> StreamSlot {
-        let record = block::at(id);
-        match record.state() {
-            State::Allocated | State::Cached | State::Loose => front::numbered(record.owner()).map_or(0, |front| front.slot),
-            _ => record.owner(),
-        }
-    }
-
     /// Whether that is the stream of this key, which is there still.
     pub fn follows(&self, id: BlockId, key: StreamKey) -> bool {
-        let slot = &self.slots[self.slot_of_block(id) as usize];
+        let slot = &self.slots[slot_of_block(id) as usize];
         slot.key == key && !slot.gone
     }
 
