@@ -7,7 +7,7 @@ use super::front::{self, Front};
 use super::fronts::Fronts;
 use super::home::{self, Home, Shelf, Sizes};
 use super::physical::Physical;
-use super::policy::{Policy, is_new};
+use super::policy::{Ahead, Policy, is_new};
 use super::rest::Runs;
 use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
@@ -233,16 +233,18 @@ impl Core {
     /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: much was freed since they
     /// were, and nothing fits closely. Then they are taken for asked.
     pub fn asks_ahead(&mut self, slot: StreamSlot, request: &Request) -> bool {
-        /// A part of what is held.
-        const MUCH: usize = 64;
-        if !self.as_one || request.small || request.search > LARGEST || !self.policy.asks_ahead() {
+        /// Over, of what another stream has, as a part of the request.
+        const VERY_LITTLE: u32 = 64;
+        let Some(ahead) = self.policy.asks_ahead().filter(|_| self.as_one && !request.small && request.search <= LARGEST) else {
             return false;
-        }
-        let units = (request.search >> block::UNIT_SHIFT) as u32;
-        let fits = |slot: StreamSlot| self.closest(slot, request, true).is_some_and(|found| home::fits_closely(found, units));
+        };
+        let much = self.reserved() / ahead.much();
         // What was freed twice is not counted in the end.
         let freed = self.stats.large_bytes_freed();
-        let asks = freed.saturating_sub(self.asked_at) > (self.reserved() / MUCH) as u64 && !fits(slot) && !fits(COMMON);
+        let fits = |slot, part| self.closest(slot, request, true).is_some_and(|found| home::fits_within(part, found, request.units()));
+        let others = || (COMMON + 1..self.slots.len() as StreamSlot).any(|other| fits(other, VERY_LITTLE));
+        let torn = !fits(slot, home::LITTLE) && !fits(COMMON, home::LITTLE);
+        let asks = freed.saturating_sub(self.asked_at) > much as u64 && torn && (ahead == Ahead::Always || others());
         if asks {
             self.asked_at = freed;
         }
@@ -340,17 +342,19 @@ impl Core {
         self.as_one = true;
         let home = self.slots[COMMON as usize].home;
         home.owner.store(std::ptr::from_ref(tls::get()).cast_mut(), Relaxed);
-        self.shelf(COMMON).asks_ahead = self.policy.asks_ahead();
+        self.shelf(COMMON).asks_ahead = self.policy.asks_ahead().is_some();
         self.shelf(slot).beside = Some(home);
-        let common = self.closest(COMMON, request, all);
-        if common.is_some_and(|common| self.closest(slot, request, all).is_some_and(|own| common < own)) {
+        let closer = |own| {
+            !home::fits_within(home::LITTLE, own, request.units()) && self.closest(COMMON, request, all).is_some_and(|common| common < own)
+        };
+        if self.closest(slot, request, all).is_some_and(closer) {
             self.take_common(slot, request, all, request.search);
         }
     }
 
     /// Units of the free block that a request of a stream would be cut from.
     fn closest(&self, slot: StreamSlot, request: &Request, all: bool) -> Option<u32> {
-        let found = self.list(slot, request.small).find(block::table(), (request.search >> block::UNIT_SHIFT) as u32, request.small, all);
+        let found = self.list(slot, request.small).find(block::table(), request.units(), request.small, all);
         found.map(|id| block::at(id).units())
     }
 
@@ -388,12 +392,7 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks `some` at least, since others follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool, some: usize) -> Option<()> {
         const SOME_OF_MANY: usize = 1 << 20;
-        let id = self.shelf(COMMON).list(request.small).find(
-            block::table(),
-            (request.search >> block::UNIT_SHIFT) as u32,
-            request.small,
-            all,
-        )?;
+        let id = self.list(COMMON, request.small).find(block::table(), request.units(), request.small, all)?;
         self.list_remove(id);
         let several = self.fronts.threads() > 1;
         // Where several threads allocate, each time costs them all, and side by side they share lines of the table of addresses.
@@ -620,6 +619,11 @@ impl Request {
         let size = requested.next_multiple_of(ROUND);
         let alignment = alignment.max(ROUND);
         Some(Request { requested, size, alignment, search: size + alignment - ROUND, small: size <= SMALL_LIMIT, is_modest: false })
+    }
+
+    /// Of `search`.
+    fn units(&self) -> u32 {
+        (self.search >> block::UNIT_SHIFT) as u32
     }
 }
 
