@@ -33,8 +33,9 @@ const FINEST: u32 = 9;
 /// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
 /// slack is needed by the next round too, which would make it again, and all that follows would lie elsewhere.
 const KEPT: usize = 25;
-/// Streams that are as one are asked ahead once by this part more is held than the slack allows: asking costs time in all that follows. Where blocks
-/// have no more than so many of the smallest handles in the mean, they leave pieces that nothing fits: then once half of the slack is used.
+/// Streams that are as one are asked ahead once by the first part more is held than the slack allows, by the second whatever they have: asking costs
+/// time in all that follows. Where blocks have no more than so many of the smallest handles in the mean, they leave pieces that nothing fits: then
+/// once half of the slack is used.
 const BEYOND: usize = 110;
 const FAR_BEYOND: usize = 80;
 const FINE: usize = 4;

@@ -312,8 +312,11 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
         policy.terms(&of_8, MIB, &Options::default());
         policy.asks_ahead()
     };
-    let [within, beyond] = [8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21];
-    assert_eq!([8 * GIB, within, beyond].map(|reserved| exceeds(reserved, 2, false, false, 1024 * GIB)), [None, None, Some(Ahead::Fits)]);
+    let [within, beyond, far] = [24, 21, 20].map(|part| 8 * GIB + 8 * GIB / part);
+    assert_eq!(
+        [8 * GIB, within, beyond, far].map(|reserved| exceeds(reserved, 2, false, false, 1024 * GIB)),
+        [None, None, Some(Ahead::Fits), Some(Ahead::Always)]
+    );
     // Blocks of few handles each leave pieces: then from half of the slack on.
     let of_fine = |reserved: usize, mean: usize| {
         let mut policy = Policy::default();
