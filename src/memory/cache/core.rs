@@ -7,7 +7,7 @@ use super::front::{self, Front};
 use super::fronts::Fronts;
 use super::home::{self, Home, Shelf, Sizes};
 use super::physical::Physical;
-use super::policy::{Ahead, Policy, is_new};
+use super::policy::{Policy, is_new};
 use super::rest::Runs;
 use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
@@ -230,21 +230,26 @@ impl Core {
         several && !self.are_as_one() && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
     }
 
-    /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: much was freed since they
-    /// were, and nothing fits closely. Then they are taken for asked.
+    /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: nothing fits closely, and much
+    /// was freed since they were, of which another stream has what fits, or where sizes do not come back may have it once its pieces are joined
+    /// with others. Then they are taken for asked.
     pub fn asks_ahead(&mut self, slot: StreamSlot, request: &Request) -> bool {
+        /// A part of what is held.
+        const MUCH: usize = 64;
         /// Over, of what another stream has, as a part of the request.
         const VERY_LITTLE: u32 = 64;
-        let Some(ahead) = self.policy.asks_ahead().filter(|_| self.as_one && !request.small && request.search <= LARGEST) else {
+        if !self.as_one || request.small || request.search > LARGEST || !self.policy.asks_ahead() {
             return false;
-        };
-        let much = self.reserved() / ahead.much();
+        }
         // What was freed twice is not counted in the end.
         let freed = self.stats.large_bytes_freed();
+        if freed.saturating_sub(self.asked_at) <= (self.reserved() / MUCH) as u64 {
+            return false;
+        }
+        let joins = is_new(self.new_sizes(slot));
         let fits = |slot, part| self.closest(slot, request, true).is_some_and(|found| home::fits_within(part, found, request.units()));
         let others = || (COMMON + 1..self.slots.len() as StreamSlot).any(|other| fits(other, VERY_LITTLE));
-        let torn = !fits(slot, home::LITTLE) && !fits(COMMON, home::LITTLE);
-        let asks = freed.saturating_sub(self.asked_at) > much as u64 && torn && (ahead == Ahead::Always || others());
+        let asks = ![slot, COMMON].iter().any(|slot| fits(*slot, home::LITTLE)) && (joins || others());
         if asks {
             self.asked_at = freed;
         }
@@ -342,7 +347,7 @@ impl Core {
         self.as_one = true;
         let home = self.slots[COMMON as usize].home;
         home.owner.store(std::ptr::from_ref(tls::get()).cast_mut(), Relaxed);
-        self.shelf(COMMON).asks_ahead = self.policy.asks_ahead().is_some();
+        self.shelf(COMMON).asks_ahead = self.policy.asks_ahead();
         self.shelf(slot).beside = Some(home);
         let closer = |own| {
             !home::fits_within(home::LITTLE, own, request.units()) && self.closest(COMMON, request, all).is_some_and(|common| common < own)

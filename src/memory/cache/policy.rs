@@ -33,11 +33,9 @@ const FINEST: u32 = 9;
 /// What is held beyond the slack goes back only from so much on, a part of the most that was in use: what was once needed in spite of the
 /// slack is needed by the next round too, which would make it again, and all that follows would lie elsewhere.
 const KEPT: usize = 25;
-/// Streams that are as one are asked ahead once by the first part more is held than the slack allows, by the second whatever they have: asking costs
-/// time in all that follows. Where blocks have no more than so many of the smallest handles in the mean, they leave pieces that nothing fits: then
-/// once half of the slack is used.
+/// Streams that are as one are asked ahead once by this part more is held than the slack allows: asking costs time in all that follows. Where blocks
+/// have no more than so many of the smallest handles in the mean, they leave pieces that nothing fits: then once half of the slack is used.
 const BEYOND: usize = 110;
-const FAR_BEYOND: usize = 80;
 const FINE: usize = 4;
 /// Small blocks would hold large handles back for long: for them memory is made beyond the slack, up to this part of the most that was in
 /// use, or one handle. Then small handles are mapped anew for them, or others go back.
@@ -144,27 +142,7 @@ pub struct Policy {
     /// Streams had work when memory was mapped anew. It stays, as `hurry` does.
     apart: bool,
     /// More was held than the slack allows by a noticeable part, or streams that are as one did not come to rest. It stays.
-    asks_ahead: Option<Ahead>,
-}
-
-/// When streams that are as one are asked how far they are before a request that nothing fits closely tears free memory, and not only when
-/// there is none.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ahead {
-    /// Where another stream has what fits.
-    Fits,
-    /// In any case: it may become one with what is free beside it.
-    Always,
-}
-
-impl Ahead {
-    /// So much has to be freed since the last time, as a part of what is held.
-    pub fn much(self) -> usize {
-        match self {
-            Ahead::Fits => 128,
-            Ahead::Always => 64,
-        }
-    }
+    asks_ahead: bool,
 }
 
 /// How much may be made when free memory does not do: what `Terms` has as budget, or all that is allowed.
@@ -280,11 +258,7 @@ impl Policy {
         self.adapt(reserved, allowed);
         let as_one = holding.is_several() && !self.is_split(holding) && !scarce && !holding.small;
         let enough = if holding.mean <= FINE * granularity { (self.high + allowed) / 2 } else { allowed + allowed / BEYOND };
-        if as_one && reserved > allowed + allowed / FAR_BEYOND {
-            self.asks_ahead = Some(Ahead::Always);
-        } else if as_one && reserved > enough {
-            self.asks_ahead.get_or_insert(Ahead::Fits);
-        }
+        self.asks_ahead |= as_one && reserved > enough;
         self.is_scarce = scarce;
         let largest = self.largest(holding, need, bound, scarce, has_more);
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
@@ -418,11 +392,12 @@ impl Policy {
         match load {
             Load::Old | Load::New => self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_THREADS),
             Load::Pieces => self.unrest_of_one = (self.unrest_of_one + STEP_OF_UNREST).min(MOST_OF_PIECES),
-            Load::AsOne => self.asks_ahead = Some(Ahead::Always),
+            Load::AsOne => self.asks_ahead = true,
         }
     }
 
-    pub fn asks_ahead(&self) -> Option<Ahead> {
+    /// Whether streams that are as one are asked how far they are before a request tears what is free, and not only when none is.
+    pub fn asks_ahead(&self) -> bool {
         self.asks_ahead
     }
 

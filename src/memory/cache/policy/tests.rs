@@ -200,7 +200,7 @@ fn where_nothing_is_to_spare_no_load_says_anything() {
         policy.terms(&Holding { new_sizes: 1.0, pieces: 64, frees: 300, ..holding(60 * GIB) }, GIB, &Options::default());
         assert!(policy.is_short());
         (0..1 << 20).step_by(8).for_each(|frees| policy.does_not_rest(load, frees));
-        assert_eq!((policy.unrest, policy.unrest_of_one, policy.asks_ahead()), (0.0, 0.0, None));
+        assert_eq!((policy.unrest, policy.unrest_of_one, policy.asks_ahead()), (0.0, 0.0, false));
         // And what was before is forgotten.
         assert!(!policy.terms(&Holding { total: 1024 * GIB, ..holding(60 * GIB) }, GIB, &Options::default()).scarce);
         policy.does_not_rest(load, 1 << 20);
@@ -312,11 +312,8 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
         policy.terms(&of_8, MIB, &Options::default());
         policy.asks_ahead()
     };
-    let [within, beyond, far] = [24, 21, 20].map(|part| 8 * GIB + 8 * GIB / part);
-    assert_eq!(
-        [8 * GIB, within, beyond, far].map(|reserved| exceeds(reserved, 2, false, false, 1024 * GIB)),
-        [None, None, Some(Ahead::Fits), Some(Ahead::Always)]
-    );
+    let [within, beyond] = [8 * GIB + 8 * GIB / 24, 8 * GIB + 8 * GIB / 21];
+    assert_eq!([8 * GIB, within, beyond].map(|reserved| exceeds(reserved, 2, false, false, 1024 * GIB)), [false, false, true]);
     // Blocks of few handles each leave pieces: then from half of the slack on.
     let of_fine = |reserved: usize, mean: usize| {
         let mut policy = Policy::default();
@@ -327,11 +324,11 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
     let half = 8 * GIB + 8 * GIB / 56;
     assert_eq!(
         [(half, 8 * MIB), (half, 9 * MIB), (8 * GIB + 8 * GIB / 59, 8 * MIB)].map(|(held, mean)| of_fine(held, mean)),
-        [Some(Ahead::Fits), None, None]
+        [true, false, false]
     );
     // Not of one stream, where they are not as one, for small blocks, which may, and where memory is scarce.
     let others = [(1, false, false, 1024), (2, true, false, 1024), (2, false, true, 1024), (2, false, false, 9)];
-    assert!(others.iter().all(|&(streams, shared, small, total)| exceeds(beyond, streams, shared, small, total * GIB).is_none()));
+    assert!(others.iter().all(|&(streams, shared, small, total)| !exceeds(beyond, streams, shared, small, total * GIB)));
     let Unrest { each, all, long, .. } = OF_AS_ONE;
     let mut policy = Policy::default();
     let mut map = |frees: std::ops::RangeInclusive<u64>, gap: u64| {
@@ -339,17 +336,15 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
         policy.asks_ahead()
     };
     // Neither seldom nor for a while is enough.
-    assert_eq!(map(0..=2 * long, each + 1), None);
-    assert_eq!(map(4 * long..=5 * long - each, each), None);
-    assert_eq!(map(5 * long + all..=6 * long + all - each, each), None);
-    assert_eq!(map(6 * long + all..=6 * long + all, each), Some(Ahead::Always));
+    assert!(!map(0..=2 * long, each + 1));
+    assert!(!map(4 * long..=5 * long - each, each));
+    assert!(!map(5 * long + all..=6 * long + all - each, each));
+    assert!(map(6 * long + all..=6 * long + all, each));
     assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
     policy.rests(0);
-    // What it comes to hold later says less.
-    policy.terms(&Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, streams: 2, ..holding(beyond) }, MIB, &Options::default());
-    assert_eq!(policy.asks_ahead(), Some(Ahead::Always));
+    assert!(policy.asks_ahead());
     policy.restart(0, 0, 0);
-    assert_eq!(policy.asks_ahead(), None);
+    assert!(!policy.asks_ahead());
 }
 
 #[test]
