@@ -7,7 +7,8 @@
 //! Between blocks of different streams stands a fence, so that the thread of neither touches a line of memory that the other one writes: a
 //! pair of records with no address, each in a line of its own. The left one is what the block to the left has as its `next`; whoever holds
 //! that one's home writes its `prev`, as he would a neighbour's. The right one is the `prev` of the block to the right, which keeps its
-//! name when it is cut or joined, so nobody writes there while threads go on. To both sides a fence is a neighbour that is never free.
+//! name when it is cut or joined, so nobody writes there while threads go on, but a thread that takes what is everybody's (`border::take`). To
+//! both sides a fence is a neighbour that is never free.
 
 use super::StreamSlot;
 use crate::memory::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
@@ -500,7 +501,7 @@ pub fn twin(face: BlockId) -> BlockId {
     face ^ (Fences::ROOM / 2)
 }
 
-// ---- neighbours, with all fronts stopped, or where each side's home is the thread's own
+// ---- neighbours, with all fronts stopped, or in a region that holds the home of whichever side is written
 
 fn is_no_block(id: BlockId) -> bool {
     at(id).head.load(Relaxed) == NO_HEAD

@@ -10,7 +10,7 @@ use super::slot::{COMMON, slot_of_block};
 use std::collections::HashMap;
 
 /// A block of `units` out of a free one becomes another stream's, in the region of a thread that holds both homes: as `hand_over`, but of what
-/// third streams have beside it nothing is written. None: not this one, or there is no record.
+/// third streams have beside it no block is written, only the fence between. None: not this one, or there is no record.
 pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) -> Option<BlockId> {
     let table = block::table();
     let (before, left) = (block::fence_before(id), block::left_of(id));
@@ -18,8 +18,10 @@ pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) ->
         Some(fence) => block::slots_at(fence)[0] == to.slot,
         None => left != NIL && slot_of_block(left) == to.slot,
     };
+    // What has no memory of its own is everybody's too, and no fence stands there.
+    let follows = before.is_none() && left != NIL && slot_of_block(left) == from.slot;
     // A third stream's block, and an area that begins here, know this one by its record.
-    if before.is_none() && !meets || !table.at(id).mapped() {
+    if before.is_none() && !meets && !follows || !table.at(id).mapped() {
         return None;
     }
     let own = to.pool.spare()?;
@@ -30,6 +32,7 @@ pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) ->
     table.at(own).become_like(table.at(id));
     match before {
         Some(fence) if !meets => block::link_right(fence, own, to.slot),
+        None if follows => link(&mut from.fences, [left, own], [from.slot, to.slot]),
         fence => {
             block::link(left, own);
             fence.into_iter().for_each(|fence| from.fences.put(fence));

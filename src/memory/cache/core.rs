@@ -128,8 +128,8 @@ impl Lock {
     pub fn lock(&self) -> MutexGuard<'_, Core> {
         let mut core = self.0.lock();
         core.fronts.stop();
-        if core.as_one && !core.are_as_one() {
-            core.look_beside_no_more();
+        if core.as_one {
+            core.go_on_as_one();
         }
         core
     }
@@ -237,7 +237,7 @@ impl Core {
         /// A part of what is held.
         const MUCH: usize = 64;
         /// Over, of what another stream has, as a part of the request.
-        const VERY_LITTLE: u32 = 64;
+        const VERY_CLOSE: u32 = 64;
         if !self.as_one || request.small || request.search > LARGEST || !self.policy.asks_ahead() {
             return false;
         }
@@ -246,10 +246,12 @@ impl Core {
         if freed.saturating_sub(self.asked_at) <= (self.reserved() / MUCH) as u64 {
             return false;
         }
+        let slots = COMMON + 1..self.slots.len() as StreamSlot;
+        slots.clone().for_each(|slot| self.let_in(slot));
         let joins = is_new(self.new_sizes(slot));
         let fits = |slot, part| self.closest(slot, request, true).is_some_and(|found| home::fits_within(part, found, request.units()));
-        let others = || (COMMON + 1..self.slots.len() as StreamSlot).any(|other| fits(other, VERY_LITTLE));
-        let asks = ![slot, COMMON].iter().any(|slot| fits(*slot, home::LITTLE)) && (joins || others());
+        let asks =
+            ![slot, COMMON].iter().any(|slot| fits(*slot, home::CLOSE)) && (joins || slots.clone().any(|slot| fits(slot, VERY_CLOSE)));
         if asks {
             self.asked_at = freed;
         }
@@ -338,7 +340,7 @@ impl Core {
         Some(record.address())
     }
 
-    /// Of streams that are as one each takes what is everybody's where that fits closer than its own.
+    /// Of streams that are as one each takes what is everybody's where that fits closer than its own, and that not closely.
     fn prefer_common(&mut self, slot: StreamSlot, request: &Request, all: bool) {
         if self.no_split || !self.are_as_one() || self.streams() < 2 {
             self.look_beside_no_more();
@@ -347,10 +349,9 @@ impl Core {
         self.as_one = true;
         let home = self.slots[COMMON as usize].home;
         home.owner.store(std::ptr::from_ref(tls::get()).cast_mut(), Relaxed);
-        self.shelf(COMMON).asks_ahead = self.policy.asks_ahead();
         self.shelf(slot).beside = Some(home);
         let closer = |own| {
-            !home::fits_within(home::LITTLE, own, request.units()) && self.closest(COMMON, request, all).is_some_and(|common| common < own)
+            !home::fits_within(home::CLOSE, own, request.units()) && self.closest(COMMON, request, all).is_some_and(|common| common < own)
         };
         if self.closest(slot, request, all).is_some_and(closer) {
             self.take_common(slot, request, all, request.search);
@@ -368,9 +369,18 @@ impl Core {
         self.as_one
     }
 
-    /// Streams are as one no more.
+    /// Unless they are no more.
+    fn go_on_as_one(&mut self) {
+        if self.are_as_one() {
+            self.shelf(COMMON).asks_ahead = self.policy.asks_ahead();
+        } else {
+            self.look_beside_no_more();
+        }
+    }
+
     fn look_beside_no_more(&mut self) {
         if std::mem::take(&mut self.as_one) {
+            self.slots[COMMON as usize].home.owner.store(std::ptr::null_mut(), Relaxed);
             (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).beside = None);
         }
     }

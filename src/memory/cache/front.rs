@@ -381,8 +381,11 @@ fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) ->
     let units = (size + UNIT - 1) >> UNIT_SHIFT;
     let mut home = front.home.hold(thread);
     home.sizes.note(units as u32);
-    let found = home.carve(block::table(), units as u32, false);
-    let Some(id) = found.or_else(|| front.carve_brought(&mut home, units as u32)) else {
+    // Its own before what is everybody's.
+    if front.home.has_brought() {
+        front.take_brought(&mut home);
+    }
+    let Some(id) = home.carve(block::table(), units as u32, false) else {
         drop(home);
         thread.leave();
         return false;
@@ -682,16 +685,6 @@ impl Front {
     fn carve_last(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
         self.give_up(home);
         home.carve(block::table(), units, true)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn carve_brought(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
-        if !self.home.has_brought() {
-            return None;
-        }
-        self.take_brought(home);
-        home.carve(block::table(), units, false)
     }
 
     /// What others brought: kept where it is wanted, else free.

@@ -126,7 +126,7 @@ impl Held<'_> {
     pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
         let own = self.lists[usize::from(small)].find(table, units, small, false);
         match self.beside {
-            Some(beside) if !small && own.is_none_or(|own| !fits_within(LITTLE, table.at(own).units(), units)) => {
+            Some(beside) if !small && own.is_none_or(|own| !fits_within(CLOSE, table.at(own).units(), units)) => {
                 self.carve_closest(beside, table, own, units)
             }
             _ => self.carve_own(table, own?, units, small),
@@ -147,7 +147,7 @@ impl Held<'_> {
             (Some(own), None) => self.carve_own(table, own, units, false),
             (Some(own), Some(found)) if table.at(own).units() <= table.at(found).units() => self.carve_own(table, own, units, false),
             (_, found) => found
-                .filter(|found| !common.asks_ahead || fits_within(LITTLE, table.at(*found).units(), units))
+                .filter(|found| !common.asks_ahead || fits_within(CLOSE, table.at(*found).units(), units))
                 .and_then(|found| border::take(self, common, found, units)),
         }
     }
@@ -399,9 +399,10 @@ impl Shelf {
     }
 }
 
-/// What is free has little over for a request with this part of it or less: nothing better is looked for.
-pub const LITTLE: u32 = 16;
+/// What is free fits a request closely with no more than this part of it over: nothing better is looked for.
+pub const CLOSE: u32 = 16;
 
+/// Of what is no smaller than the request.
 pub fn fits_within(part: u32, found: u32, units: u32) -> bool {
     found - units <= units / part
 }

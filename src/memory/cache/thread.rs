@@ -2,7 +2,7 @@
 
 use super::block::{self, BlockId};
 use super::front::{self, Front, NOBODY, Thread};
-use super::slot::{StreamKey, slot_of_block};
+use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, tls};
 use crate::base::{Result, process};
 use crate::stream::{self, Stream};
@@ -90,7 +90,7 @@ pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
     }
     let slot = slot_of_block(block);
     // What a pool counts, its device counts too, under both locks.
-    let ordinary = core.whole.is_none() && block::at(block).mapped() && block::at(block).clean();
+    let ordinary = core.whole.is_none() && slot != COMMON && block::at(block).mapped() && block::at(block).clean();
     ordinary && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
 }
 
