@@ -381,11 +381,8 @@ fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) ->
     let units = (size + UNIT - 1) >> UNIT_SHIFT;
     let mut home = front.home.hold(thread);
     home.sizes.note(units as u32);
-    // Its own before what is everybody's.
-    if front.home.has_brought() {
-        front.take_brought(&mut home);
-    }
-    let Some(id) = home.carve(block::table(), units as u32, false) else {
+    let found = home.carve(block::table(), units as u32, false);
+    let Some(id) = found.or_else(|| front.carve_elsewhere(&mut home, units as u32)) else {
         drop(home);
         thread.leave();
         return false;
@@ -685,6 +682,19 @@ impl Front {
     fn carve_last(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
         self.give_up(home);
         home.carve(block::table(), units, true)
+    }
+
+    /// Out of what others brought, then out of what is everybody's.
+    #[cold]
+    #[inline(never)]
+    fn carve_elsewhere(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
+        if self.home.has_brought() {
+            self.take_brought(home);
+            if let Some(id) = home.carve(block::table(), units, false) {
+                return Some(id);
+            }
+        }
+        home.carve_closest(block::table(), units)
     }
 
     /// What others brought: kept where it is wanted, else free.

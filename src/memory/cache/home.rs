@@ -7,7 +7,7 @@
 use super::block::{self, BlockId, Fences, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
 use super::freelist::FreeList;
 use super::front::Thread;
-use super::{StreamSlot, border};
+use super::{StreamSlot, border, tls};
 use crate::memory::stats::Family;
 use crate::memory::sync::{self, AtomicBool, AtomicPtr, AtomicU32};
 use crate::memory::totals::Totals;
@@ -100,7 +100,6 @@ impl Sizes {
 /// A home in the hands of a thread that is in its region.
 pub struct Held<'a> {
     home: &'a Home,
-    thread: &'a Thread,
     shared: bool,
 }
 
@@ -120,35 +119,21 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Held<'_> {
-    /// Takes a block of `units` out of what is free, its stream's or where that fits closer everybody's; its state is still that of the free one,
-    /// and what is left stays free. Of small blocks the first that does will do, and who goes without gives up what he keeps.
-    #[inline(always)]
-    pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
-        let own = self.lists[usize::from(small)].find(table, units, small, false);
-        match self.beside {
-            Some(beside) if !small && own.is_none_or(|own| !fits_within(CLOSE, table.at(own).units(), units)) => {
-                self.carve_closest(beside, table, own, units)
-            }
-            _ => self.carve_own(table, own?, units, small),
-        }
-    }
-
-    /// None also where that is not for this thread to take, or streams are asked first.
-    #[cold]
-    #[inline(never)]
-    fn carve_closest(&mut self, beside: &Home, table: Table, own: Option<BlockId>, units: u32) -> Option<BlockId> {
-        if !std::ptr::eq(beside.owner.load(Relaxed), self.thread) {
-            return None;
-        }
+    /// A large block where `carve` gives none: out of what is its stream's or everybody's, whichever fits closer. None also where that is not for this
+    /// thread to take, or streams are asked before it is torn.
+    pub fn carve_closest(&mut self, table: Table, units: u32) -> Option<BlockId> {
+        let beside = self.beside.filter(|beside| std::ptr::eq(beside.owner.load(Relaxed), tls::get()))?;
         // It is the thread's until all fronts are stopped, and another home than this.
         let common = unsafe { &mut *beside.shelf.get() };
-        let found = common.list(false).find(table, units, false, false);
+        let [own, found] = [self.list(false), common.list(false)].map(|list| list.find(table, units, false, false));
+        let is_close = |id: BlockId| fits_within(CLOSE, table.at(id).units(), units);
         match (own, found) {
-            (Some(own), None) => self.carve_own(table, own, units, false),
-            (Some(own), Some(found)) if table.at(own).units() <= table.at(found).units() => self.carve_own(table, own, units, false),
-            (_, found) => found
-                .filter(|found| !common.asks_ahead || fits_within(CLOSE, table.at(*found).units(), units))
-                .and_then(|found| border::take(self, common, found, units)),
+            (Some(own), found) if is_close(own) || found.is_none_or(|found| table.at(own).units() <= table.at(found).units()) => {
+                self.carve_own(table, own, units, false)
+            }
+            (_, found) => {
+                found.filter(|found| !common.asks_ahead || is_close(*found)).and_then(|found| border::take(self, common, found, units))
+            }
         }
     }
 
@@ -218,12 +203,12 @@ impl Home {
 
     /// For a thread in its region, one of whose fronts uses this home.
     #[inline(always)]
-    pub fn hold<'a>(&'a self, thread: &'a Thread) -> Held<'a> {
+    pub fn hold(&self, thread: &Thread) -> Held<'_> {
         let shared = !std::ptr::eq(self.owner.load(Relaxed), thread);
         if shared {
             self.take();
         }
-        Held { home: self, thread, shared }
+        Held { home: self, shared }
     }
 
     #[cold]
@@ -349,6 +334,17 @@ impl Shelf {
     pub(super) fn join_and_cut(&mut self, table: Table, id: BlockId, units: u32) -> Option<BlockId> {
         let id = self.join_neighbours::<false>(table, id, false);
         self.cut_unlisted::<false>(table, id, units, false)
+    }
+
+    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. None also where what
+    /// is everybody's may fit closer; of small blocks the first that does will do, and who goes without gives up what he keeps.
+    #[inline(always)]
+    pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
+        let id = self.lists[usize::from(small)].find(table, units, small, false)?;
+        if !small && self.beside.is_some() && table.at(id).units() > units {
+            return None;
+        }
+        self.carve_own(table, id, units, small)
     }
 
     #[inline(always)]
