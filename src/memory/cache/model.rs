@@ -428,7 +428,7 @@ fn no_order_of_steps_gives_a_block_to_two() {
 
 #[test]
 fn no_order_of_steps_gives_what_is_everybodys_to_two() {
-    [Others::Free, Others::Hand, Others::Allocate].into_iter().for_each(|others| as_one(2000 * effort(), others));
+    [Others::Free, Others::Hand, Others::Allocate].into_iter().for_each(|others| as_one(1000 * effort(), others));
 }
 
 #[test]
