@@ -30,4 +30,15 @@ fn they_come_back() {
             records(ROUNDS, |a, b| [a, b].into_iter().for_each(|own| memory::free(memory::allocate(size, 1, own).unwrap()).unwrap()));
         assert!(in_turn < 1500, "{in_turn} records for blocks of {size} bytes of two streams");
     }
+    // What one stream freed is everybody's by the time that the other one asks, which takes block after block of it.
+    let of_everybody = records(ROUNDS / 10, |a, b| {
+        // At once, so that each asks for memory.
+        let both = [a, b].map(|own| memory::allocate(5 << 20, 1, own).unwrap());
+        both.into_iter().for_each(|block| memory::free(block).unwrap());
+        for own in [a, b] {
+            let blocks = [(); 10].map(|()| memory::allocate(5 << 20, 1, own).unwrap());
+            blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+        }
+    });
+    assert!(of_everybody < 1500, "{of_everybody} records for blocks of what is everybody's");
 }

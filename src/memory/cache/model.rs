@@ -315,7 +315,6 @@ enum Others {
 /// One thread allocates large blocks on both streams, and takes what is everybody's where that fits closer; others free them.
 fn as_one(rounds: usize, others: Others) {
     let world = Arc::new(World::with(true));
-    let before = block::given();
     let program = move || {
         world.run::<3>(move |world, number| {
             let mut own = Vec::new();
@@ -344,9 +343,6 @@ fn as_one(rounds: usize, others: Others) {
         world.end();
     };
     explore(rounds, 5 + others as u64, Defect::None, program).unwrap();
-    // One a round would be as many as there are rounds.
-    let records = (block::given() - before) as usize;
-    assert!(records * 2 < rounds, "{records} records in {rounds} rounds");
 }
 
 /// The same while the history is recorded.
