@@ -36,7 +36,7 @@ fn rounds_of_any_sizes_repeat_themselves() {
 fn where_the_driver_takes_no_more_mappings_old_ones_end() {
     const OUT_OF_MEMORY: i32 = 2;
     let trace = Trace::long(6, |seed| Trace::graphs(seed, 4));
-    for nth in (3000..8000).step_by(2000) {
+    for nth in (3000..8000).step_by(1000) {
         let _turn = machine("");
         with_streams(|streams| {
             let retries = memory::stats(0).num_alloc_retries;

@@ -49,7 +49,8 @@ pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) ->
         None => block::link(own, right),
     }
     from.pool.put(table, id);
-    to.join_and_cut(table, own, units)
+    let id = to.join_free::<false>(table, own, false);
+    to.cut::<false>(table, id, units, false)
 }
 
 /// Makes two blocks neighbours, with a fence between them if there is one to be had.

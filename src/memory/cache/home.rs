@@ -302,18 +302,12 @@ impl Shelf {
     pub fn make_free(&mut self, id: BlockId) {
         let (table, record) = (table(), block::at(id));
         let small = record.small();
-        if record.mapped() { self.join_free::<false>(table, id, small) } else { self.join_free::<true>(table, id, small) }
+        _ = if record.mapped() { self.join_free::<false>(table, id, small) } else { self.join_free::<true>(table, id, small) };
     }
 
+    /// What it has become a part of.
     #[inline(always)]
-    fn join_free<const PLAIN: bool>(&mut self, table: Table, id: BlockId, small: bool) {
-        let id = self.join_neighbours::<PLAIN>(table, id, small);
-        self.enlist::<PLAIN>(table, id, small);
-    }
-
-    /// Free, but in no list.
-    #[inline(always)]
-    fn join_neighbours<const PLAIN: bool>(&mut self, table: Table, mut id: BlockId, small: bool) -> BlockId {
+    pub(super) fn join_free<const PLAIN: bool>(&mut self, table: Table, mut id: BlockId, small: bool) -> BlockId {
         let record = table.at(id);
         record.set(State::Free, self.slot);
         let (prev, next) = (record.prev(), record.next());
@@ -326,14 +320,8 @@ impl Shelf {
             self.pool.join(table, prev);
             id = prev;
         }
+        self.enlist::<PLAIN>(table, id, small);
         id
-    }
-
-    /// A block of virtual memory that came, in no list, is joined with what is free beside it, and as much of that is taken out again: what is left
-    /// lies behind.
-    pub(super) fn join_and_cut(&mut self, table: Table, id: BlockId, units: u32) -> Option<BlockId> {
-        let id = self.join_neighbours::<false>(table, id, false);
-        self.cut_unlisted::<false>(table, id, units, false)
     }
 
     /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. None also where what
@@ -360,12 +348,6 @@ impl Shelf {
     #[inline(always)]
     pub(super) fn cut<const PLAIN: bool>(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
         self.unlist::<PLAIN>(table, id, small);
-        self.cut_unlisted::<PLAIN>(table, id, units, small)
-    }
-
-    /// None: there is no record for the rest, and all of it is free.
-    #[inline(always)]
-    fn cut_unlisted<const PLAIN: bool>(&mut self, table: Table, id: BlockId, units: u32, small: bool) -> Option<BlockId> {
         if table.at(id).units() > units {
             match self.pool.split(table, id, units) {
                 Some(rest) => self.enlist::<PLAIN>(table, rest, small),
