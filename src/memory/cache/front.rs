@@ -381,14 +381,35 @@ fn malloc_large(thread: &Thread, front: &Front, out: *mut usize, size: usize) ->
     let units = (size + UNIT - 1) >> UNIT_SHIFT;
     let mut home = front.home.hold(thread);
     home.sizes.note(units as u32);
+    if home.beside.is_some() {
+        return malloc_as_one(thread, front, home, out, size);
+    }
     let found = home.carve(block::table(), units as u32, false);
-    let Some(id) = found.or_else(|| front.carve_elsewhere(&mut home, units as u32)) else {
+    let found = found.or_else(|| front.carve_brought(&mut home, units as u32));
+    give_large(thread, front, home, found, out, size)
+}
+
+/// What others brought comes before what is everybody's.
+#[inline(never)]
+fn malloc_as_one(thread: &Thread, front: &Front, mut home: Held<'_>, out: *mut usize, size: usize) -> bool {
+    if front.home.has_brought() {
+        front.take_brought(&mut home);
+    }
+    let found = home.carve_closest(block::table(), ((size + UNIT - 1) >> UNIT_SHIFT) as u32);
+    give_large(thread, front, home, found, out, size)
+}
+
+/// The end of a region in which a large block was found, or none.
+#[inline(always)]
+fn give_large(thread: &Thread, front: &Front, home: Held<'_>, found: Option<BlockId>, out: *mut usize, size: usize) -> bool {
+    let Some(id) = found else {
         drop(home);
         thread.leave();
         return false;
     };
-    let address = give(front, home, id, units << UNIT_SHIFT, size, false);
-    front.shard().allocated_large((units << UNIT_SHIFT) as i64, size as i64);
+    let bytes = (size + UNIT - 1) >> UNIT_SHIFT << UNIT_SHIFT;
+    let address = give(front, home, id, bytes, size, false);
+    front.shard().allocated_large(bytes as i64, size as i64);
     unsafe { *out = address };
     thread.leave();
     true
@@ -684,17 +705,14 @@ impl Front {
         home.carve(block::table(), units, true)
     }
 
-    /// Out of what others brought, then out of what is everybody's.
     #[cold]
     #[inline(never)]
-    fn carve_elsewhere(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
-        if self.home.has_brought() {
-            self.take_brought(home);
-            if let Some(id) = home.carve(block::table(), units, false) {
-                return Some(id);
-            }
+    fn carve_brought(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
+        if !self.home.has_brought() {
+            return None;
         }
-        home.carve_closest(block::table(), units)
+        self.take_brought(home);
+        home.carve(block::table(), units, false)
     }
 
     /// What others brought: kept where it is wanted, else free.

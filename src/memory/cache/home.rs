@@ -51,12 +51,12 @@ pub struct Shelf {
 pub struct Sizes {
     lately: Box<[u32; Sizes::PLACES]>,
     new: u32,
-    seen: u32,
+    all: u32,
 }
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { lately: Box::new([0; Sizes::PLACES]), new: 0, seen: 0 }
+        Sizes { lately: Box::new([0; Sizes::PLACES]), new: 0, all: 0 }
     }
 }
 
@@ -68,14 +68,13 @@ impl Sizes {
     #[inline(always)]
     pub fn note(&mut self, units: u32) {
         let place = (units.wrapping_mul(0x9e37_79b1) >> 22) as usize & (Sizes::PLACES - 1);
-        if self.lately[place] == units {
-            self.seen += 1;
-        } else {
+        if self.lately[place] != units {
             self.lately[place] = units;
             self.new += 1;
         }
-        if self.new + self.seen > Sizes::WINDOW {
-            (self.new, self.seen) = (self.new / 2, self.seen / 2);
+        self.all += 1;
+        if self.all > Sizes::WINDOW {
+            (self.new, self.all) = (self.new / 2, self.new / 2 + (self.all - self.new) / 2);
         }
     }
 
@@ -83,17 +82,16 @@ impl Sizes {
     /// more.
     pub fn align(&mut self) {
         const COUNT: u32 = Sizes::WINDOW / 2;
-        let (new, all) = (self.new, self.new + self.seen);
-        if all >= COUNT {
-            self.new = (new * COUNT + all / 2) / all;
-            self.seen = COUNT - self.new;
+        if self.all >= COUNT {
+            self.new = (self.new * COUNT + self.all / 2) / self.all;
+            self.all = COUNT;
         }
     }
 
     /// Blocks of a new size, and of one that was seen; none while there are too few to tell.
     pub fn counts(&self) -> (u32, u32) {
         const ENOUGH: u32 = 128;
-        if self.new + self.seen < ENOUGH { (0, 0) } else { (self.new, self.seen) }
+        if self.all < ENOUGH { (0, 0) } else { (self.new, self.all - self.new) }
     }
 }
 
@@ -119,8 +117,8 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Held<'_> {
-    /// A large block where `carve` gives none: out of what is its stream's or everybody's, whichever fits closer. None also where that is not for this
-    /// thread to take, or streams are asked before it is torn.
+    /// A large block of a stream that is as one with others: out of what is its own or everybody's, whichever fits closer. None also where that is not
+    /// for this thread to take, or streams are asked before it is torn.
     pub fn carve_closest(&mut self, table: Table, units: u32) -> Option<BlockId> {
         let beside = self.beside.filter(|beside| std::ptr::eq(beside.owner.load(Relaxed), tls::get()))?;
         // It is the thread's until all fronts are stopped, and another home than this.
@@ -324,14 +322,11 @@ impl Shelf {
         id
     }
 
-    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. None also where what
-    /// is everybody's may fit closer; of small blocks the first that does will do, and who goes without gives up what he keeps.
+    /// Takes a block of `units` out of what is free; its state is still that of the free one, and what is left stays free. Of small blocks the first
+    /// that fits will do, and who goes without gives up what he keeps.
     #[inline(always)]
     pub fn carve(&mut self, table: Table, units: u32, small: bool) -> Option<BlockId> {
         let id = self.lists[usize::from(small)].find(table, units, small, false)?;
-        if !small && self.beside.is_some() && table.at(id).units() > units {
-            return None;
-        }
         self.carve_own(table, id, units, small)
     }
 
@@ -413,6 +408,6 @@ mod tests {
         let mut sizes = Sizes::default();
         sizes.note(7);
         sizes.align();
-        assert_eq!((sizes.new, sizes.seen), (1, 0));
+        assert_eq!((sizes.new, sizes.all), (1, 1));
     }
 }
