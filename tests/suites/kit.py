@@ -18,9 +18,10 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").res
 LIB = BUILD / "lib"
 # What is compiled at run time: begun anew by each tests/run.py.
 KERNELS = BUILD / "tests/kernels"
-# Libraries of the dev profile go here: cargo keeps one of a profile in a place, and the tests would be built again.
+# Libraries of the dev profile go here: cargo keeps one of a profile in a place, and the tests would be built again. They run for seconds, so they
+# are built as fast as can be.
 DEV = TARGET / "dev"
-DEV_PROFILE = {"CARGO_PROFILE_DEV_OPT_LEVEL": "1"}
+DEV_PROFILE = {"CARGO_PROFILE_DEV_OPT_LEVEL": "0", "CARGO_PROFILE_DEV_DEBUG": "0"}
 CARGO = os.environ.get("CARGO", "cargo")
 CC = shlex.split(os.environ.get("CC", "cc"))
 CXX = shlex.split(os.environ.get("CXX", "c++"))
