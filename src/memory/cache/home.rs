@@ -120,18 +120,20 @@ impl Held<'_> {
     /// A large block of a stream that is as one with others: out of what is its own or everybody's, whichever fits closer. None also where that is not
     /// for this thread to take, or streams are asked before it is torn.
     pub fn carve_closest(&mut self, table: Table, units: u32) -> Option<BlockId> {
+        let own = self.list(false).find(table, units, false, false);
+        let is_close = |id: &BlockId| fits_within(CLOSE, table.at(*id).units(), units);
+        if let Some(own) = own.filter(is_close) {
+            return self.carve_own(table, own, units, false);
+        }
         let beside = self.beside.filter(|beside| std::ptr::eq(beside.owner.load(Relaxed), tls::get()))?;
         // It is the thread's until all fronts are stopped, and another home than this.
         let common = unsafe { &mut *beside.shelf.get() };
-        let [own, found] = [self.list(false), common.list(false)].map(|list| list.find(table, units, false, false));
-        let is_close = |id: BlockId| fits_within(CLOSE, table.at(id).units(), units);
-        match (own, found) {
-            (Some(own), found) if is_close(own) || found.is_none_or(|found| table.at(own).units() <= table.at(found).units()) => {
+        let found = common.list(false).find(table, units, false, false);
+        match own {
+            Some(own) if found.is_none_or(|found| table.at(own).units() <= table.at(found).units()) => {
                 self.carve_own(table, own, units, false)
             }
-            (_, found) => {
-                found.filter(|found| !common.asks_ahead || is_close(*found)).and_then(|found| border::take(self, common, found, units))
-            }
+            _ => found.filter(|found| !common.asks_ahead || is_close(found)).and_then(|found| border::take(self, common, found, units)),
         }
     }
 
