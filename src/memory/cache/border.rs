@@ -9,9 +9,10 @@ use super::home::Shelf;
 use super::slot::{COMMON, slot_of_block};
 use std::collections::HashMap;
 
-/// A block of `units` out of a free one becomes another stream's, in the region of a thread that holds both homes: as `hand_over`, but of what
-/// third streams have beside it no block is written, only the fence between. None: not this one, or there is no record.
-pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) -> Option<BlockId> {
+/// A block of `units` out of a free one of which `some` becomes another stream's, if it has so much, in the region of a thread that holds both
+/// homes: as `hand_over`, but of what third streams have beside it no block is written, only the fence between. None: not this one, or there is no
+/// record.
+pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32, some: u32, small: bool) -> Option<BlockId> {
     let table = block::table();
     let (before, left) = (block::fence_before(id), block::left_of(id));
     let meets = match before {
@@ -25,7 +26,7 @@ pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) ->
         return None;
     }
     let own = to.pool.spare()?;
-    if from.cut::<false>(table, id, units, false).is_none() {
+    if from.cut::<false>(table, id, some.clamp(units, table.at(id).units()), small).is_none() {
         to.pool.put(table, own);
         return None;
     }
@@ -49,8 +50,8 @@ pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32) ->
         None => block::link(own, right),
     }
     from.pool.put(table, id);
-    let id = to.join_free::<false>(table, own, false);
-    to.cut::<false>(table, id, units, false)
+    let id = to.join_free::<false>(table, own, small);
+    to.cut::<false>(table, id, units, small)
 }
 
 /// Makes two blocks neighbours, with a fence between them if there is one to be had.

@@ -27,8 +27,8 @@ pub const ROUND: usize = block::UNIT;
 pub const LARGEST: usize = 1 << 40;
 /// Rounded sizes up to this count as small and live in areas of their own.
 pub const SMALL_LIMIT: usize = 1 << 20;
-/// So much of common memory a stream takes for its small blocks.
-const SOME: usize = 256 << 10;
+/// So much of common memory a stream takes for its small blocks; in the model of threads, which has less in all, hardly more than it needs.
+pub const SOME: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
 
 /// A block that was freed while streams other than its own may still use it.
 pub struct Pending {
@@ -234,16 +234,10 @@ impl Core {
     /// was freed since they were, of which another stream has what fits, or where sizes do not come back may have it once its pieces are joined
     /// with others. Then they are taken for asked.
     pub fn asks_ahead(&mut self, slot: StreamSlot, request: &Request) -> bool {
-        /// A part of what is held.
-        const MUCH: usize = 64;
         /// Over, of what another stream has, as a part of the request.
         const VERY_CLOSE: u32 = 64;
-        if !self.as_one || request.small || request.search > LARGEST || !self.policy.asks_ahead() {
-            return false;
-        }
-        // What was freed twice is not counted in the end.
         let freed = self.stats.large_bytes_freed();
-        if freed.saturating_sub(self.asked_at) <= (self.reserved() / MUCH) as u64 {
+        if !self.as_one || request.small || request.search > LARGEST || freed <= self.asks_from() {
             return false;
         }
         let slots = COMMON + 1..self.slots.len() as StreamSlot;
@@ -253,9 +247,22 @@ impl Core {
         let asks =
             ![slot, COMMON].iter().any(|slot| fits(*slot, home::CLOSE)) && (joins || slots.clone().any(|slot| fits(slot, VERY_CLOSE)));
         if asks {
-            self.asked_at = freed;
+            self.note_asked(freed);
         }
         asks && self.concerns_others(slot)
+    }
+
+    /// Streams are asked ahead once so many bytes of large blocks were freed. What was freed twice is not counted in the end.
+    fn asks_from(&self) -> u64 {
+        /// A part of what is held.
+        const MUCH: usize = 64;
+        if self.policy.asks_ahead() { self.asked_at + (self.reserved() / MUCH) as u64 } else { u64::MAX }
+    }
+
+    /// Streams were asked when so many bytes of large blocks had been freed.
+    fn note_asked(&mut self, freed: u64) {
+        self.asked_at = freed;
+        self.shelf(COMMON).asks_from = self.asks_from();
     }
 
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
@@ -372,7 +379,7 @@ impl Core {
     /// Unless they are no more.
     fn go_on_as_one(&mut self) {
         if self.are_as_one() {
-            self.shelf(COMMON).asks_ahead = self.policy.asks_ahead();
+            self.shelf(COMMON).asks_from = self.asks_from();
         } else {
             self.look_beside_no_more();
         }
@@ -582,7 +589,7 @@ impl Core {
     }
 
     fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
-        self.asked_at = self.stats.large_bytes_freed();
+        self.note_asked(self.stats.large_bytes_freed());
         self.give_records_back();
         for slot in COMMON + 1..self.slots.len() as StreamSlot {
             if !shares(&self.slots[slot as usize]) {

@@ -702,7 +702,8 @@ impl Front {
     #[inline(never)]
     fn carve_last(&self, home: &mut Held<'_>, units: u32) -> Option<BlockId> {
         self.give_up(home);
-        home.carve(block::table(), units, true)
+        let table = block::table();
+        home.carve(table, units, true).or_else(|| home.carve_common(table, units))
     }
 
     #[cold]

@@ -5,6 +5,7 @@
 //! as one the thread that allocates owns it, and takes from it what fits closer than its stream's own (`Shelf::beside`).
 
 use super::block::{self, BlockId, Fences, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
+use super::core::SOME;
 use super::freelist::FreeList;
 use super::front::Thread;
 use super::{StreamSlot, border, tls};
@@ -41,8 +42,8 @@ pub struct Shelf {
     pub sizes: Sizes,
     /// Of a stream that is as one with others: the home of what is everybody's, which may have what fits closer.
     pub beside: Option<&'static Home>,
-    /// Of what is everybody's: whether streams are to be asked before it is torn, and the fences that stand nowhere.
-    pub asks_ahead: bool,
+    /// Of what is everybody's: once so many bytes of large blocks were freed streams are asked before it is torn; and the fences that stand nowhere.
+    pub asks_from: u64,
     pub fences: Fences,
     totals: &'static Totals,
 }
@@ -125,16 +126,31 @@ impl Held<'_> {
         if let Some(own) = own.filter(is_close) {
             return self.carve_own(table, own, units, false);
         }
-        let beside = self.beside.filter(|beside| std::ptr::eq(beside.owner.load(Relaxed), tls::get()))?;
-        // It is the thread's until all fronts are stopped, and another home than this.
-        let common = unsafe { &mut *beside.shelf.get() };
+        let common = self.common()?;
         let found = common.list(false).find(table, units, false, false);
         match own {
             Some(own) if found.is_none_or(|found| table.at(own).units() <= table.at(found).units()) => {
                 self.carve_own(table, own, units, false)
             }
-            _ => found.filter(|found| !common.asks_ahead || is_close(found)).and_then(|found| border::take(self, common, found, units)),
+            _ => {
+                let tears = |found: &BlockId| is_close(found) || self.totals.large_bytes_freed() <= common.asks_from;
+                found.filter(tears).and_then(|found| border::take(self, common, found, units, units, false))
+            }
         }
+    }
+
+    /// A small block of such a stream where `carve` gives none: out of what is everybody's, of which the stream gets some.
+    pub fn carve_common(&mut self, table: Table, units: u32) -> Option<BlockId> {
+        let common = self.common()?;
+        let found = common.list(true).find(table, units, true, false)?;
+        border::take(self, common, found, units, (SOME >> UNIT_SHIFT) as u32, true)
+    }
+
+    /// What is everybody's, if the stream is as one with others and it is this thread's: until all fronts are stopped. It is another home than this.
+    #[allow(clippy::mut_from_ref)]
+    fn common(&self) -> Option<&'static mut Shelf> {
+        let beside = self.beside.filter(|beside| std::ptr::eq(beside.owner.load(Relaxed), tls::get()))?;
+        Some(unsafe { &mut *beside.shelf.get() })
     }
 
     /// A block of virtual memory that is freed now.
@@ -172,7 +188,7 @@ impl Home {
         let mut pool = Pool::default();
         let lists = [FreeList::new(pool.take(table())?), FreeList::new(pool.take(table())?)];
         let (sizes, fences) = Default::default();
-        let shelf = Shelf { slot, lists, pool, sizes, beside: None, asks_ahead: false, fences, totals };
+        let shelf = Shelf { slot, lists, pool, sizes, beside: None, asks_from: u64::MAX, fences, totals };
         Some(Box::leak(Box::new(Home {
             owner: AtomicPtr::new(null_mut()),
             taken: AtomicBool::new(false),

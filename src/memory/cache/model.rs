@@ -81,19 +81,26 @@ impl World {
 
     /// As `memory::allocate`. None: there is no room.
     fn malloc(&self, size: usize, stream: usize) -> Option<usize> {
-        let (handle, slot, mut address) = (self.handle(stream), self.slots[stream], 0);
-        if !unsafe { front::malloc(&mut address, size, handle) } {
-            let thread = tls::get();
-            let armed = self.core.quiet().arm(thread, slot, true).is_some_and(|front| thread.choose(front, handle, handle));
-            let taken = if armed { front::take(size, handle, handle) } else { None };
-            address = taken.or_else(|| self.climb(size, slot))?;
-        }
+        let address = self.at_once(size, stream).or_else(|| self.take(size, stream)).or_else(|| self.climb(size, self.slots[stream]))?;
         let mut live = self.live.lock().unwrap();
         let end = address + size.next_multiple_of(512);
         let before = live.range(..end).next_back().map_or(0, |(start, size)| start + size);
         assert!(before <= address, "live blocks overlap at 0x{address:x}");
         live.insert(address, end - address);
         Some(address)
+    }
+
+    /// What the thread finds at hand.
+    fn at_once(&self, size: usize, stream: usize) -> Option<usize> {
+        let mut address = 0;
+        unsafe { front::malloc(&mut address, size, self.handle(stream)) }.then_some(address)
+    }
+
+    /// What it finds there once it has a front.
+    fn take(&self, size: usize, stream: usize) -> Option<usize> {
+        let (thread, handle) = (tls::get(), self.handle(stream));
+        let armed = self.core.quiet().arm(thread, self.slots[stream], true).is_some_and(|front| thread.choose(front, handle, handle));
+        if armed { front::take(size, handle, handle) } else { None }
     }
 
     fn climb(&self, size: usize, slot: StreamSlot) -> Option<usize> {
@@ -312,29 +319,29 @@ enum Others {
     Allocate,
 }
 
-/// One thread allocates large blocks on both streams, and takes what is everybody's where that fits closer; others free them.
+/// One thread allocates on both streams, and takes what is everybody's where that fits closer, or nothing else does; others free.
 fn as_one(rounds: usize, others: Others) {
     let world = Arc::new(World::with(true));
     let program = move || {
         world.run::<3>(move |world, number| {
             let mut own = Vec::new();
             for _ in 0..10 {
-                let any = thread_rng().gen_range(0..12);
+                // What is small is soon used up too.
+                const SIZES: [usize; 7] = [LARGE_BLOCK, 1 << 20 | 512, LARGE_BLOCK + 512, 1 << 21, 700, 4000, 4000];
+                let any = thread_rng().gen_range(0..14);
                 let stream = thread_rng().gen_range(0..2);
                 match any {
-                    0..=4 if number == 0 || others == Others::Allocate && any == 0 => {
-                        own.extend(world.malloc([LARGE_BLOCK, 1 << 20 | 512, LARGE_BLOCK + 512, 1 << 21, 700][any], stream));
-                    }
-                    5 | 6 => assert!(own.pop().is_none_or(|address| world.free(address))),
-                    0..=4 | 7 => {
+                    0..=6 if number == 0 || others == Others::Allocate && any < 3 => own.extend(world.malloc(SIZES[any], stream)),
+                    7 | 8 => assert!(own.pop().is_none_or(|address| world.free(address))),
+                    0..=6 | 9 => {
                         let theirs = world.mail.lock().pop();
                         match theirs {
-                            Some(address) if others != Others::Free && any < 3 => world.free_on(address, stream),
+                            Some(address) if others != Others::Free && any < 4 => world.free_on(address, stream),
                             theirs => assert!(theirs.is_none_or(|address| world.free(address))),
                         }
                     }
-                    8 => world.share(),
-                    9 => world.bring_home(),
+                    10 => world.share(),
+                    11 => world.bring_home(),
                     _ => world.mail.lock().extend(own.pop()),
                 }
             }
@@ -428,14 +435,32 @@ fn no_order_of_steps_gives_what_is_everybodys_to_two() {
 }
 
 #[test]
+fn what_is_everybodys_is_taken_by_the_thread_whose_it_is() {
+    explore(1, 6, Defect::None, || {
+        let world = Arc::new(World::with(true));
+        world.run::<2>(|world, number| {
+            let sizes = [LARGE_BLOCK, 3 << 10];
+            if number == 0 {
+                // The stream has two of either; the third is a part of what is everybody's.
+                sizes.iter().flat_map(|size| [size; 3]).for_each(|size| assert!(world.malloc(*size, 0).is_some()));
+                world.mail.lock().push(READY);
+            } else {
+                world.receive(|mail| mail == [READY]);
+                assert_eq!((world.take(sizes[0], 0), world.at_once(sizes[1], 0)), (None, None));
+                assert!(sizes.iter().all(|size| world.climb(*size, world.slots[0]).is_some_and(|block| world.free(block))));
+            }
+        });
+        world.end();
+    })
+    .unwrap();
+}
+
+#[test]
 fn what_is_everybodys_is_joined_with_what_its_stream_has_free_beside_it() {
     explore(1, 7, Defect::None, || {
         let world = World::with(true);
         tls::set(world.threads[0]);
-        let at_once = |size: usize| {
-            let mut address = 0;
-            unsafe { front::malloc(&mut address, size, world.handle(0)) }.then_some(address)
-        };
+        let at_once = |size: usize| world.at_once(size, 0);
         let first = world.malloc(2 << 20, 0).unwrap();
         // The first that comes under the lock finds that streams are as one.
         assert!(world.malloc(LARGE_BLOCK, 0).is_some_and(|block| world.free(block)));
@@ -458,6 +483,9 @@ fn what_is_everybodys_is_joined_with_what_its_stream_has_free_beside_it() {
         (0..1 << 15).step_by(64).for_each(|frees| world.core.lock().policy.does_not_rest(Load::AsOne, frees));
         assert!((0..2).all(|_| world.malloc(700, 0).is_some()));
         assert_eq!(at_once(LARGE_BLOCK + 1024), None, "asked first");
+        world.share();
+        assert!((0..2).all(|_| world.malloc(700, 0).is_some()));
+        assert!(at_once(LARGE_BLOCK + 1024).is_some(), "nothing was freed since they were");
         // What another thread gives to another stream may have what is everybody's beside it.
         world.free_on(first, 1);
         assert_eq!(at_once(700), None, "who takes from that was stopped");
