@@ -9,7 +9,7 @@ use super::home::Shelf;
 use super::slot::{COMMON, slot_of_block};
 use std::collections::HashMap;
 
-/// A block of `units` out of a free one of which `some` becomes another stream's, if it has so much, in the region of a thread that holds both
+/// A part of a free block becomes another stream's, `some` of it, at least `units`, which are cut out; in the region of a thread that holds both
 /// homes: as `hand_over`, but of what third streams have beside it no block is written, only the fence between. None: not this one, or there is no
 /// record.
 pub(super) fn take(to: &mut Shelf, from: &mut Shelf, id: BlockId, units: u32, some: u32, small: bool) -> Option<BlockId> {

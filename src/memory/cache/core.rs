@@ -252,7 +252,7 @@ impl Core {
         asks && self.concerns_others(slot)
     }
 
-    /// Streams are asked ahead once so many bytes of large blocks were freed. What was freed twice is not counted in the end.
+    /// Streams are asked ahead once so many bytes of large blocks were freed.
     fn asks_from(&self) -> u64 {
         /// A part of what is held.
         const MUCH: usize = 64;
@@ -353,7 +353,9 @@ impl Core {
             self.look_beside_no_more();
             return;
         }
-        self.as_one = true;
+        if !std::mem::replace(&mut self.as_one, true) {
+            self.shelf(COMMON).asks_from = self.asks_from();
+        }
         let home = self.slots[COMMON as usize].home;
         home.owner.store(std::ptr::from_ref(tls::get()).cast_mut(), Relaxed);
         self.shelf(slot).beside = Some(home);

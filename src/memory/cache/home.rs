@@ -2,7 +2,8 @@
 //!
 //! Who may touch it: the thread whose fronts alone use it (`owner`), in its region; where several do, whoever has `taken` it, in his
 //! region; and anybody under the device's lock with all fronts stopped. See `front`. That of what is everybody's has no front: while streams are
-//! as one the thread that allocates owns it, and takes from it what fits closer than its stream's own (`Shelf::beside`).
+//! as one the thread that allocates owns it, and takes from it what fits closer than its stream's own, or small blocks where that has none
+//! (`Shelf::beside`).
 
 use super::block::{self, BlockId, Fences, NIL, Pool, Record, State, Table, UNIT, UNIT_SHIFT, table};
 use super::core::SOME;
@@ -40,7 +41,7 @@ pub struct Shelf {
     lists: [FreeList; 2],
     pub pool: Pool,
     pub sizes: Sizes,
-    /// Of a stream that is as one with others: the home of what is everybody's, which may have what fits closer.
+    /// Of a stream that is as one with others: the home of what is everybody's, which may have what fits closer, or at all.
     pub beside: Option<&'static Home>,
     /// Of what is everybody's: once so many bytes of large blocks were freed streams are asked before it is torn; and the fences that stand nowhere.
     pub asks_from: u64,

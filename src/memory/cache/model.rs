@@ -327,7 +327,7 @@ fn as_one(rounds: usize, others: Others) {
             let mut own = Vec::new();
             for _ in 0..10 {
                 // What is small is soon used up too.
-                const SIZES: [usize; 7] = [LARGE_BLOCK, 1 << 20 | 512, LARGE_BLOCK + 512, 1 << 21, 700, 4000, 4000];
+                const SIZES: [usize; 7] = [LARGE_BLOCK, 1 << 20 | 512, LARGE_BLOCK + 512, 1 << 21, 512, 700, 4000];
                 let any = thread_rng().gen_range(0..14);
                 let stream = thread_rng().gen_range(0..2);
                 match any {
@@ -442,7 +442,12 @@ fn what_is_everybodys_is_taken_by_the_thread_whose_it_is() {
             let sizes = [LARGE_BLOCK, 3 << 10];
             if number == 0 {
                 // The stream has two of either; the third is a part of what is everybody's.
-                sizes.iter().flat_map(|size| [size; 3]).for_each(|size| assert!(world.malloc(*size, 0).is_some()));
+                let all = [sizes[0], sizes[0], sizes[0], sizes[1], sizes[1]];
+                assert!(all.iter().all(|size| world.malloc(*size, 0).is_some()));
+                // Of which it takes as much as two small ones need at a time.
+                let left = || world.core.lock().list(COMMON, true).iter().map(|id| block::at(id).size()).sum::<usize>();
+                let left = [(); 4].map(|()| world.malloc(512, 0).map(|_| left()));
+                assert_eq!(left, [5 << 10, 5 << 10, 4 << 10, 4 << 10].map(Some));
                 world.mail.lock().push(READY);
             } else {
                 world.receive(|mail| mail == [READY]);
