@@ -236,8 +236,11 @@ impl Core {
     pub fn asks_ahead(&mut self, slot: StreamSlot, request: &Request) -> bool {
         /// Over, of what another stream has, as a part of the request.
         const VERY_CLOSE: u32 = 64;
+        if !self.as_one || request.small || request.search > LARGEST {
+            return false;
+        }
         let freed = self.stats.large_bytes_freed();
-        if !self.as_one || request.small || request.search > LARGEST || freed <= self.asks_from() {
+        if freed <= self.asks_from() {
             return false;
         }
         let slots = COMMON + 1..self.slots.len() as StreamSlot;
