@@ -98,7 +98,8 @@ impl Core {
         }
         for list in (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small))) {
             let within = list.iter().take(most).filter(|id| counts(*id) && (plain || block::at(*id).mapped()));
-            blocks.extend(within.map(|block| Span { block, from: block::at(block).address(), to: block::at(block).end() }));
+            // A loop inside the list's, which `extend` does not make of it.
+            within.for_each(|block| blocks.push(Span { block, from: block::at(block).address(), to: block::at(block).end() }));
         }
         blocks.sort_unstable_by_key(|block| block.from);
         blocks
