@@ -30,10 +30,10 @@ fn handles_are_finer_where_less_is_left() {
     let mut policy = Policy::default();
     let options = Options::default();
     let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options).largest >> 20;
-    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
+    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [86, 32, 8, 4, 2]);
     // And on smaller devices.
     let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options).largest >> 20;
-    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
+    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [86, 86, 32, 8, 4, 2]);
 }
 
 #[test]
@@ -43,8 +43,13 @@ fn handles_are_finer_with_several_streams() {
     let mut largest = |need: usize, streams: usize| {
         policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options).largest >> 20
     };
-    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [82, 22, 22]);
-    assert_eq!([1, 2].map(|streams| largest(8 * GIB, streams)), [512, 256]);
+    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [164, 16, 16]);
+    // Of a large request they are as coarse, and none is larger than that.
+    assert_eq!([4, 8].map(|need| [1, 2].map(|streams| largest(need * GIB, streams))), [[342; 2], [512; 2]]);
+    let mut of_small_blocks = |streams: usize| {
+        policy.terms(&Holding { streams, mean: 10 << 20, total: 1024 * GIB, ..holding(16 * GIB) }, 4 << 20, &options).largest >> 20
+    };
+    assert_eq!([1, 2].map(&mut of_small_blocks), [20, 10]);
 }
 
 #[test]
@@ -405,15 +410,15 @@ fn handles_are_coarse_where_streams_have_work() {
     let largest = |policy: &mut Policy, total: usize, reserved: usize| {
         policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options).largest >> 20
     };
-    assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 6);
     policy.maps_anew(true, true);
     assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
     let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options).largest;
-    assert_eq!(alone >> 20, 4);
+    assert_eq!(alone >> 20, 6);
     // With more in use, where less is left, and where there is hardly any.
-    assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
+    assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 6, 2]);
     policy.rests(0);
-    assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 6);
 }
 
 #[test]
