@@ -30,10 +30,10 @@ fn handles_are_finer_where_less_is_left() {
     let mut policy = Policy::default();
     let options = Options::default();
     let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options).largest >> 20;
-    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [86, 32, 8, 4, 2]);
+    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
     // And on smaller devices.
     let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options).largest >> 20;
-    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [86, 86, 32, 8, 4, 2]);
+    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn handles_are_finer_with_several_streams() {
         policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options).largest >> 20
     };
     assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [164, 16, 16]);
-    // Of a large request they are as coarse, and none is larger than that.
-    assert_eq!([4, 8].map(|need| [1, 2].map(|streams| largest(need * GIB, streams))), [[342; 2], [512; 2]]);
+    // Those of a large request are not, and none is larger than that.
+    assert_eq!([4, 8].map(|need| [1, 2].map(|streams| largest(need * GIB, streams))), [[256, 342], [512, 512]]);
     let mut of_small_blocks = |streams: usize| {
         policy.terms(&Holding { streams, mean: 10 << 20, total: 1024 * GIB, ..holding(16 * GIB) }, 4 << 20, &options).largest >> 20
     };
