@@ -11,16 +11,13 @@ use std::time::{Duration, Instant};
 /// Handles are no larger, so that one live block keeps no more than this from the driver.
 pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
-const SHARE: usize = 100;
+const SHARE: usize = 200;
 /// ... or this one of the request, whichever is more...
 const REQUEST_SHARE: usize = 16;
-/// ... and no more than so many mean blocks...
-const MEAN_BLOCKS: usize = 2;
 /// ... with several streams these: what one has free of a handle, or freed since it was asked, the others cannot join, so that more of them stay
-/// half in use; those of a large request are wanted as a whole...
-const SHARE_OF_STREAMS: usize = 1000;
-const REQUEST_SHARE_OF_STREAMS: usize = 12;
-const MEAN_BLOCKS_OF_STREAMS: usize = 1;
+/// half in use...
+const SHARE_OF_STREAMS: usize = 800;
+const REQUEST_SHARE_OF_STREAMS: usize = 32;
 /// ... where several streams have work this one of the request at least, however fine the others are: what another stream has free is
 /// seldom past when it is wanted, so that much more is mapped anew, and each handle of it costs the same...
 const REQUEST_SHARE_OF_BUSY: usize = 4;
@@ -332,11 +329,8 @@ impl Policy {
         let Holding { reserved, granularity, .. } = *holding;
         let several = holding.is_several();
         let divisor = STEP.pow(if scarce { FINEST } else { self.fineness });
-        let (share, request_share, blocks) = match several {
-            true => (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS, MEAN_BLOCKS_OF_STREAMS),
-            false => (SHARE, REQUEST_SHARE, MEAN_BLOCKS),
-        };
-        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(blocks * holding.mean);
+        let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
+        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
         let largest = match (scarce, has_more, self.is_busy() && several) {
             (true, ..) | (_, false, false) => largest,
@@ -345,8 +339,7 @@ impl Policy {
         };
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
-        // Up or down, whichever is nearer.
-        ((largest + granularity / 2) / granularity * granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
+        largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
     }
 
     /// Whether the pieces are many of the blocks that were freed since the beginning. With fewer of those some were there before.
