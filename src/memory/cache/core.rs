@@ -419,37 +419,29 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks `some` at least, since others follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool, some: usize) -> Option<()> {
         const SOME_OF_MANY: usize = 1 << 20;
-        let id = self.list(COMMON, request.small).find(block::table(), request.units(), request.small, all)?;
-        self.list_remove(id);
+        const LINE: usize = lookup::LINE;
+        let Request { search, small, .. } = *request;
         let several = self.fronts.threads() > 1;
-        // Where several threads allocate, each time costs them all, and side by side they share lines of the table of addresses.
-        let id = if request.small && several { self.cut_to_line(id, request.search) } else { id };
-        let take = match (request.small, several) {
-            (true, true) => request.search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
-            (true, false) => request.search.max(some),
-            (false, true) => request.search.saturating_mul(4),
-            (false, false) => request.search,
+        // Small blocks side by side share lines of the table of addresses, unless what each thread has begins and ends with one.
+        let in_lines = small && several;
+        let list = self.list(COMMON, small);
+        let find = |room: usize| list.find(block::table(), request.units() + (room >> block::UNIT_SHIFT) as u32, small, all);
+        let id = in_lines.then(|| find(2 * LINE)).flatten().or_else(|| find(0))?;
+        let take = match (small, several) {
+            // Where several threads allocate, each time costs them all.
+            (true, true) => search.max(SOME_OF_MANY).next_multiple_of(LINE),
+            (true, false) => search.max(some).next_multiple_of(LINE),
+            (false, true) => search.saturating_mul(4),
+            (false, false) => search,
         };
-        if block::at(id).size() > take {
-            let rest = self.split(id, take);
-            self.list_insert(rest);
-        }
+        let (start, end) = (block::at(id).address(), block::at(id).end());
+        let (first, last) = (start.next_multiple_of(LINE), end / LINE * LINE);
+        let (from, to) = if in_lines && first + search <= last { (first, last) } else { (start, end) };
+        let id = self.cut_out(id, from, to.min(from.saturating_add(take)));
         let id = self.hand_over(id, slot);
         block::at(id).set_ticket(0);
         self.shelf(slot).make_free(id);
         Some(())
-    }
-
-    /// What of a common block in no list begins with a line of the table of addresses; all of it if that has no room for `search`.
-    fn cut_to_line(&mut self, id: BlockId, search: usize) -> BlockId {
-        let block = block::at(id);
-        let before = block.address().next_multiple_of(lookup::LINE) - block.address();
-        if before == 0 || block.size() < before + search {
-            return id;
-        }
-        let rest = self.split(id, before);
-        self.list_insert(id);
-        rest
     }
 
     /// Checks what the lookup said: the block starts here and is handed out.
