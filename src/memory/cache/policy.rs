@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 /// Handles are no larger, so that one live block keeps no more than this from the driver.
 pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
-const SHARE: usize = 200;
-/// ... or this one of the request, whichever is more...
-const REQUEST_SHARE: usize = 16;
+const SHARE: usize = 100;
+/// ... or this one of the request, whichever is more, since that is wanted as a whole...
+const REQUEST_SHARE: usize = 12;
+/// ... and no more than so many mean blocks...
+const MEAN_BLOCKS: usize = 2;
 /// ... with several streams these: what one has free of a handle, or freed since it was asked, the others cannot join, so that more of them stay
 /// half in use...
-const SHARE_OF_STREAMS: usize = 800;
-const REQUEST_SHARE_OF_STREAMS: usize = 32;
+const SHARE_OF_STREAMS: usize = 1000;
+const MEAN_BLOCKS_OF_STREAMS: usize = 1;
 /// ... where several streams have work this one of the request at least, however fine the others are: what another stream has free is
 /// seldom past when it is wanted, so that much more is mapped anew, and each handle of it costs the same...
 const REQUEST_SHARE_OF_BUSY: usize = 4;
@@ -66,9 +68,10 @@ const OF_OLD: Unrest = Unrest { each: 1 << 9, all: 1 << 14, long: 1 << 16 };
 /// its own worst times.
 const OF_RESTLESS: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14 };
 /// One stream, and several that are as one: while free memory is in few pieces, mappings that were made for one request soon serve the next ones.
-/// Where they are as many as the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the memory.
+/// Where they are three quarters of the blocks in use, or so many, most are too small for any, and to map them side by side costs more than the
+/// memory.
 /// With several streams what each freed since it was asked is in pieces of its own: then it has to be so many.
-const OF_PIECES: Unrest = Unrest { each: 1 << 6, all: 1 << 10, long: 1 << 8 };
+const OF_PIECES: Unrest = Unrest { each: 1 << 9, all: 1 << 12, long: 1 << 9 };
 pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
@@ -236,6 +239,10 @@ impl Holding {
     fn fewest_pieces(&self) -> usize {
         if self.is_several() { PIECES } else { FEWEST_PIECES }
     }
+
+    fn many_pieces(&self) -> usize {
+        (self.large - self.large / 4).clamp(self.fewest_pieces(), PIECES)
+    }
 }
 
 /// Whether the share of new sizes says that sizes do not come back.
@@ -300,7 +307,7 @@ impl Policy {
             (true, _) if !holding.shared => None,
             (true, true) => Some(Load::New),
             (true, false) => Some(Load::Old),
-            (false, true) if holding.pieces >= holding.large.clamp(holding.fewest_pieces(), PIECES) => Some(Load::Pieces),
+            (false, true) if holding.pieces >= holding.many_pieces() => Some(Load::Pieces),
             (false, true) if holding.is_several() => Some(Load::AsOne),
             (false, _) => None,
         }
@@ -329,8 +336,10 @@ impl Policy {
         let Holding { reserved, granularity, .. } = *holding;
         let several = holding.is_several();
         let divisor = STEP.pow(if scarce { FINEST } else { self.fineness });
-        let (share, request_share) = if several { (SHARE_OF_STREAMS, REQUEST_SHARE_OF_STREAMS) } else { (SHARE, REQUEST_SHARE) };
-        let largest = (reserved / (share * divisor)).max(need / (request_share * divisor)).min(holding.mean);
+        let (share, blocks) = if several { (SHARE_OF_STREAMS, MEAN_BLOCKS_OF_STREAMS) } else { (SHARE, MEAN_BLOCKS) };
+        // Where memory is scarce they are as small as can be, however much is held.
+        let of_held = if scarce { 0 } else { reserved / (share * divisor) };
+        let largest = of_held.max(need / (REQUEST_SHARE * divisor)).min(blocks * holding.mean);
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
         let largest = match (scarce, has_more, self.is_busy() && several) {
             (true, ..) | (_, false, false) => largest,
@@ -339,7 +348,8 @@ impl Policy {
         };
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
-        largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
+        // Up or down, whichever is nearer.
+        ((largest + granularity / 2) / granularity * granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
     }
 
     /// Whether the pieces are many of the blocks that were freed since the beginning. With fewer of those some were there before.

@@ -30,10 +30,19 @@ fn handles_are_finer_where_less_is_left() {
     let mut policy = Policy::default();
     let options = Options::default();
     let mut largest = |reserved: usize| policy.terms(&holding(reserved), GIB, &options).largest >> 20;
-    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [64, 32, 8, 4, 2]);
+    assert_eq!([0, 32, 48, 54, 56].map(|held| largest(held * GIB)), [86, 32, 8, 4, 2]);
     // And on smaller devices.
     let mut least = |total: usize| policy.terms(&Holding { total: total * GIB, ..holding(0) }, GIB, &options).largest >> 20;
-    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [64, 64, 32, 8, 4, 2]);
+    assert_eq!([128, 64, 32, 16, 10, 8].map(&mut least), [86, 86, 32, 8, 4, 2]);
+}
+
+#[test]
+fn handles_are_as_small_as_can_be_where_memory_is_scarce() {
+    let options = Options { tight: true, ..Options::default() };
+    let largest = |held: usize| {
+        Policy::default().terms(&Holding { total: 4096 * GIB, ..holding(held * GIB) }, 256 << 20, &options).largest >> 20
+    };
+    assert_eq!([1, 64, 3000].map(largest), [2, 2, 2]);
 }
 
 #[test]
@@ -43,8 +52,13 @@ fn handles_are_finer_with_several_streams() {
     let mut largest = |need: usize, streams: usize| {
         policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options).largest >> 20
     };
-    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [82, 22, 22]);
-    assert_eq!([1, 2].map(|streams| largest(8 * GIB, streams)), [512, 256]);
+    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [164, 16, 16]);
+    // Those of a large request are not.
+    assert_eq!([4, 8].map(|need| [1, 2].map(|streams| largest(need * GIB, streams))), [[342, 342], [512, 512]]);
+    let mut of_small_blocks = |streams: usize| {
+        policy.terms(&Holding { streams, mean: 10 << 20, total: 1024 * GIB, ..holding(16 * GIB) }, 4 << 20, &options).largest >> 20
+    };
+    assert_eq!([1, 2].map(&mut of_small_blocks), [20, 10]);
 }
 
 #[test]
@@ -140,8 +154,8 @@ fn of_streams_that_are_as_one_ever_new_sizes_and_many_pieces_may_not_come_to_res
         let of_these = Holding { streams, new_sizes, large, pieces, frees: 1 << 20, ..holding(8 * GIB) };
         Policy::default().terms(&of_these, GIB, &Options::default()).load
     };
-    // Hundreds, or as many as blocks in use, which are not among them. Of several streams hundreds.
-    let pieces = [(8, 63), (8, 64), (100, 99), (100, 100), (5000, 255), (5000, 256)];
+    // Hundreds, or three quarters of the blocks in use, which are not among them. Of several streams hundreds.
+    let pieces = [(8, 63), (8, 64), (100, 74), (100, 75), (5000, 255), (5000, 256)];
     let of_one = [None, Some(Load::Pieces), None, Some(Load::Pieces), None, Some(Load::Pieces)];
     assert_eq!(pieces.map(|(large, pieces)| load(1, 0.41, large, pieces)), of_one);
     let of_two = [0, 1, 2, 3, 4, 5].map(|at| Some(if at == 5 { Load::Pieces } else { Load::AsOne }));
@@ -405,15 +419,15 @@ fn handles_are_coarse_where_streams_have_work() {
     let largest = |policy: &mut Policy, total: usize, reserved: usize| {
         policy.terms(&Holding { streams: 2, total: total * GIB, ..holding(reserved) }, 64 << 20, &options).largest >> 20
     };
-    assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 6);
     policy.maps_anew(true, true);
     assert_eq!(largest(&mut policy, 64, 2 * GIB), 16);
     let alone = policy.terms(&Holding { total: 64 * GIB, ..holding(GIB / 2) }, 64 << 20, &options).largest;
-    assert_eq!(alone >> 20, 4);
+    assert_eq!(alone >> 20, 6);
     // With more in use, where less is left, and where there is hardly any.
-    assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
+    assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 6, 2]);
     policy.rests(0);
-    assert_eq!(largest(&mut policy, 64, 2 * GIB), 4);
+    assert_eq!(largest(&mut policy, 64, 2 * GIB), 6);
 }
 
 #[test]
