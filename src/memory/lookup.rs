@@ -23,12 +23,11 @@ const UNITS: usize = 1 << (GRANULE - UNIT);
 /// Memory whose small blocks have their entries in one line.
 pub const LINE: usize = (64 / size_of::<AtomicU32>()) << UNIT;
 
-/// What a part of each table covers: 128 GiB, and 256 MiB, for which it has 2 MiB.
-const LARGE_PART: u32 = 37;
+/// What a part of each table covers: 64 GiB, and 256 MiB, for which it has 2 MiB.
+const LARGE_PART: u32 = 36;
 const SMALL_PART: u32 = 28;
 
-/// A quarter of them is used: blocks that are mapped far apart seldom meet in one line of memory.
-const LARGE_ENTRIES: usize = 4 << (LARGE_PART - GRANULE);
+const LARGE_ENTRIES: usize = 1 << (LARGE_PART - GRANULE);
 const SMALL_ENTRIES: usize = 1 << (SMALL_PART - UNIT);
 const LARGE_PARTS: usize = 1 << (BITS - LARGE_PART);
 const SMALL_PARTS: usize = 1 << (BITS - SMALL_PART);
@@ -39,7 +38,7 @@ static LARGE: [Part<LARGE_ENTRIES>; LARGE_PARTS] = [const { AtomicPtr::new(null_
 static SMALL: [Part<SMALL_ENTRIES>; SMALL_PARTS] = [const { AtomicPtr::new(null_mut()) }; SMALL_PARTS];
 
 /// Blocks side by side may be those of several threads, so granules side by side have their entries in lines of memory of their own: each
-/// stands one entry more than a line has behind the last. What shares a line lies 30 GiB apart or more.
+/// stands one entry more than a line has behind the last. What shares a line lies 3,855 granules apart or more.
 #[inline(always)]
 fn large_place(address: usize) -> usize {
     (address >> GRANULE) * 17 % LARGE_ENTRIES
@@ -157,7 +156,7 @@ mod tests {
         let mut last = vec![None; LARGE_ENTRIES / IN_A_LINE];
         for (granule, place) in places.into_iter().enumerate() {
             let before = last[place / IN_A_LINE].replace(granule);
-            assert!(before.is_none_or(|before| granule - before >= 30 << 10), "{granule}");
+            assert!(before.is_none_or(|before| granule - before >= 3855), "{granule}");
         }
     }
 
