@@ -338,3 +338,40 @@ fn a_reset_shows_no_peak_that_never_was() {
     memory::free(block).unwrap();
     stream::destroy(stream.raw).unwrap();
 }
+
+/// Side by side they would share lines of the table of addresses.
+#[test]
+fn small_blocks_of_two_threads_lie_in_lines_of_their_own() {
+    const LINE: usize = 8 << 10;
+    const STEPS: usize = 40;
+    let _turn = machine();
+    let streams = [own(), own()];
+    let barrier = Barrier::new(2);
+    let work = |thread: usize| {
+        let mut random = Random(thread as u64 + 7);
+        let mut blocks = Vec::new();
+        for step in 0..STEPS {
+            // One after the other, so that each run is the same.
+            barrier.wait();
+            if step % 2 == thread {
+                for _ in 0..100 {
+                    blocks.push(memory::allocate(random.next() % (40 << 10) + 1, 1, streams[thread]).unwrap());
+                }
+                // What the one gives back the other takes.
+                while blocks.len() > 150 {
+                    memory::free(blocks.swap_remove(random.next() % blocks.len())).unwrap();
+                }
+            }
+        }
+        blocks
+    };
+    let blocks = std::thread::scope(|scope| {
+        let other = scope.spawn(|| work(1));
+        [work(0), other.join().unwrap()]
+    });
+    let lines = |blocks: &[usize]| blocks.iter().map(|block| block / LINE).collect::<std::collections::HashSet<_>>();
+    assert_eq!(lines(&blocks[0]).intersection(&lines(&blocks[1])).count(), 0);
+    blocks.into_iter().flatten().for_each(|block| memory::free(block).unwrap());
+    streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+    all_is_back();
+}

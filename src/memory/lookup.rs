@@ -6,6 +6,7 @@
 
 use super::cache::{BlockId, NIL, block};
 use super::sync::{AtomicPtr, AtomicU32};
+use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
@@ -47,6 +48,11 @@ fn large_place(address: usize) -> usize {
 #[inline(always)]
 fn small_place(address: usize) -> usize {
     (address >> UNIT) % SMALL_ENTRIES
+}
+
+/// What of a range begins and ends with a line, or an empty or a backward one.
+pub fn lines_within(range: Range<usize>) -> Range<usize> {
+    range.start.next_multiple_of(LINE)..range.end / LINE * LINE
 }
 
 /// Makes a part of a table unless another thread was faster.
@@ -150,8 +156,7 @@ mod tests {
     #[test]
     fn neighbours_stand_in_lines_of_their_own() {
         const IN_A_LINE: usize = 64 / size_of::<AtomicU32>();
-        let granules = 1 << (LARGE_PART - GRANULE);
-        let places: Vec<usize> = (0..granules).map(|granule| large_place(granule << GRANULE)).collect();
+        let places: Vec<usize> = (0..LARGE_ENTRIES).map(|granule| large_place(granule << GRANULE)).collect();
         assert_eq!(places.iter().collect::<std::collections::HashSet<_>>().len(), places.len());
         let mut last = vec![None; LARGE_ENTRIES / IN_A_LINE];
         for (granule, place) in places.into_iter().enumerate() {

@@ -416,28 +416,29 @@ impl Core {
         None
     }
 
-    /// Common memory with room for the request becomes the stream's; of small blocks `some` at least, since others follow.
+    /// Common memory with room for the request becomes the stream's; of small blocks `some`, or where several threads allocate a MiB, since others
+    /// follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool, some: usize) -> Option<()> {
         const SOME_OF_MANY: usize = 1 << 20;
-        const LINE: usize = lookup::LINE;
         let Request { search, small, .. } = *request;
         let several = self.fronts.threads() > 1;
-        // Small blocks side by side share lines of the table of addresses, unless what each thread has begins and ends with one.
-        let in_lines = small && several;
         let list = self.list(COMMON, small);
-        let find = |room: usize| list.find(block::table(), request.units() + (room >> block::UNIT_SHIFT) as u32, small, all);
-        let id = in_lines.then(|| find(2 * LINE)).flatten().or_else(|| find(0))?;
+        let find = |more: usize| list.find(block::table(), request.units() + (more >> block::UNIT_SHIFT) as u32, small, all);
+        let room = |id: BlockId| block::at(id).address()..block::at(id).end();
+        // Side by side small blocks of several threads share lines of the table of addresses, unless what each has begins and ends with one.
+        let in_lines = |id: BlockId| Some((id, lookup::lines_within(room(id)))).filter(|(_, lines)| lines.len() >= search);
+        let found = find(0)?;
+        let lines = if small && several { in_lines(found).or_else(|| in_lines(find(2 * lookup::LINE)?)) } else { None };
+        let (id, from) = lines.unwrap_or_else(|| (found, room(found)));
+        // Where several threads allocate, each time costs them all.
         let take = match (small, several) {
-            // Where several threads allocate, each time costs them all.
-            (true, true) => search.max(SOME_OF_MANY).next_multiple_of(LINE),
-            (true, false) => search.max(some).next_multiple_of(LINE),
+            (true, true) => search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
+            (true, false) => search.max(some),
             (false, true) => search.saturating_mul(4),
             (false, false) => search,
         };
-        let (start, end) = (block::at(id).address(), block::at(id).end());
-        let (first, last) = (start.next_multiple_of(LINE), end / LINE * LINE);
-        let (from, to) = if in_lines && first + search <= last { (first, last) } else { (start, end) };
-        let id = self.cut_out(id, from, to.min(from.saturating_add(take)));
+        // In no list until it is free memory of the stream.
+        let id = self.cut_out(id, from.start, from.end.min(from.start.saturating_add(take)));
         let id = self.hand_over(id, slot);
         block::at(id).set_ticket(0);
         self.shelf(slot).make_free(id);

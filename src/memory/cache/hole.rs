@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    /// Takes a range out of a block, which keeps what lies before it: a block of its own, in the driver's hands.
+    /// Takes a range out of a block, which keeps what lies before it: a block of its own, in no list, as what is in the driver's hands.
     pub fn cut_out(&mut self, mut id: BlockId, from: Address, to: Address) -> BlockId {
         debug_assert!(block::at(id).address() <= from && to <= block::at(id).end() && from < to);
         self.detach(id);

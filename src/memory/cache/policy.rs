@@ -267,7 +267,7 @@ impl Policy {
         let enough = if holding.mean <= FINE * granularity { (self.high + allowed) / 2 } else { allowed + allowed / BEYOND };
         self.asks_ahead |= as_one && reserved > enough;
         self.is_scarce = scarce;
-        let largest = self.largest(holding, need, bound, scarce, has_more);
+        let largest = if scarce { granularity } else { self.largest(holding, need, bound, has_more) };
         let beyond = |held: usize, kept: usize| if scarce { 0 } else { held.saturating_sub(allowed + kept) };
         let excess = match holding.small {
             true => beyond(reserved + granularity, (self.high / KEPT_FOR_SMALL).max(granularity)),
@@ -331,25 +331,24 @@ impl Policy {
         (allowed + more, more > 0)
     }
 
-    /// The largest handle to make.
-    fn largest(&self, holding: &Holding, need: usize, bound: usize, scarce: bool, has_more: bool) -> usize {
+    /// The largest handle to make while there is plenty.
+    fn largest(&self, holding: &Holding, need: usize, bound: usize, has_more: bool) -> usize {
         let Holding { reserved, granularity, .. } = *holding;
         let several = holding.is_several();
-        let divisor = STEP.pow(if scarce { FINEST } else { self.fineness });
+        let divisor = STEP.pow(self.fineness);
         let (share, blocks) = if several { (SHARE_OF_STREAMS, MEAN_BLOCKS_OF_STREAMS) } else { (SHARE, MEAN_BLOCKS) };
-        // Where memory is scarce they are as small as can be, however much is held.
-        let of_held = if scarce { 0 } else { reserved / (share * divisor) };
-        let largest = of_held.max(need / (REQUEST_SHARE * divisor)).min(blocks * holding.mean);
+        let usual = (reserved / (share * divisor)).max(need / (REQUEST_SHARE * divisor)).min(blocks * holding.mean);
+        // Up or down, whichever is nearer.
+        let usual = (usual + granularity / 2) / granularity * granularity;
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.
-        let largest = match (scarce, has_more, self.is_busy() && several) {
-            (true, ..) | (_, false, false) => largest,
-            (_, true, _) => need,
-            (_, _, true) => largest.max(need / REQUEST_SHARE_OF_BUSY),
+        let largest = match (has_more, self.is_busy() && several) {
+            (true, _) => need,
+            (_, true) => usual.max(need / REQUEST_SHARE_OF_BUSY),
+            (false, false) => usual,
         };
         let left = bound.saturating_sub(reserved);
         let largest = largest.min((left as f64 * (left as f64 / bound.max(MUCH) as f64)) as usize / SHARE_OF_LEFT);
-        // Up or down, whichever is nearer.
-        ((largest + granularity / 2) / granularity * granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
+        largest.next_multiple_of(granularity).clamp(granularity, LARGEST_HANDLE.max(granularity))
     }
 
     /// Whether the pieces are many of the blocks that were freed since the beginning. With fewer of those some were there before.

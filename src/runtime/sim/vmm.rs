@@ -130,9 +130,11 @@ impl Memory {
         if flags != 0 || (alignment != 0 && !alignment.is_power_of_two()) {
             return Err(code::INVALID_VALUE);
         }
-        // What is as large as this begins on a multiple of it, so that what hangs on addresses alone is the same in every run.
+        // What is large begins on a multiple of so much, so that what hangs on addresses alone, as what shares a line of a table, is the same in
+        // every run.
         const LARGE: usize = 16 << 30;
-        let least = if size < LARGE { PAGE } else { LARGE };
+        const EVEN: usize = 64 << 30;
+        let least = if size < LARGE { PAGE } else { EVEN };
         let address = os::reserve(size, alignment.max(least)).ok_or(code::OUT_OF_MEMORY)?;
         self.add_reservation(address, size);
         Ok(address)

@@ -39,9 +39,11 @@ fn handles_are_finer_where_less_is_left() {
 #[test]
 fn handles_are_as_small_as_can_be_where_memory_is_scarce() {
     let options = Options { tight: true, ..Options::default() };
-    let largest =
-        |held: usize| Policy::default().terms(&Holding { total: 4096 * GIB, ..holding(held * GIB) }, 256 << 20, &options).largest >> 20;
-    assert_eq!([1, 64, 3000].map(largest), [2, 2, 2]);
+    let largest = |held: usize, need: usize| {
+        Policy::default().terms(&Holding { total: 4096 * GIB, ..holding(held * GIB) }, need, &options).largest >> 20
+    };
+    assert_eq!([1, 64, 3000].map(|held| largest(held, 256 << 20)), [2, 2, 2]);
+    assert_eq!(largest(1, 40 * GIB), 2);
 }
 
 #[test]
