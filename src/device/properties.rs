@@ -1,6 +1,7 @@
 //! What a device is. Asked once; the numbers that moved between CUDA versions come by attribute.
 
 use crate::base::{Error, Result};
+use crate::runtime::api::Properties;
 use crate::runtime::{self, Runtime, code};
 use parking_lot::Mutex;
 
@@ -92,23 +93,43 @@ mod attribute {
     pub const MEMORY_POOLS: i32 = 115;
 }
 
-static KNOWN: Mutex<Vec<(i32, &'static DeviceProperties)>> = Mutex::new(Vec::new());
-
-/// The properties of a device, lost or not; -1 is the current one. They never change, so they live as long as the process.
-pub fn properties(device: i32) -> Result<&'static DeviceProperties> {
-    let device = super::index(device)?;
-    let mut known = KNOWN.lock();
-    if let Some((_, properties)) = known.iter().find(|(d, _)| *d == device) {
-        return Ok(properties);
-    }
-    let properties: &'static DeviceProperties = Box::leak(Box::new(ask(runtime::runtime()?, device)?));
-    known.push((device, properties));
-    Ok(properties)
+/// What a device said, which never changes.
+struct Known {
+    device: i32,
+    prefix: Properties,
+    all: Option<&'static DeviceProperties>,
 }
 
-fn ask(runtime: &Runtime, device: i32) -> Result<DeviceProperties> {
+static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+fn with_known<T>(device: i32, read: impl FnOnce(&mut Known) -> Result<T>) -> Result<T> {
+    let device = super::index(device)?;
+    let mut known = KNOWN.lock();
+    let at = match known.iter().position(|known| known.device == device) {
+        Some(at) => at,
+        None => {
+            known.push(Known { device, prefix: runtime::runtime()?.device_properties(device)?, all: None });
+            known.len() - 1
+        }
+    };
+    read(&mut known[at])
+}
+
+/// The properties of a device, lost or not; -1 is the current one. They live as long as the process.
+pub fn properties(device: i32) -> Result<&'static DeviceProperties> {
+    with_known(device, |known| match known.all {
+        Some(all) => Ok(all),
+        None => Ok(*known.all.insert(Box::leak(Box::new(ask(runtime::runtime()?, known.device, &known.prefix)?)))),
+    })
+}
+
+/// Of a device, lost or not, by itself: all properties take milliseconds, for which nobody's first memory has to wait.
+pub fn total_memory(device: i32) -> Result<u64> {
+    with_known(device, |known| Ok(known.prefix.total_memory))
+}
+
+fn ask(runtime: &Runtime, device: i32, prefix: &Properties) -> Result<DeviceProperties> {
     use attribute::*;
-    let prefix = runtime.device_properties(device)?;
     // An attribute that this version does not know is 0, not a failure.
     let get = |attribute: i32| match runtime.device_attribute(attribute, device) {
         Err(error) if matches!(error.native, code::INVALID_VALUE | code::NOT_SUPPORTED) => Ok(0),
@@ -118,7 +139,7 @@ fn ask(runtime: &Runtime, device: i32) -> Result<DeviceProperties> {
     let is = |attribute: i32| get(attribute).map(|value| value != 0);
     let three = |[x, y, z]: [i32; 3]| Ok::<_, Error>([get(x)?, get(y)?, get(z)?]);
     Ok(DeviceProperties {
-        name: prefix.name,
+        name: prefix.name.clone(),
         uuid: prefix.uuid,
         total_memory: prefix.total_memory,
         major: prefix.major,

@@ -74,7 +74,7 @@ fn caches() -> Result<&'static [Cache]> {
             }
             process::in_child_of_fork(&(thread::forked as fn()));
             let cache = |device| {
-                let cache = Cache::new(device as u32, device, device::properties(device)?.total_memory);
+                let cache = Cache::new(device as u32, device, device::total_memory(device)?);
                 cache.stats.set_limit(limit_of(fraction, device)?);
                 Ok(cache)
             };
@@ -548,13 +548,13 @@ fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
     if fraction >= 1.0 {
         return Ok(None);
     }
-    let total = device::properties(device)?.total_memory;
+    let total = device::total_memory(device)?;
     Ok(Some((fraction * total as f64).round() as usize))
 }
 
 /// The limit as a share; 1 without one.
 pub fn fraction(device: i32) -> Result<f64> {
-    let total = device::properties(device)?.total_memory;
+    let total = device::total_memory(device)?;
     let limit = cache_of(device)?.stats.limit();
     Ok(limit.map_or(1.0, |limit| (limit as f64 / total as f64).min(1.0)))
 }

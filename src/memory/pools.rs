@@ -128,7 +128,7 @@ pub fn create(device: i32, options: Options) -> Result<u64> {
 /// `private`: for graphs, with this number.
 fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
     let whole = super::cache_of(device)?;
-    let memory = device::properties(device)?.total_memory;
+    let memory = device::total_memory(device)?;
     let mut pools = POOLS.write();
     let idle = pools.idle.iter().position(|cache| cache.device == device);
     let cache = match idle {

@@ -50,7 +50,7 @@ pub enum Refusal {
 
 /// `pieces`: whether memory may be handed out in other pieces than it came in.
 pub fn abilities(runtime: &Runtime, device: i32, source: Source, pieces: bool) -> Result<Abilities> {
-    let total = runtime.device_properties(device)?.total_memory as usize;
+    let total = device::total_memory(device)? as usize;
     let options = options::get();
     let wanted = options.expandable_segments && pieces && matches!(source, Source::Driver);
     let virtual_memory = if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device))? } else { None };
