@@ -16,37 +16,23 @@ pub use {
     std::thread::yield_now,
 };
 
-use crate::base::log;
+use crate::base::{log, process};
 
-/// Registers the process for `barrier`. False: the kernel has none; then there are no fronts.
+/// Whether there is a `barrier`; else there are no fronts.
 pub fn can_stop() -> bool {
-    use std::sync::OnceLock;
-    static CAN: OnceLock<bool> = OnceLock::new();
-    const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-    *CAN.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED))
+    process::has_barrier()
 }
 
 /// Every thread of the process that runs passes a full barrier.
 pub fn barrier() {
-    const PRIVATE_EXPEDITED: i32 = 1 << 3;
     const TRIES: usize = 1000;
     #[cfg(test)]
     if model::barrier() {
         return;
     }
     // It fails for want of kernel memory, or where a filter of system calls came later. Without it two threads would have one block.
-    if !(0..TRIES).any(|_| membarrier(PRIVATE_EXPEDITED)) {
+    if !(0..TRIES).any(|_| process::barrier()) {
         log::write(log::Level::Error, "membarrier works no more; memory cannot be kept apart between threads.");
         std::process::abort();
     }
-}
-
-#[cfg(target_os = "linux")]
-fn membarrier(command: i32) -> bool {
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn membarrier(_command: i32) -> bool {
-    false
 }
