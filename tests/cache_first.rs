@@ -4,7 +4,7 @@ use tcuda::base::config;
 use tcuda::runtime::sim;
 use tcuda::{device, memory, stream};
 
-/// Some attributes take the driver a millisecond, and there are a hundred on a machine of eight devices.
+/// The rate of a clock takes the driver half a millisecond, and a machine may have many devices.
 #[test]
 fn first_memory_asks_for_no_attribute_of_a_device() {
     for (name, value) in [("TCUDA_BACKEND", "sim"), ("TCUDA_SIM_DEVICES", "2")] {

@@ -1,4 +1,4 @@
-//! What becomes of the process: fork and shutdown; the numbers of its threads.
+//! What becomes of the process: fork and shutdown; the numbers of its threads, and the barrier that all of them pass.
 
 use super::{Error, Result, Status, annotation, config, log, sync_debug, trace};
 use once_cell::race::OnceRef;
@@ -120,8 +120,8 @@ pub fn thread() -> u64 {
     NUMBER.get()
 }
 
-/// Registers the process for `barrier`. False: the kernel has none. With one thread it is done at once; with several the kernel waits for all
-/// processors, which takes 5 to 30 ms, so that it comes first, before CUDA has threads.
+/// Registers the process for `barrier`. False: the kernel has none. In a process of several threads the first call takes milliseconds, since the
+/// kernel waits for all processors.
 pub fn has_barrier() -> bool {
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     static HAS: OnceLock<bool> = OnceLock::new();

@@ -123,7 +123,7 @@ pub fn properties(device: i32) -> Result<&'static DeviceProperties> {
     })
 }
 
-/// Of a device, lost or not, by itself: all properties take milliseconds, for which nobody's first memory has to wait.
+/// Of a device, lost or not, by itself: to ask for the rate of a clock takes half a millisecond, for which nobody's first memory has to wait.
 pub fn total_memory(device: i32) -> Result<u64> {
     with_known(device, |known| Ok(known.prefix.total_memory))
 }
