@@ -138,9 +138,11 @@ impl Core {
 
     /// Makes two blocks neighbours, of which one may be none, with a fence where they are of two streams.
     fn link(&mut self, left: BlockId, right: BlockId) {
-        let slots = [left, right].map(|id| if id == NIL { None } else { Some(slot_of_block(id)) });
-        match slots {
-            [Some(one), Some(other)] if one != other => link(&mut self.shelf(COMMON).fences, [left, right], [one, other]),
+        if left == NIL || right == NIL {
+            return block::link(left, right);
+        }
+        match (slot_of_block(left), slot_of_block(right)) {
+            (one, other) if one != other => link(&mut self.shelf(COMMON).fences, [left, right], [one, other]),
             _ => block::link(left, right),
         }
     }

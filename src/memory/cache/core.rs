@@ -598,7 +598,8 @@ impl Core {
                 continue;
             }
             for small in [false, true] {
-                let past: Vec<BlockId> = self.list(slot, small).iter().filter(|id| self.is_past(*id)).collect();
+                let mut past = Vec::new();
+                self.list(slot, small).each(usize::MAX, |id| past.extend(Some(id).filter(|id| self.is_past(*id))));
                 for id in past {
                     self.list_remove(id);
                     self.make_free_of(id, COMMON, 0);

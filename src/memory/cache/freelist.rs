@@ -136,6 +136,40 @@ impl FreeList {
         classes.flat_map(|class| self.of_class(class))
     }
 
+    /// The first `most` of these, with less ado.
+    #[inline]
+    pub fn each(&self, mut most: usize, mut act: impl FnMut(BlockId)) {
+        let table = table();
+        for word in bits_down(self.summary) {
+            for bit in bits_down(self.words[word]) {
+                let mut id = self.heads[word * 64 + bit];
+                while id != self.nil {
+                    if most == 0 {
+                        return;
+                    }
+                    most -= 1;
+                    act(id);
+                    id = table.at(id).link_next();
+                }
+            }
+        }
+    }
+
+    /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address.
+    pub fn forget_order(&mut self) {
+        let table = table();
+        let classes = bits_down(self.summary).flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit));
+        let several = classes.filter(|class| table.at(self.heads[*class]).link_next() != self.nil);
+        for class in several.collect::<Vec<_>>() {
+            let mut blocks: Vec<BlockId> = self.of_class(class).collect();
+            if !blocks.is_sorted_by_key(|id| table.at(*id).address()) {
+                blocks.sort_unstable_by_key(|id| table.at(*id).address());
+                blocks.iter().for_each(|id| self.remove(table, *id));
+                blocks.iter().rev().for_each(|id| self.insert(table, *id));
+            }
+        }
+    }
+
     fn of_class(&self, class: usize) -> impl Iterator<Item = BlockId> + '_ {
         let some = move |id: BlockId| (id != self.nil).then_some(id);
         std::iter::successors(some(self.heads[class]), move |id| some(table().at(*id).link_next()))
@@ -192,6 +226,25 @@ mod tests {
         assert_eq!([1000, 1001].map(|units| found(units, true)), [1001, 1001]);
         assert_eq!([1002, 1003].map(|units| found(units, true)), [1002, 1003]);
         assert_eq!(list.find(table(), 1004, false, true), None);
+    }
+
+    #[test]
+    fn blocks_that_fit_alike_are_taken_by_address_once_their_order_is_forgotten() {
+        assert!(block::reserve());
+        let mut pool = Pool::default();
+        let mut list = FreeList::new(pool.take(table()).unwrap());
+        let places = [(3, 1000), (1, 70), (5, 1001), (0, 1002), (4, 70), (2, 9), (7, 1000)];
+        for (place, units) in places {
+            let id = pool.insert(place * UNIT, units * UNIT, 0, State::Free, 0).unwrap();
+            list.insert(table(), id);
+        }
+        let order = |list: &FreeList| list.iter().map(|id| block::at(id).address() / UNIT).collect::<Vec<_>>();
+        assert_eq!(order(&list), [7, 0, 5, 3, 4, 1, 2]);
+        list.forget_order();
+        assert_eq!(order(&list), [0, 3, 5, 7, 1, 4, 2]);
+        let mut first = Vec::new();
+        list.each(5, |id| first.push(block::at(id).address() / UNIT));
+        assert_eq!(first, [0, 3, 5, 7, 1]);
     }
 
     #[test]

@@ -278,6 +278,17 @@ impl Shelf {
         &self.lists[usize::from(small)]
     }
 
+    /// Small and large ones, where there are no more than so many.
+    pub fn forget_order(&mut self, most: usize) {
+        for list in &mut self.lists {
+            let mut count = 0;
+            list.each(most.saturating_add(1), |_| count += 1);
+            if count <= most {
+                list.forget_order();
+            }
+        }
+    }
+
     #[inline(always)]
     fn enlist<const PLAIN: bool>(&mut self, table: Table, id: BlockId, small: bool) {
         if PLAIN {

@@ -38,6 +38,7 @@ pub(in crate::memory) mod message;
 mod model;
 mod order;
 pub mod ordered;
+mod page_table;
 mod pause;
 mod physical;
 pub mod picture;

@@ -3,9 +3,11 @@
 //! A handle may be mapped several times, but every byte of it is owned by one place: the one whose block there is free, handed out or
 //! pending. At the other places the byte lies in a `Moved` block, where it stays mapped, untouched, until that is worth undoing.
 
+use super::page_table::PageTable;
 use crate::memory::provider::Provider;
 use crate::runtime::{Address, MemHandle, RawStream};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub type HandleId = u32;
@@ -62,7 +64,7 @@ impl Mapping {
 type Age = u64;
 
 /// Where a mapping is noted.
-type Note = u32;
+pub type Note = u32;
 const NONE: Note = Note::MAX;
 
 struct Noted {
@@ -79,6 +81,7 @@ pub struct Physical {
     notes: Vec<Noted>,
     unused_notes: Vec<Note>,
     mapped: BTreeMap<Address, Note>,
+    pages: PageTable,
     /// Bytes of addresses with memory behind them.
     pub mapped_bytes: usize,
     /// Those where no handle was mapped first.
@@ -100,6 +103,15 @@ impl std::ops::IndexMut<HandleId> for Physical {
 }
 
 impl Physical {
+    /// Addresses for handles, mapped in multiples of the granularity.
+    pub fn open_space(&mut self, base: Address, size: usize, granularity: usize) {
+        self.pages.open(base, size, granularity);
+    }
+
+    pub fn close_space(&mut self, base: Address) {
+        self.pages.close(base);
+    }
+
     /// A new handle, mapped nowhere.
     pub fn insert(&mut self, backing: Backing, size: usize, small: bool) -> HandleId {
         let handle = Some(Handle { backing, size, small, places: Vec::new() });
@@ -148,12 +160,14 @@ impl Physical {
         };
         self.link_before(start, note);
         self.mapped.insert(start, note);
+        self.pages.insert(start, mapping.size, note, id);
     }
 
     pub fn unmap(&mut self, start: Address) {
         let Some(note) = self.mapped.remove(&start) else { return };
         let Noted { mapping, age, next } = self.notes[note as usize];
         self.link_before(start, next);
+        self.pages.remove(start, mapping.size);
         self.unused_notes.push(note);
         self.by_age.remove(&age);
         self.mapped_bytes -= mapping.size;
@@ -166,6 +180,7 @@ impl Physical {
         }
         if self.mapped.is_empty() {
             (self.notes, self.unused_notes) = Default::default();
+            self.pages.clear();
         }
     }
 
@@ -207,16 +222,32 @@ impl Physical {
     /// The mappings that overlap a range, by address.
     #[inline]
     pub fn overlapping(&self, from: Address, to: Address) -> impl Iterator<Item = Mapping> {
-        let mut note = match self.mapped.range(..=from).next_back() {
-            Some((_, note)) if self.notes[*note as usize].mapping.end() > from => *note,
-            Some((_, note)) => self.notes[*note as usize].next,
-            None => self.first_from(from),
-        };
+        let mut note = self.pages.get(from).unwrap_or_else(|| self.last_until(from));
         std::iter::from_fn(move || {
             let noted = self.notes.get(note as usize).filter(|noted| noted.mapping.start < to)?;
             note = noted.next;
             Some(noted.mapping)
         })
+    }
+
+    /// The mapping that overlaps or follows an address.
+    #[cold]
+    fn last_until(&self, address: Address) -> Note {
+        match self.mapped.range(..=address).next_back() {
+            Some((_, note)) if self.notes[*note as usize].mapping.end() > address => *note,
+            Some((_, note)) => self.notes[*note as usize].next,
+            None => self.first_from(address),
+        }
+    }
+
+    /// Whether the mapping from a place on is found at an address at once.
+    pub fn has_page(&self, address: Address, place: Address) -> bool {
+        self.pages.get(address).is_some_and(|note| self.notes[note as usize].mapping.start == place)
+    }
+
+    /// The rows of mappings in the space that begins there whose handles all count, and that have so many bytes, by address.
+    pub fn rows(&self, base: Address, least: usize, counts: impl Fn(HandleId) -> bool) -> impl Iterator<Item = Range<Address>> {
+        self.pages.rows(base, least, counts)
     }
 
     /// The oldest mapping, to be looked at once: it is the youngest from now on. Not where a handle was mapped first, where it will be again:

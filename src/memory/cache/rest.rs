@@ -6,9 +6,10 @@
 
 use super::block::{self, BlockId};
 use super::core::{Core, Request};
-use super::physical::{HandleId, Mapping};
+use super::home::CLOSE;
+use super::physical::{HandleId, Physical};
 use super::reach::Reach;
-use super::shares::{LOOK_AT, Share, Span, Stretch, joined};
+use super::shares::{LOOK_AT, Span, Stretch, joined};
 use super::slot::{COMMON, StreamKey};
 use super::{Cache, StreamSlot};
 use crate::memory::provider;
@@ -56,6 +57,9 @@ const FEW: usize = 1 << 10;
 /// So many parts of free blocks go home at once: each needs two records where it was, and two where it comes to.
 const SPANS: usize = 1 << 11;
 
+/// Once so many free parts were looked at for a run, one that fits closely will do: there may be tens of thousands.
+const MANY: usize = 256;
+
 /// A run of addresses behind which all memory is free, here or where it went.
 struct Run {
     from: Address,
@@ -85,44 +89,95 @@ struct FreePart {
 }
 
 /// What is free of each handle, as far as it may be of use in a run.
-struct FreeParts {
+struct FreeParts<'a> {
+    stretches: &'a [Stretch],
     parts: Vec<FreePart>,
-    of_handle: Vec<Range<u32>>,
+    of_handle: Vec<OfHandle>,
+    /// Handles that are free as a whole.
+    whole: Vec<bool>,
+    bytes: usize,
+    /// The most that a handle has at its end with no more free before it, at its beginning, and in its midst.
+    tail: usize,
+    head: usize,
+    alone: usize,
 }
 
-impl FreeParts {
+#[derive(Clone, Default)]
+struct OfHandle {
+    stretches: Range<u32>,
+    parts: Range<u32>,
+}
+
+impl FreeParts<'_> {
     /// What touches neither end of its handle has no neighbours: it counts from a size on. Handles are named below `names`.
-    fn new(names: usize, stretches: &[Stretch], shares: &[Share], alone: usize) -> FreeParts {
-        let (mut parts, mut of_handle) = (Vec::with_capacity(shares.len()), vec![0..0; names]);
-        for share in shares {
-            let first = parts.len() as u32;
-            let of_share = &stretches[share.stretches.clone()];
-            for gapless in of_share.chunk_by(|one, next| one.offset + one.size == next.offset) {
+    fn new(names: usize, size_of: impl Fn(HandleId) -> usize, stretches: &[Stretch], alone: usize) -> FreeParts<'_> {
+        let (parts, of_handle) = (Vec::with_capacity(stretches.len()), vec![OfHandle::default(); names]);
+        let mut free = FreeParts { stretches, parts, of_handle, whole: vec![false; names], bytes: 0, tail: 0, head: 0, alone: 0 };
+        let mut at = 0;
+        for of_handle in stretches.chunk_by(|one, next| one.handle == next.handle) {
+            let (handle, first) = (of_handle[0].handle, free.parts.len() as u32);
+            let size = size_of(handle);
+            for gapless in of_handle.chunk_by(|one, next| one.offset + one.size == next.offset) {
                 let (from, to) = (gapless[0].offset, gapless[gapless.len() - 1].offset + gapless[gapless.len() - 1].size);
                 let place = gapless[0].address - from;
-                if from == 0 || to == share.size || to - from >= alone {
+                if from == 0 || to == size || to - from >= alone {
                     let lie_there = gapless.iter().all(|stretch| stretch.address - stretch.offset == place);
-                    parts.push(FreePart { from, to, place: lie_there.then_some(place) });
+                    free.parts.push(FreePart { from, to, place: lie_there.then_some(place) });
+                    free.bytes += to - from;
+                    match (from == 0, to == size) {
+                        (true, true) => free.whole[handle as usize] = true,
+                        (true, false) => free.head = free.head.max(to),
+                        (false, true) => free.tail = free.tail.max(size - from),
+                        (false, false) => free.alone = free.alone.max(to - from),
+                    }
                 }
             }
-            of_handle[share.handle as usize] = first..parts.len() as u32;
+            let stretches = at..at + of_handle.len() as u32;
+            at = stretches.end;
+            free.of_handle[handle as usize] = OfHandle { stretches, parts: first..free.parts.len() as u32 };
         }
-        FreeParts { parts, of_handle }
+        free
     }
 
     #[inline]
     fn of(&self, handle: HandleId) -> &[FreePart] {
-        let of_handle = &self.of_handle[handle as usize];
-        &self.parts[of_handle.start as usize..of_handle.end as usize]
+        let Range { start, end } = self.of_handle[handle as usize].parts;
+        &self.parts[start as usize..end as usize]
+    }
+
+    fn stretches_of(&self, handle: HandleId) -> &[Stretch] {
+        let Range { start, end } = self.of_handle[handle as usize].stretches;
+        &self.stretches[start as usize..end as usize]
+    }
+
+    /// What a run of so many bytes has in whole handles side by side, if it has any in each case.
+    fn in_whole(&self, bytes: usize) -> Option<usize> {
+        bytes.checked_sub((self.tail + self.head).max(self.alone)).filter(|whole| *whole > 0)
+    }
+
+    /// Whether all of a run is mapped, and free. A handle may be in it twice.
+    fn hold(&self, physical: &Physical, from: Address, to: Address) -> bool {
+        let mut at = from;
+        for mapping in physical.overlapping(from, to) {
+            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
+            let (first, last) = (start - mapping.start, end - mapping.start);
+            if start > at || !self.of(mapping.handle).iter().any(|part| part.from <= first && last <= part.to) {
+                return false;
+            }
+            at = end;
+        }
+        at == to
     }
 }
 
 /// Free parts that are mapped side by side, of no handle twice, and hardly more than are asked for.
 struct SideBySide {
-    /// All that came; those from the `first` on are side by side.
+    /// Those that came last; from the `first` on they are side by side.
     parts: Vec<Mapped>,
     first: usize,
-    /// Of each handle the last one's index, and one more; 0: none came.
+    /// How many came before.
+    before: usize,
+    /// Of each handle the number of the last one; 0: none came.
     last: Vec<usize>,
     start: Address,
     end: Address,
@@ -137,11 +192,17 @@ struct Mapped {
 
 impl SideBySide {
     fn new(names: usize) -> SideBySide {
-        SideBySide { parts: Vec::new(), first: 0, last: vec![0; names], start: 0, end: 0, away: 0 }
+        SideBySide { parts: Vec::new(), first: 0, before: 0, last: vec![0; names], start: 0, end: 0, away: 0 }
     }
 
     fn clear(&mut self) {
-        (self.first, self.start, self.away) = (self.parts.len(), self.end, 0);
+        self.before = self.count();
+        self.parts.clear();
+        (self.first, self.start, self.away) = (0, self.end, 0);
+    }
+
+    fn count(&self) -> usize {
+        self.before + self.parts.len()
     }
 
     /// One more behind, from an address on. The first ones go as far as it takes their place.
@@ -152,9 +213,9 @@ impl SideBySide {
             self.start = start;
         }
         self.end = start + part.size;
-        let last = &mut self.last[handle as usize];
+        let last = self.last[handle as usize];
         while let Some(front) = self.parts.get(self.first)
-            && (*last > self.first || self.end - self.start - front.size >= enough)
+            && (last > self.before + self.first || self.end - self.start - front.size >= enough)
         {
             self.first += 1;
             self.start += front.size;
@@ -162,7 +223,7 @@ impl SideBySide {
         }
         self.away += usize::from(part.away);
         self.parts.push(part);
-        *last = self.parts.len();
+        self.last[handle as usize] = self.count();
     }
 }
 
@@ -225,21 +286,9 @@ impl Core {
         (!common || owner == COMMON || owner == asks).then_some((owner, ticket))
     }
 
-    /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address, where a
-    /// stream has no more than so many.
+    /// Where a stream has no more than so many free blocks, those that fit alike are taken by address from now on.
     fn forget_order(&mut self, most: usize) {
-        for (slot, small) in (0..self.slots.len() as StreamSlot).flat_map(|slot| [(slot, false), (slot, true)]) {
-            let with_address = |id: BlockId| (block::at(id).address(), id);
-            let mut free: Vec<(Address, BlockId)> = self.list(slot, small).iter().map(with_address).take(most.saturating_add(1)).collect();
-            if free.len() > most {
-                continue;
-            }
-            free.sort_unstable();
-            for (_, id) in free.into_iter().rev() {
-                self.list_remove(id);
-                self.list_insert(id);
-            }
-        }
+        (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).forget_order(most));
     }
 
     /// With so much in use: when free memory comes to rest. Plain segments cannot be mapped elsewhere, and to put them in order among those in use
@@ -251,34 +300,45 @@ impl Core {
 
     // ---- to where it is still mapped
 
-    /// Room in a run that is mapped still: one that such a request got before, else the shortest. `stretches` are filled in if all were
-    /// looked at.
+    /// Room in a run that is mapped still: one that such a request got before, else the shortest. None: there is none of what is free, which
+    /// `stretches` is then.
     pub fn take_mapped(&mut self, reach: &Reach, request: &Request, stretches: &mut Option<Vec<Stretch>>) -> Option<Address> {
-        let blocks = self.free_blocks(reach, LOOK_AT, false);
-        let run = self.known_run(reach, request, &blocks).or_else(|| {
-            let free = self.stretches_of(&blocks, |_, _| true);
-            let found = self.find_mapped_run(&free, &self.shares(&free), request);
-            *stretches = found.is_none().then_some(free);
-            found.and_then(|(from, to)| self.mapped_run(&blocks, from, to))
+        let all = self.stretches(reach, LOOK_AT, false);
+        let free = FreeParts::new(self.physical.names(), |handle| self.physical[handle].size, &all, request.search);
+        // No run has a handle twice: with less free there is none, however much is mapped.
+        let run = (free.bytes >= request.search).then(|| {
+            let known = self.runs.of(reach.slot, request).filter(|(from, to)| free.hold(&self.physical, *from, *to));
+            let shortest = std::iter::once_with(|| self.shortest_run(&free, request)).flatten();
+            known.chain(shortest).find_map(|(from, to)| self.mapped_run(&free, from, to))
         });
-        self.revive(reach, request, run?)
+        let Some(run) = run.flatten() else {
+            *stretches = Some(all);
+            return None;
+        };
+        self.revive(reach, request, run)
     }
 
-    /// One that such a request got before.
-    fn known_run(&self, reach: &Reach, request: &Request, blocks: &[Span]) -> Option<Run> {
-        self.runs.of(reach.slot, request).find_map(|(from, to)| self.mapped_run(blocks, from, to))
-    }
-
-    /// The run, if it is one as far as free blocks go. A handle is there once: twice would be the same bytes.
-    fn mapped_run(&self, blocks: &[Span], from: Address, to: Address) -> Option<Run> {
+    /// The run, if all of it is free. A handle is there once: twice would be the same bytes.
+    fn mapped_run(&self, free: &FreeParts, from: Address, to: Address) -> Option<Run> {
         let (mut at, mut handles) = (from, Vec::new());
         let mut run = Run { from, to, here: Vec::new(), away: Vec::new(), whole: Vec::new() };
         for mapping in self.physical.overlapping(from, to) {
             let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
-            if start > at || !self.find_parts(blocks, &mapping, start, end, &mut run) {
+            if start > at {
                 return None;
             }
-            if end - start == mapping.size {
+            let part = start - mapping.start..end - mapping.start;
+            let mut left = part.len();
+            for stretch in free.stretches_of(mapping.handle) {
+                let Some(span) = stretch.within(&part) else { continue };
+                left -= span.to - span.from;
+                let spans = if stretch.address - stretch.offset == mapping.start { &mut run.here } else { &mut run.away };
+                spans.push(span);
+            }
+            if left > 0 {
+                return None;
+            }
+            if part.len() == mapping.size {
                 run.whole.push(mapping.handle);
             }
             handles.push(mapping.handle);
@@ -286,25 +346,6 @@ impl Core {
         }
         handles.sort_unstable();
         (at == to && handles.windows(2).all(|pair| pair[0] != pair[1])).then_some(run)
-    }
-
-    /// Where the memory behind a part of a mapping is free. False: not all of it is.
-    fn find_parts(&self, blocks: &[Span], mapping: &Mapping, start: Address, end: Address, run: &mut Run) -> bool {
-        let mut left = end - start;
-        for place in &self.physical[mapping.handle].places {
-            let (from, to) = (place + (start - mapping.start), place + (end - mapping.start));
-            let first = blocks.partition_point(|block| block.to <= from);
-            for block in blocks[first..].iter().take_while(|block| block.from < to) {
-                let span = Span { block: block.block, from: from.max(block.from), to: to.min(block.to) };
-                left -= span.to - span.from;
-                let spans = if *place == mapping.start { &mut run.here } else { &mut run.away };
-                spans.push(span);
-            }
-            if left == 0 {
-                return true;
-            }
-        }
-        false
     }
 
     /// What is free of such a run comes back there, with no call of the driver.
@@ -342,25 +383,30 @@ impl Core {
         self.allocate(slot, request, true)
     }
 
-    /// The shortest run that is still mapped, with something that comes back, and no handle twice.
-    fn find_mapped_run(&self, stretches: &[Stretch], shares: &[Share], request: &Request) -> Option<(Address, Address)> {
-        let names = self.physical.names();
-        let free = FreeParts::new(names, stretches, shares, request.search);
-        // No run has a handle twice: with less free there is none, however much is mapped.
-        if free.parts.iter().map(|part| part.to - part.from).sum::<usize>() < request.search {
-            return None;
-        }
-        let mut run = SideBySide::new(names);
+    /// The shortest run that is still mapped, with something that comes back, and no handle twice; where there are many, one that is hardly longer
+    /// than the request.
+    fn shortest_run(&self, free: &FreeParts, request: &Request) -> Option<(Address, Address)> {
+        let enough = request.search;
+        let mut run = SideBySide::new(self.physical.names());
         let mut best: Option<(Address, Address)> = None;
+        // Of other handles a run has the first and the last, at most.
+        let (least, whole) = free.in_whole(enough).map_or((enough, false), |least| (least, true));
+        let counts = |handle: HandleId| if whole { free.whole[handle as usize] } else { !free.of(handle).is_empty() };
         for area in self.areas.values().filter(|area| area.small == request.small && !area.plain) {
-            run.clear();
-            for mapping in self.physical.overlapping(area.base, area.base + area.size) {
-                for &FreePart { from, to, place } in free.of(mapping.handle) {
-                    let part = Mapped { size: to - from, away: place != Some(mapping.start) };
-                    run.push(mapping.start + from, part, mapping.handle, request.search);
-                    let size = run.end - run.start;
-                    if size >= request.search && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
-                        best = Some((run.start, run.end));
+            for row in self.physical.rows(area.base, least, counts) {
+                let around = if whole { area.base.max(row.start - 1)..row.end + 1 } else { row };
+                run.clear();
+                for mapping in self.physical.overlapping(around.start, around.end) {
+                    for &FreePart { from, to, place } in free.of(mapping.handle) {
+                        let part = Mapped { size: to - from, away: place != Some(mapping.start) };
+                        run.push(mapping.start + from, part, mapping.handle, enough);
+                        let size = run.end - run.start;
+                        if size >= enough && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                            best = Some((run.start, run.end));
+                        }
+                    }
+                    if run.count() >= MANY && best.is_some_and(|(from, to)| to - from <= enough + enough / CLOSE as usize) {
+                        return best;
                     }
                 }
             }
@@ -469,12 +515,10 @@ mod tests {
     #[test]
     fn free_parts_know_where_they_lie() {
         let stretch = |handle, offset, address, size| Stretch { handle, offset, block: 0, address, size };
-        let share = |handle, stretches| Share { handle, size: 8, stretches, head: 0, tail: 0 };
         // One in its place, one in two, and one of which neither end is free.
         let stretches = [stretch(0, 0, 100, 8), stretch(2, 0, 200, 3), stretch(2, 3, 303, 5), stretch(3, 2, 402, 4)];
-        let shares = [share(0, 0..1), share(2, 1..3), share(3, 3..4)];
         let parts = |alone: usize| {
-            let free = FreeParts::new(4, &stretches, &shares, alone);
+            let free = FreeParts::new(4, |_| 8, &stretches, alone);
             [0, 1, 2, 3].map(|handle| free.of(handle).iter().map(|part| (part.from, part.to, part.place)).collect::<Vec<_>>())
         };
         assert_eq!(parts(5), [vec![(0, 8, Some(100))], vec![], vec![(0, 8, None)], vec![]]);

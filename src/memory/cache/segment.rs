@@ -178,6 +178,7 @@ impl Core {
         let base = block::at(block).address();
         self.put_record(block);
         self.areas.remove(&base);
+        self.physical.close_space(base);
     }
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request) -> Terms {
@@ -399,7 +400,9 @@ impl Cache {
             insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
             return Err(Refusal::Driver(beyond_the_table(base)));
         }
-        self.core.lock().new_area(base, size, small, false, COMMON);
+        let mut core = self.core.lock();
+        core.physical.open_space(base, size, granularity);
+        core.new_area(base, size, small, false, COMMON);
         Ok(())
     }
 

@@ -59,6 +59,27 @@ impl Stretch {
     }
 }
 
+/// By handle, of which there are so many names, and place in it: there is one order, and few have more than one stretch.
+fn in_order(stretches: &[Stretch], names: usize) -> Vec<Stretch> {
+    let mut next: Vec<u32> = vec![0; names];
+    stretches.iter().for_each(|stretch| next[stretch.handle as usize] += 1);
+    let mut before = 0;
+    for next in &mut next {
+        before += std::mem::replace(next, before);
+    }
+    let mut order: Vec<u32> = vec![0; stretches.len()];
+    for (at, stretch) in stretches.iter().enumerate() {
+        let next = &mut next[stretch.handle as usize];
+        order[*next as usize] = at as u32;
+        *next += 1;
+    }
+    let mut ordered: Vec<Stretch> = order.into_iter().map(|at| stretches[at as usize]).collect();
+    for of_handle in ordered.chunk_by_mut(|one, next| one.handle == next.handle) {
+        of_handle.sort_unstable_by_key(|stretch| stretch.offset);
+    }
+    ordered
+}
+
 /// What of a handle is free.
 pub struct Share {
     pub handle: HandleId,
@@ -85,46 +106,44 @@ fn spans_of(shares: &[Share], stretches: &[Stretch]) -> Vec<(HandleId, Vec<Span>
 }
 
 impl Core {
-    /// Free blocks within reach, by address: the largest `most` of each stream and kind.
-    pub fn free_blocks(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Span> {
-        self.blocks_if(most, plain, |id| self.reaches(reach, id))
-    }
-
-    fn blocks_if(&self, most: usize, plain: bool, counts: impl Fn(BlockId) -> bool) -> Vec<Span> {
-        let mut blocks: Vec<Span> = Vec::new();
+    /// The free blocks that count, of the largest `most` of each stream and kind.
+    fn free_blocks(&self, most: usize, plain: bool, counts: impl Fn(BlockId) -> bool) -> Vec<BlockId> {
+        let mut blocks = Vec::with_capacity(LOOK_AT);
         // What is watched where it lies stays there.
         if !plain && poison::is_on() {
             return blocks;
         }
         for list in (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small))) {
-            let within = list.iter().take(most).filter(|id| counts(*id) && (plain || block::at(*id).mapped()));
-            // A loop inside the list's, which `extend` does not make of it.
-            within.for_each(|block| blocks.push(Span { block, from: block::at(block).address(), to: block::at(block).end() }));
+            list.each(most, |id| {
+                if counts(id) && (plain || block::at(id).mapped()) {
+                    blocks.push(id);
+                }
+            });
         }
-        blocks.sort_unstable_by_key(|block| block.from);
         blocks
     }
 
     /// The free bytes of blocks, by handle and place in it, as far as a mapping and what is free of it count.
-    pub fn stretches_of(&self, blocks: &[Span], counts: impl Fn(&Mapping, &Stretch) -> bool) -> Vec<Stretch> {
-        let mut stretches = Vec::with_capacity(self.physical.count());
-        for Span { block, from, to } in blocks {
-            for mapping in self.physical.overlapping(*from, *to) {
-                let address = mapping.start.max(*from);
-                let size = mapping.end().min(*to) - address;
-                let stretch = Stretch { handle: mapping.handle, offset: address - mapping.start, block: *block, address, size };
+    fn stretches_of(&self, blocks: &[BlockId], counts: impl Fn(&Mapping, &Stretch) -> bool) -> Vec<Stretch> {
+        let mut stretches = Vec::with_capacity(blocks.len() + self.physical.count());
+        for id in blocks {
+            let block = block::at(*id);
+            let (from, to) = (block.address(), block.end());
+            for mapping in self.physical.overlapping(from, to) {
+                let address = mapping.start.max(from);
+                let size = mapping.end().min(to) - address;
+                let stretch = Stretch { handle: mapping.handle, offset: address - mapping.start, block: *id, address, size };
                 if counts(&mapping, &stretch) {
                     stretches.push(stretch);
                 }
             }
         }
-        // By address most are in order by handle too: there is little to sort.
-        stretches.sort_by_key(|stretch| (stretch.handle, stretch.offset));
-        stretches
+        in_order(&stretches, self.physical.names())
     }
 
+    /// What is free and within reach of the largest `most` blocks of each stream and kind.
     pub fn stretches(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Stretch> {
-        self.stretches_of(&self.free_blocks(reach, most, plain), |_, _| true)
+        self.stretches_of(&self.free_blocks(most, plain, |id| self.reaches(reach, id)), |_, _| true)
     }
 
     pub fn shares(&self, stretches: &[Stretch]) -> Vec<Share> {
@@ -171,7 +190,7 @@ impl Core {
     /// The handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; and where their bytes lie.
     pub fn away_handles(&self, most: usize) -> (Vec<Share>, Vec<Stretch>) {
         let is_away = |mapping: &Mapping, stretch: &Stretch| stretch.size < mapping.size || !mapping.first;
-        let stretches = self.stretches_of(&self.blocks_if(most, false, |_| true), is_away);
+        let stretches = self.stretches_of(&self.free_blocks(most, false, |_| true), is_away);
         let mut shares = self.shares(&stretches);
         shares.retain(|share| share.head == share.size);
         (shares, stretches)
