@@ -8,7 +8,7 @@ use super::fronts::Fronts;
 use super::home::{self, Home, Shelf, Sizes};
 use super::physical::Physical;
 use super::policy::{Policy, is_new};
-use super::rest::Runs;
+use super::runs::Runs;
 use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;

@@ -7,12 +7,12 @@
 //! - `core`      the device's memory as a whole, under its lock with all fronts stopped; never waits for the device
 //! - `pool`      the cache of a memory pool: how it begins and ends; `pause` takes its memory away and brings it back
 //! - `ordered`   blocks of cudaMallocAsync, one call each
-//! - `physical`  handles of the driver, and where they are mapped
+//! - `physical`  handles of the driver, and where they are mapped; `page_table` says what is at an address
 //! - `policy`    how much to take from the driver, and in handles of which size
 //! - `reach`     whose free memory a stream may have, what of it lies in a row, and how it is taken
 //! - `shares`    what is free, handle by handle; `hole` takes it out, and keeps the addresses that have no memory of their own
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
-//! - `rest`      where free memory lies, and how it comes back to where it is still mapped
+//! - `rest`      where free memory lies, and when it goes there; `runs` has what is mapped still, and is taken there again
 //! - `segment`   memory from the driver and back
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
@@ -46,6 +46,7 @@ mod policy;
 mod pool;
 mod reach;
 mod rest;
+mod runs;
 mod segment;
 mod shares;
 pub mod slot;

@@ -6,7 +6,7 @@ use super::core::{Core, LARGEST, ROUND, Request};
 use super::physical::{Backing, HandleId, Mapping};
 use super::policy::{Holding, PIECES, Policy, Terms, UpTo, is_new};
 use super::reach::Reach;
-use super::rest::Runs;
+use super::runs::Runs;
 use super::shares::Idle;
 use super::slot::COMMON;
 use super::stitch::{Found, Plan};

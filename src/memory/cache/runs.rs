@@ -1,0 +1,371 @@
+//! Room where memory is mapped still: runs of addresses behind which all is free, here or where it went. What is taken there comes back with no
+//! call of the driver.
+
+use super::StreamSlot;
+use super::block::{self, BlockId};
+use super::core::{Core, Request};
+use super::home::CLOSE;
+use super::physical::{HandleId, Physical};
+use super::reach::Reach;
+use super::shares::{LOOK_AT, Span, Stretch, joined};
+use crate::runtime::Address;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Once so many free parts were looked at for a run, one that fits closely will do: there may be tens of thousands.
+const MANY: usize = 256;
+
+/// Runs of addresses that requests of a stream and a size got, the oldest first. Where one is free again it is taken before any other, so
+/// that what comes after finds the same as the last time too.
+#[derive(Default)]
+pub struct Runs(BTreeMap<(StreamSlot, bool, usize), Vec<(Address, Address)>>);
+
+impl Runs {
+    const SIZES: usize = 4096;
+    const OF_A_SIZE: usize = 64;
+
+    fn key(slot: StreamSlot, request: &Request) -> (StreamSlot, bool, usize) {
+        (slot, request.small, request.search)
+    }
+
+    fn of(&self, slot: StreamSlot, request: &Request) -> impl Iterator<Item = (Address, Address)> {
+        self.0.get(&Runs::key(slot, request)).into_iter().flatten().copied()
+    }
+
+    pub fn note(&mut self, slot: StreamSlot, request: &Request, run: (Address, Address)) {
+        let key = Runs::key(slot, request);
+        if self.0.len() == Runs::SIZES && !self.0.contains_key(&key) {
+            self.0.clear();
+        }
+        let runs = self.0.entry(key).or_default();
+        if !runs.contains(&run) {
+            // The first ones are those that come round; the last place is for what may become one.
+            runs.truncate(Runs::OF_A_SIZE - 1);
+            runs.push(run);
+        }
+    }
+}
+
+/// A run of addresses behind which all memory is free, here or where it went.
+struct Run {
+    from: Address,
+    to: Address,
+    here: Vec<Span>,
+    away: Vec<Span>,
+    /// Handles that lie in it as a whole.
+    whole: Vec<HandleId>,
+}
+
+/// A part of a handle that is free without a gap.
+struct FreePart {
+    from: usize,
+    to: usize,
+    /// The start of that mapping of the handle in which all of it lies. None: it lies in several.
+    place: Option<Address>,
+}
+
+/// What is free of each handle, as far as it may be of use in a run.
+struct FreeParts<'a> {
+    stretches: &'a [Stretch],
+    parts: Vec<FreePart>,
+    of_handle: Vec<OfHandle>,
+    /// Handles that are free as a whole.
+    whole: Vec<bool>,
+    bytes: usize,
+    /// The most that a handle has at its end with no more free before it, at its beginning, and in its midst.
+    tail: usize,
+    head: usize,
+    alone: usize,
+}
+
+#[derive(Clone, Default)]
+struct OfHandle {
+    stretches: Range<u32>,
+    parts: Range<u32>,
+}
+
+impl FreeParts<'_> {
+    /// What touches neither end of its handle has no neighbours: it counts from a size on. Handles are named below `names`.
+    fn new(names: usize, size_of: impl Fn(HandleId) -> usize, stretches: &[Stretch], alone: usize) -> FreeParts<'_> {
+        let (parts, of_handle) = (Vec::with_capacity(stretches.len()), vec![OfHandle::default(); names]);
+        let mut free = FreeParts { stretches, parts, of_handle, whole: vec![false; names], bytes: 0, tail: 0, head: 0, alone: 0 };
+        let mut at = 0;
+        for of_handle in stretches.chunk_by(|one, next| one.handle == next.handle) {
+            let (handle, first) = (of_handle[0].handle, free.parts.len() as u32);
+            let size = size_of(handle);
+            for gapless in of_handle.chunk_by(|one, next| one.offset + one.size == next.offset) {
+                let (from, to) = (gapless[0].offset, gapless[gapless.len() - 1].offset + gapless[gapless.len() - 1].size);
+                let place = gapless[0].address - from;
+                if from == 0 || to == size || to - from >= alone {
+                    let lie_there = gapless.iter().all(|stretch| stretch.address - stretch.offset == place);
+                    free.parts.push(FreePart { from, to, place: lie_there.then_some(place) });
+                    free.bytes += to - from;
+                    match (from == 0, to == size) {
+                        (true, true) => free.whole[handle as usize] = true,
+                        (true, false) => free.head = free.head.max(to),
+                        (false, true) => free.tail = free.tail.max(size - from),
+                        (false, false) => free.alone = free.alone.max(to - from),
+                    }
+                }
+            }
+            let stretches = at..at + of_handle.len() as u32;
+            at = stretches.end;
+            free.of_handle[handle as usize] = OfHandle { stretches, parts: first..free.parts.len() as u32 };
+        }
+        free
+    }
+
+    #[inline]
+    fn of(&self, handle: HandleId) -> &[FreePart] {
+        let Range { start, end } = self.of_handle[handle as usize].parts;
+        &self.parts[start as usize..end as usize]
+    }
+
+    fn stretches_of(&self, handle: HandleId) -> &[Stretch] {
+        let Range { start, end } = self.of_handle[handle as usize].stretches;
+        &self.stretches[start as usize..end as usize]
+    }
+
+    /// What a run of so many bytes has in whole handles side by side, if it has any in each case.
+    fn in_whole(&self, bytes: usize) -> Option<usize> {
+        bytes.checked_sub((self.tail + self.head).max(self.alone)).filter(|whole| *whole > 0)
+    }
+
+    /// Whether all of a run is mapped, and free. A handle may be in it twice.
+    fn hold(&self, physical: &Physical, from: Address, to: Address) -> bool {
+        let mut at = from;
+        for mapping in physical.overlapping(from, to) {
+            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
+            let (first, last) = (start - mapping.start, end - mapping.start);
+            if start > at || !self.of(mapping.handle).iter().any(|part| part.from <= first && last <= part.to) {
+                return false;
+            }
+            at = end;
+        }
+        at == to
+    }
+}
+
+/// Free parts that are mapped side by side, of no handle twice, and hardly more than are asked for.
+struct SideBySide {
+    /// Those that came last; from the `first` on they are side by side.
+    parts: Vec<Mapped>,
+    first: usize,
+    /// How many came before.
+    before: usize,
+    /// Of each handle the number of the last one; 0: none came.
+    last: Vec<usize>,
+    start: Address,
+    end: Address,
+    /// How many of the parts lie elsewhere now.
+    away: usize,
+}
+
+struct Mapped {
+    size: usize,
+    away: bool,
+}
+
+impl SideBySide {
+    fn new(names: usize) -> SideBySide {
+        SideBySide { parts: Vec::new(), first: 0, before: 0, last: vec![0; names], start: 0, end: 0, away: 0 }
+    }
+
+    fn clear(&mut self) {
+        self.before = self.count();
+        self.parts.clear();
+        (self.first, self.start, self.away) = (0, self.end, 0);
+    }
+
+    fn count(&self) -> usize {
+        self.before + self.parts.len()
+    }
+
+    /// One more behind, from an address on. The first ones go as far as it takes their place.
+    #[inline]
+    fn push(&mut self, start: Address, part: Mapped, handle: HandleId, enough: usize) {
+        if start != self.end {
+            self.clear();
+            self.start = start;
+        }
+        self.end = start + part.size;
+        let last = self.last[handle as usize];
+        while let Some(front) = self.parts.get(self.first)
+            && (last > self.before + self.first || self.end - self.start - front.size >= enough)
+        {
+            self.first += 1;
+            self.start += front.size;
+            self.away -= usize::from(front.away);
+        }
+        self.away += usize::from(part.away);
+        self.parts.push(part);
+        self.last[handle as usize] = self.count();
+    }
+}
+
+impl Core {
+    // ---- to where it is still mapped
+
+    /// Room in a run that is mapped still: one that such a request got before, else the shortest. None: there is none of what is free, which
+    /// `stretches` is then.
+    pub fn take_mapped(&mut self, reach: &Reach, request: &Request, stretches: &mut Option<Vec<Stretch>>) -> Option<Address> {
+        let all = self.stretches(reach, LOOK_AT, false);
+        let free = FreeParts::new(self.physical.names(), |handle| self.physical[handle].size, &all, request.search);
+        // No run has a handle twice: with less free there is none, however much is mapped.
+        let run = (free.bytes >= request.search).then(|| {
+            let known = self.runs.of(reach.slot, request).filter(|(from, to)| free.hold(&self.physical, *from, *to));
+            let shortest = std::iter::once_with(|| self.shortest_run(&free, request)).flatten();
+            known.chain(shortest).find_map(|(from, to)| self.mapped_run(&free, from, to))
+        });
+        let Some(run) = run.flatten() else {
+            *stretches = Some(all);
+            return None;
+        };
+        self.revive(reach, request, run)
+    }
+
+    /// The run, if all of it is free. A handle is there once: twice would be the same bytes.
+    fn mapped_run(&self, free: &FreeParts, from: Address, to: Address) -> Option<Run> {
+        let (mut at, mut handles) = (from, Vec::new());
+        let mut run = Run { from, to, here: Vec::new(), away: Vec::new(), whole: Vec::new() };
+        for mapping in self.physical.overlapping(from, to) {
+            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
+            if start > at {
+                return None;
+            }
+            let part = start - mapping.start..end - mapping.start;
+            let mut left = part.len();
+            for stretch in free.stretches_of(mapping.handle) {
+                let Some(span) = stretch.within(&part) else { continue };
+                left -= span.to - span.from;
+                let spans = if stretch.address - stretch.offset == mapping.start { &mut run.here } else { &mut run.away };
+                spans.push(span);
+            }
+            if left > 0 {
+                return None;
+            }
+            if part.len() == mapping.size {
+                run.whole.push(mapping.handle);
+            }
+            handles.push(mapping.handle);
+            at = end;
+        }
+        handles.sort_unstable();
+        (at == to && handles.windows(2).all(|pair| pair[0] != pair[1])).then_some(run)
+    }
+
+    /// What is free of such a run comes back there, with no call of the driver.
+    fn revive(&mut self, reach: &Reach, request: &Request, run: Run) -> Option<Address> {
+        let Run { from, to, here, away, whole } = run;
+        self.runs.note(reach.slot, request, (from, to));
+        whole.into_iter().for_each(|handle| self.recount(handle, request.small));
+        let mut spans = joined(here);
+        let stay = spans.len();
+        spans.extend(joined(away));
+        let moved: Vec<(BlockId, Address)> = {
+            let first = self.moved.range(..=from).next_back().map_or(from, |(start, _)| *start);
+            let within = self.moved.range(first..to).map(|(start, id)| (*id, *start));
+            within.filter(|(id, _)| block::at(*id).end() > from).collect()
+        };
+        let mut cut = self.cut_out_all(&spans);
+        for (id, start) in moved {
+            let end = block::at(id).end();
+            cut.push(self.cut_out(id, start.max(from), end.min(to)));
+        }
+        let slot = reach.slot;
+        let mut ticket = self.ticket_of_taken(reach);
+        for id in &cut[..spans.len()] {
+            if block::at(*id).owner() == slot {
+                ticket = ticket.max(block::at(*id).ticket());
+            }
+        }
+        cut.drain(stay..spans.len()).for_each(|id| self.disown(id));
+        cut[stay..].iter().for_each(|id| self.tell_memory(*id, true));
+        let first = *cut.iter().min_by_key(|id| block::at(**id).address())?;
+        while block::at(first).end() < to {
+            self.join(first);
+        }
+        self.make_free_of(first, slot, ticket);
+        self.allocate(slot, request, true)
+    }
+
+    /// The shortest run that is still mapped, with something that comes back, and no handle twice; where there are many, one that is hardly longer
+    /// than the request.
+    fn shortest_run(&self, free: &FreeParts, request: &Request) -> Option<(Address, Address)> {
+        let enough = request.search;
+        let mut run = SideBySide::new(self.physical.names());
+        let mut best: Option<(Address, Address)> = None;
+        // Of other handles a run has the first and the last, at most.
+        let (least, whole) = free.in_whole(enough).map_or((enough, false), |least| (least, true));
+        let counts = |handle: HandleId| if whole { free.whole[handle as usize] } else { !free.of(handle).is_empty() };
+        for area in self.areas.values().filter(|area| area.small == request.small && !area.plain) {
+            for row in self.physical.rows(area.base, least, counts) {
+                let around = if whole { area.base.max(row.start - 1)..row.end + 1 } else { row };
+                run.clear();
+                for mapping in self.physical.overlapping(around.start, around.end) {
+                    for &FreePart { from, to, place } in free.of(mapping.handle) {
+                        let part = Mapped { size: to - from, away: place != Some(mapping.start) };
+                        run.push(mapping.start + from, part, mapping.handle, enough);
+                        let size = run.end - run.start;
+                        if size >= enough && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                            best = Some((run.start, run.end));
+                        }
+                    }
+                    if run.count() >= MANY && best.is_some_and(|(from, to)| to - from <= enough + enough / CLOSE as usize) {
+                        return best;
+                    }
+                }
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of all runs that are enough, with what lies elsewhere in them.
+    fn runs(parts: &[(Address, usize, HandleId, bool)], enough: usize) -> Vec<(Address, Address, usize)> {
+        let mut run = SideBySide::new(8);
+        let mut found = Vec::new();
+        for &(start, size, handle, away) in parts {
+            run.push(start, Mapped { size, away }, handle, enough);
+            if run.end - run.start >= enough {
+                found.push((run.start, run.end, run.away));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_run_is_no_longer_than_it_has_to_be() {
+        // The first part goes when the others do.
+        assert_eq!(runs(&[(0, 2, 0, true), (2, 3, 1, false), (5, 4, 2, true)], 6), [(2, 9, 1)]);
+        assert_eq!(runs(&[(0, 2, 0, true), (2, 3, 1, false), (5, 1, 2, true)], 6), [(0, 6, 2)]);
+        // One part alone, and exactly as much.
+        assert_eq!(runs(&[(0, 2, 0, true), (2, 6, 1, false)], 6), [(2, 8, 0)]);
+    }
+
+    #[test]
+    fn a_run_has_no_gap_and_no_handle_twice() {
+        assert_eq!(runs(&[(0, 4, 0, true), (5, 4, 1, true)], 6), []);
+        // What comes before the handle's first place goes with it.
+        assert_eq!(runs(&[(0, 1, 0, true), (1, 2, 1, false), (3, 2, 2, true), (5, 2, 1, true), (7, 2, 3, true)], 6), [(3, 9, 3)]);
+        // It counts only as far as the run goes back.
+        assert_eq!(runs(&[(0, 4, 0, true), (9, 4, 1, true), (13, 4, 0, false)], 8), [(9, 17, 1)]);
+    }
+
+    #[test]
+    fn free_parts_know_where_they_lie() {
+        let stretch = |handle, offset, address, size| Stretch { handle, offset, block: 0, address, size };
+        // One in its place, one in two, and one of which neither end is free.
+        let stretches = [stretch(0, 0, 100, 8), stretch(2, 0, 200, 3), stretch(2, 3, 303, 5), stretch(3, 2, 402, 4)];
+        let parts = |alone: usize| {
+            let free = FreeParts::new(4, |_| 8, &stretches, alone);
+            [0, 1, 2, 3].map(|handle| free.of(handle).iter().map(|part| (part.from, part.to, part.place)).collect::<Vec<_>>())
+        };
+        assert_eq!(parts(5), [vec![(0, 8, Some(100))], vec![], vec![(0, 8, None)], vec![]]);
+        assert_eq!(parts(4)[3], [(2, 6, Some(400))]);
+    }
+}
