@@ -95,11 +95,11 @@ static uint64_t draw(struct set *set, uint64_t below)
     return (set->random >> 33) % below;
 }
 
-/* Up to 32 MiB, logarithms evenly spread. */
-static void replace(struct set *set, void *stream, int count)
+/* Below 512 bytes times two to the power of `powers`, logarithms evenly spread. */
+static void replace(struct set *set, uint64_t powers, void *stream, int count)
 {
     while (count-- > 0) {
-        size_t least = (size_t)512 << draw(set, 16), size = least + draw(set, least);
+        size_t least = (size_t)512 << draw(set, powers), size = least + draw(set, least);
         void **block = &set->blocks[draw(set, LIVE)];
         if (*block != NULL)
             free_block(*block, 0, stream);
@@ -110,7 +110,8 @@ static void replace(struct set *set, void *stream, int count)
 
 struct two {
     const char *name;
-    size_t size; /* 0: of a set */
+    size_t size; /* 0: of a set, up to these powers */
+    uint64_t powers;
     void *streams[2];
     void *blocks[WARM];
     pthread_barrier_t turn;
@@ -121,7 +122,7 @@ static void work(struct two *two, struct set *set, int thread, int count)
     if (two->size != 0)
         pairs(two->size, two->streams[thread], count);
     else
-        replace(set, two->streams[thread], count);
+        replace(set, two->powers, two->streams[thread], count);
 }
 
 /* Both are warm before the first is counted, and neither ends before the other one was. Always one at a time: what a count finds is not
@@ -185,9 +186,9 @@ static void *own_1(void *two) { return own_stream(two, 1); }
 static void *remote_0(void *two) { return remote_free(two, 0); }
 static void *remote_1(void *two) { return remote_free(two, 1); }
 
-static void with_two_threads(const char *name, size_t size, void *(*first)(void *), void *(*second)(void *))
+static void with_two_threads(const char *name, size_t size, uint64_t powers, void *(*first)(void *), void *(*second)(void *))
 {
-    struct two two = {.name = name, .size = size};
+    struct two two = {.name = name, .size = size, .powers = powers};
     pthread_t threads[2];
 
     two.streams[0] = stream_create();
@@ -230,10 +231,11 @@ static void all_cases(const char *anchor)
         pairs(sizes[i].size, stream, PAIRS);
         stop();
     }
-    with_two_threads("own_streams_4KiB", 4096, own_0, own_1);
-    with_two_threads("own_streams_20MiB", 20 << 20, own_0, own_1);
-    with_two_threads("remote_free_512", 512, remote_0, remote_1);
-    with_two_threads("own_streams_mixed", 0, own_0, own_1);
+    with_two_threads("own_streams_4KiB", 4096, 0, own_0, own_1);
+    with_two_threads("own_streams_20MiB", 20 << 20, 0, own_0, own_1);
+    with_two_threads("remote_free_512", 512, 0, remote_0, remote_1);
+    with_two_threads("own_streams_small", 0, 11, own_0, own_1);
+    with_two_threads("own_streams_mixed", 0, 16, own_0, own_1);
 }
 
 /* ---- Instructions --------------------------------------------------------------------------------------------------------------- */

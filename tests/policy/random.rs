@@ -23,6 +23,9 @@ impl InUse {
     }
 }
 
+/// Sizes up to 32 MiB are below 512 bytes times two to the power of this.
+const LARGE: usize = 16;
+
 /// Random blocks on a stream of its own, one of which gives way to another one at each step.
 struct Mixed {
     blocks: Vec<(Address, usize)>,
@@ -30,19 +33,22 @@ struct Mixed {
     stream: Stream,
     /// Large sizes are multiples of it.
     round: usize,
+    /// As `LARGE`.
+    powers: usize,
     below: Box<dyn FnMut(usize) -> usize + Send>,
 }
 
 impl Mixed {
-    fn new(blocks: usize, stream: Stream, round: usize, seed: usize, in_use: &Arc<InUse>) -> Mixed {
-        let mut mixed = Mixed { blocks: Vec::new(), in_use: in_use.clone(), stream, round, below: Box::new(random(seed as u64)) };
+    fn new(blocks: usize, powers: usize, stream: Stream, round: usize, seed: usize, in_use: &Arc<InUse>) -> Mixed {
+        let below = Box::new(random(seed as u64));
+        let mut mixed = Mixed { blocks: Vec::new(), in_use: in_use.clone(), stream, round, powers, below };
         mixed.blocks = (0..blocks).map(|_| mixed.allocate()).collect();
         mixed
     }
 
-    /// Logarithms evenly spread up to 32 MiB.
+    /// Logarithms evenly spread.
     fn allocate(&mut self) -> (Address, usize) {
-        let least = 512 << (self.below)(16);
+        let least = 512 << (self.below)(self.powers);
         let size = least + (self.below)(least);
         let size = if size > MIB { size.next_multiple_of(self.round) } else { size };
         let address = memory::allocate(size, 1, self.stream).unwrap();
@@ -62,11 +68,12 @@ impl Mixed {
 }
 
 /// Sets of so many blocks on so many streams, what is done with them, and what was held of the most in use.
-fn with_sets(count: usize, blocks: usize, round: usize, work: impl FnOnce(&mut [Mixed])) -> f64 {
+fn with_sets(count: usize, blocks: usize, powers: usize, round: usize, work: impl FnOnce(&mut [Mixed])) -> f64 {
     let _turn = machine("");
     let streams: Vec<Stream> = (0..count).map(|_| stream::create(0, 0).unwrap()).collect();
     let in_use = Arc::default();
-    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(|(seed, stream)| Mixed::new(blocks, *stream, round, seed, &in_use)).collect();
+    let set = |(seed, stream): (usize, &Stream)| Mixed::new(blocks, powers, *stream, round, seed, &in_use);
+    let mut sets: Vec<Mixed> = streams.iter().enumerate().map(set).collect();
     work(&mut sets);
     memory::check(0);
     let waste = memory::peak(Family::ReservedBytes, 0) as f64 / in_use.peak.load(SeqCst) as f64;
@@ -81,7 +88,7 @@ fn with_sets(count: usize, blocks: usize, round: usize, work: impl FnOnce(&mut [
 fn threads_leave_the_driver_alone(count: usize, round: usize) {
     const WARM: usize = 120_000;
     const PAIRS: usize = 160_000;
-    let waste = with_sets(count, 64, round, |sets| {
+    let waste = with_sets(count, 64, LARGE, round, |sets| {
         a_thread_each(sets, WARM / count);
         let before = calls(None);
         a_thread_each(sets, PAIRS / count);
@@ -128,7 +135,7 @@ fn streams_of_one_thread_are_as_one() {
         (4, 1000, 1, 1.15, 400, 0.3),
     ] {
         let (mut made, mut all) = (0, 0);
-        let waste = with_sets(count, blocks, round, |sets| {
+        let waste = with_sets(count, blocks, LARGE, round, |sets| {
             in_turns(sets, PAIRS / count);
             let before = (memory_calls(), calls(None));
             in_turns(sets, PAIRS / count);
@@ -152,7 +159,7 @@ fn hundreds_of_blocks_of_sizes_that_never_come_back_settle() {
             let _turn = machine("");
             with_streams(|streams| {
                 let in_use = Arc::default();
-                let mut set = Mixed::new(count, streams[0], 1, seed, &in_use);
+                let mut set = Mixed::new(count, LARGE, streams[0], 1, seed, &in_use);
                 let before = calls(None);
                 set.steps(WARM);
                 let learnt = calls(None) - before;
@@ -169,6 +176,24 @@ fn hundreds_of_blocks_of_sizes_that_never_come_back_settle() {
             });
         }
         assert!(count < 800 || late <= 1, "{late} of {seeds} sets of {count} blocks settled late");
+    }
+}
+
+/// Small blocks of several threads: each has what it needs at its worst times, and seldom stops all to take it from the others.
+#[test]
+fn small_blocks_of_threads_settle() {
+    const PAIRS: usize = 160_000;
+    for (count, blocks, powers) in [(8, 64, 11), (8, 1000, 7)] {
+        let mut stops = Vec::new();
+        let waste = with_sets(count, blocks, powers, 1, |sets| {
+            for _ in 0..4 {
+                let before = memory::stops(0);
+                a_thread_each(sets, PAIRS / count);
+                stops.push(memory::stops(0) - before);
+            }
+        });
+        let settled = stops[0] < PAIRS as u64 / 40 && stops[1..].iter().all(|stops| *stops < PAIRS as u64 / 500);
+        assert!(settled && waste < 2.5, "{count} of {blocks}: {stops:?}, {waste}");
     }
 }
 

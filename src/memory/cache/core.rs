@@ -27,7 +27,9 @@ pub const ROUND: usize = block::UNIT;
 pub const LARGEST: usize = 1 << 40;
 /// Rounded sizes up to this count as small and live in areas of their own.
 pub const SMALL_LIMIT: usize = 1 << 20;
-/// So much of common memory a stream takes for its small blocks; in the model of threads, which has less in all, hardly more than it needs.
+/// So much of common memory a stream takes for its small blocks; in the model of threads, which has less in all, hardly more than it needs. And where
+/// several threads allocate, each of whom such a time costs.
+pub const SOME_OF_MANY: usize = 1 << 20;
 pub const SOME: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
 
 /// A block that was freed while streams other than its own may still use it.
@@ -225,9 +227,16 @@ impl Core {
 
     /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
     /// the time, and has to ask how far that one is. With one thread only once they had work, and not to go short.
-    pub fn keeps_apart(&mut self, slot: StreamSlot) -> bool {
+    pub fn keeps_apart(&mut self, slot: StreamSlot, request: &Request) -> bool {
         let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
-        several && !self.are_as_one() && (self.policy.is_restless() || self.policy.is_apart() || is_new(self.new_sizes(slot)))
+        let lasts = self.policy.is_restless() || self.policy.is_apart();
+        let several = several && !self.are_as_one();
+        several && (lasts || is_new(self.new_sizes(slot))) || self.is_small_of_threads(request)
+    }
+
+    /// A small block for one of several threads: what it lacks others have, but to take it costs them all.
+    pub fn is_small_of_threads(&self, request: &Request) -> bool {
+        request.small && self.fronts.threads() > 1 && self.streams() > 1 && !self.are_as_one()
     }
 
     /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: nothing fits closely, and much
@@ -419,7 +428,6 @@ impl Core {
     /// Common memory with room for the request becomes the stream's; of small blocks `some`, or where several threads allocate a MiB, since others
     /// follow.
     fn take_common(&mut self, slot: StreamSlot, request: &Request, all: bool, some: usize) -> Option<()> {
-        const SOME_OF_MANY: usize = 1 << 20;
         let Request { search, small, .. } = *request;
         let several = self.fronts.threads() > 1;
         let list = self.list(COMMON, small);
@@ -430,7 +438,6 @@ impl Core {
         let found = find(0)?;
         let lines = if small && several { in_lines(found).or_else(|| in_lines(find(2 * lookup::LINE)?)) } else { None };
         let (id, from) = lines.unwrap_or_else(|| (found, room(found)));
-        // Where several threads allocate, each time costs them all.
         let take = match (small, several) {
             (true, true) => search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
             (true, false) => search.max(some),

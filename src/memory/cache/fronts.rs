@@ -85,6 +85,11 @@ impl Fronts {
         self.stopped
     }
 
+    /// How often they were.
+    pub fn stops(&self) -> u64 {
+        self.stops
+    }
+
     /// Those of threads that ended too.
     pub fn all(&self) -> impl Iterator<Item = &'static Front> {
         self.by_thread.values().chain(self.orphans.values().flatten()).copied()

@@ -3,7 +3,7 @@
 
 use super::core::{Core, LARGEST, Request};
 use super::message::Facts;
-use super::policy::UpTo;
+use super::policy::{Load, UpTo};
 use super::reach::{Reach, Waited};
 use super::segment::Refusal;
 use super::slot::StreamKey;
@@ -26,13 +26,14 @@ struct Look {
     /// Whether its stream had better have memory of its own, and has to.
     keeps_apart: bool,
     is_apart: bool,
+    is_small_of_threads: bool,
     /// Whether blocks wait for other streams, or streams that are gone left some.
     may_learn: bool,
     changes: u64,
 }
 
 impl Core {
-    fn look(&mut self, slot: StreamSlot) -> Look {
+    fn look(&mut self, slot: StreamSlot, request: &Request) -> Look {
         let active = self.stats.active();
         self.policy.in_use(active.bytes, active.peak);
         // The driver's own pool keeps nothing where it was.
@@ -41,7 +42,8 @@ impl Core {
             self.stats.watch_for(floor);
         }
         let may_learn = !self.pending.is_empty() || self.has_legacy();
-        Look { keeps_apart: self.keeps_apart(slot), is_apart: self.policy.is_apart(), may_learn, changes: self.changes() }
+        let (keeps_apart, is_small_of_threads) = (self.keeps_apart(slot, request), self.is_small_of_threads(request));
+        Look { keeps_apart, is_apart: self.policy.is_apart(), is_small_of_threads, may_learn, changes: self.changes() }
     }
 }
 
@@ -77,7 +79,7 @@ impl Cache {
         if let Some(address) = core.allocate(slot, request, false) {
             return Ok(address);
         }
-        let look = core.look(slot);
+        let look = core.look(slot, request);
         drop(core);
         self.climb(request, stream, slot, look)
     }
@@ -129,8 +131,15 @@ impl Cache {
             return Ok(address);
         }
         let changes = core.changes();
+        if look.is_small_of_threads {
+            let frees = core.stats.frees();
+            core.policy.does_not_rest(Load::Small, frees);
+        }
         drop(core);
-        if !settled {
+        if look.is_small_of_threads {
+            // Were all of it everybody's, each thread would take some anew, one by one: it takes what it needs.
+            self.learn(slot);
+        } else if !settled {
             self.settle(slot);
         }
         self.share_and_go_home(slot);

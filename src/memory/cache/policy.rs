@@ -76,12 +76,17 @@ pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
+/// Small blocks of several threads: what one of them takes from the others, who are stopped for it, they take from the next ones.
+const OF_SMALL: Unrest = OF_RESTLESS;
 /// Several that are as one: they get no slack, but are asked ahead how far they are.
 const OF_AS_ONE: Unrest = Unrest { each: 1 << 7, all: 1 << 11, long: 1 << 13 };
 /// The slack rises so, up to what threads get at most, and what streams that are as one do.
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_THREADS: f64 = 2.0;
 const MOST_OF_PIECES: f64 = 0.1;
+/// Of small blocks alone: most programs have few.
+const STEP_OF_SMALL: f64 = 0.25;
+const MOST_OF_SMALL: f64 = 1.0;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -129,12 +134,15 @@ pub struct Policy {
     /// Slack for a load that does not come to rest: of several streams, and of one as long as its sizes are new, which says nothing of several.
     unrest: f64,
     unrest_of_one: f64,
+    /// The same for small blocks of several threads, as a part of the most that was in use of those.
+    unrest_of_small: f64,
+    high_of_small: usize,
     /// There was no more to spare.
     is_short: bool,
     /// By the last terms.
     is_scarce: bool,
     /// By load: what counts for the one says nothing of the other.
-    restless: [Restless; 4],
+    restless: [Restless; 5],
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -193,6 +201,8 @@ pub enum Load {
     Pieces,
     /// Several that are as one, with free memory in few.
     AsOne,
+    /// Small blocks of several threads.
+    Small,
 }
 
 /// Since when memory is mapped anew again and again, by how many blocks had been freed, and how long that counts.
@@ -208,6 +218,8 @@ pub struct Holding {
     /// In use with the request, and the most that was counted.
     pub active: usize,
     pub peak: usize,
+    /// The bytes of small blocks in use, with the request.
+    pub active_small: usize,
     /// The large blocks in use, with the request: how many, and their mean size.
     pub large: usize,
     pub mean: usize,
@@ -254,6 +266,7 @@ impl Policy {
     pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options) -> Terms {
         let Holding { reserved, limit, total, granularity, .. } = *holding;
         self.in_use(holding.active, holding.peak);
+        self.high_of_small = self.high_of_small.max(holding.active_small);
         let offered = total.min(self.room.unwrap_or(usize::MAX)).min(self.ceiling.unwrap_or(usize::MAX));
         let bound = limit.unwrap_or(offered).min(offered);
         let near = |bound: usize| reserved.saturating_add(need) > bound - bound / NEAR;
@@ -326,9 +339,10 @@ impl Policy {
         // What one stream has for the sake of time serves it here too.
         let of_one = if of_one { self.unrest_of_one - self.hurry } else { 0.0 };
         let unrest = (self.high as f64 * self.unrest.max(of_one)) as usize;
-        self.is_short = unrest >= spare;
+        let of_small = (self.high_of_small as f64 * self.unrest_of_small) as usize;
+        self.is_short = unrest + of_small >= spare;
         let more = unrest.min(spare);
-        (allowed + more, more > 0)
+        (allowed + more + of_small.min(spare - more), more > 0)
     }
 
     /// The largest handle to make while there is plenty.
@@ -388,6 +402,7 @@ impl Policy {
             Load::New => OF_RESTLESS,
             Load::Pieces => OF_PIECES,
             Load::AsOne => OF_AS_ONE,
+            Load::Small => OF_SMALL,
         };
         let Restless { began, until } = &mut self.restless[load as usize];
         if frees > *until {
@@ -402,6 +417,7 @@ impl Policy {
             Load::Old | Load::New => self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_THREADS),
             Load::Pieces => self.unrest_of_one = (self.unrest_of_one + STEP_OF_UNREST).min(MOST_OF_PIECES),
             Load::AsOne => self.asks_ahead = true,
+            Load::Small => self.unrest_of_small = (self.unrest_of_small + STEP_OF_SMALL).min(MOST_OF_SMALL),
         }
     }
 
@@ -458,7 +474,7 @@ impl Policy {
     /// Little is in use: a round is over, after so many blocks were freed.
     pub fn rests(&mut self, frees: u64) {
         self.frees_before = frees;
-        (self.unrest, self.unrest_of_one, self.restless) = Default::default();
+        (self.unrest, self.unrest_of_one, self.unrest_of_small, self.restless) = Default::default();
         (self.worked, self.worked_before) = (false, false);
     }
 

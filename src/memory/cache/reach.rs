@@ -2,7 +2,7 @@
 
 use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
-use super::core::{Core, Request};
+use super::core::{Core, Request, SOME_OF_MANY};
 use super::order::Serial;
 use super::slot::COMMON;
 use crate::runtime::Address;
@@ -123,12 +123,13 @@ impl Core {
         if reach.waited.is_empty() { 0 } else { self.slots[reach.slot as usize].home.note_free() }
     }
 
-    /// Moves free blocks to the stream, of the run's ends no more than the request needs.
+    /// Moves free blocks to the stream, of the run's ends no more than the request needs, or what small blocks of several threads take at a time.
     fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
         let slot = reach.slot;
         let ticket = self.ticket_of_taken(reach);
         let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
-        let mut surplus = if self.no_split { 0 } else { whole - request.search };
+        let least = if self.is_small_of_threads(request) { request.search.max(SOME_OF_MANY) } else { request.search };
+        let mut surplus = if self.no_split { 0 } else { whole.saturating_sub(least) };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {
             let mut id = *id;

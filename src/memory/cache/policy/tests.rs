@@ -10,6 +10,7 @@ fn holding(reserved: usize) -> Holding {
         reserved,
         active: reserved,
         peak: reserved,
+        active_small: 0,
         large: 8,
         pieces: 0,
         frees: 0,
@@ -209,13 +210,13 @@ fn what_streams_as_one_need_says_nothing_of_others() {
 
 #[test]
 fn where_nothing_is_to_spare_no_load_says_anything() {
-    for load in [Load::Old, Load::New, Load::Pieces, Load::AsOne] {
+    for load in [Load::Old, Load::New, Load::Pieces, Load::AsOne, Load::Small] {
         let mut policy = Policy::default();
         policy.does_not_rest(load, 0);
         policy.terms(&Holding { new_sizes: 1.0, pieces: 64, frees: 300, ..holding(60 * GIB) }, GIB, &Options::default());
         assert!(policy.is_short());
         (0..1 << 20).step_by(8).for_each(|frees| policy.does_not_rest(load, frees));
-        assert_eq!((policy.unrest, policy.unrest_of_one, policy.asks_ahead()), (0.0, 0.0, false));
+        assert_eq!((policy.unrest, policy.unrest_of_one, policy.unrest_of_small, policy.asks_ahead()), (0.0, 0.0, 0.0, false));
         // And what was before is forgotten.
         assert!(!policy.terms(&Holding { total: 1024 * GIB, ..holding(60 * GIB) }, GIB, &Options::default()).scarce);
         policy.does_not_rest(load, 1 << 20);
@@ -317,6 +318,30 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     assert_eq!(one_thread, [None, Some(Load::AsOne), None]);
     policy.maps_anew(true, true);
     assert_eq!([true, false].map(|shared| load(&policy, 2, shared, 1.0)), [Some(Load::New), None]);
+}
+
+#[test]
+fn small_blocks_of_threads_get_slack_by_what_there_is_of_them() {
+    let mut policy = Policy::default();
+    let terms = |policy: &mut Policy, active_small: usize, total: usize| {
+        let of_these = Holding { active_small, shared: true, streams: 2, total: total * GIB, ..holding(8 * GIB) };
+        policy.terms(&of_these, MIB, &Options::default())
+    };
+    let at_first = terms(&mut policy, 256 * MIB, 1024);
+    let Unrest { each, long, .. } = OF_SMALL;
+    [0, long - 1].into_iter().for_each(|frees| policy.does_not_rest(Load::Small, frees));
+    assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget);
+    policy.does_not_rest(Load::Small, long);
+    let then = terms(&mut policy, 0, 1024);
+    assert_eq!(then.budget, at_first.budget + 64 * MIB);
+    // It says nothing of large ones.
+    assert_eq!((then.largest, then.at_once, policy.is_restless()), (at_first.largest, false, false));
+    (1..100).for_each(|times| policy.does_not_rest(Load::Small, long + times * each));
+    assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget + 256 * MIB);
+    // Where memory is scarce there is none, and after a rest there is none yet.
+    assert_eq!(terms(&mut policy, 0, 9).budget, 40 * MIB);
+    policy.rests(0);
+    assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget);
 }
 
 #[test]
