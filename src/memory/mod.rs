@@ -674,7 +674,7 @@ pub fn check(device: i32) {
     all(Some(device)).into_iter().for_each(|cache| cache.core.lock().check());
 }
 
-/// How often all threads of a device were stopped. For tests.
+/// Rises each time that all threads of a device are stopped. For tests.
 #[doc(hidden)]
 pub fn stops(device: i32) -> u64 {
     all(Some(device)).into_iter().map(|cache| cache.core.quiet().fronts.stops()).sum()

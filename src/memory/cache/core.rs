@@ -27,9 +27,9 @@ pub const ROUND: usize = block::UNIT;
 pub const LARGEST: usize = 1 << 40;
 /// Rounded sizes up to this count as small and live in areas of their own.
 pub const SMALL_LIMIT: usize = 1 << 20;
-/// So much of common memory a stream takes for its small blocks; in the model of threads, which has less in all, hardly more than it needs. And where
-/// several threads allocate, each of whom such a time costs.
+/// So much of others' memory a stream takes for its small blocks where several threads allocate: each time costs them all.
 pub const SOME_OF_MANY: usize = 1 << 20;
+/// And where one does; in the model of threads, which has less in all, hardly more than it needs.
 pub const SOME: usize = if cfg!(test) { 1 << 10 } else { 256 << 10 };
 
 /// A block that was freed while streams other than its own may still use it.
@@ -234,9 +234,10 @@ impl Core {
         several && (lasts || is_new(self.new_sizes(slot))) || self.is_small_of_threads(request)
     }
 
-    /// A small block for one of several threads: what it lacks others have, but to take it costs them all.
+    /// A small block for one of several threads: what it lacks others have, but to take it costs them all. Where memory is scarce that is no matter.
     pub fn is_small_of_threads(&self, request: &Request) -> bool {
-        request.small && self.fronts.threads() > 1 && self.streams() > 1 && !self.are_as_one()
+        let are_several = self.fronts.threads() > 1 && self.streams() > 1 && !self.are_as_one();
+        request.small && are_several && !self.policy.is_scarce() && !self.policy.is_short()
     }
 
     /// Whether streams that are as one had better be asked before free memory is torn for a request that comes here: nothing fits closely, and much

@@ -19,7 +19,7 @@ pub struct Fronts {
     armed: Vec<&'static Front>,
     /// All of them are stopped, by this holder of the lock.
     stopped: bool,
-    /// How often they were.
+    /// Rises each time that they are, and more where it is forgotten which threads are at work.
     stops: u64,
     /// How many threads were not at rest at the last of them.
     threads: usize,
@@ -85,7 +85,7 @@ impl Fronts {
         self.stopped
     }
 
-    /// How often they were.
+    /// Rises each time that they are.
     pub fn stops(&self) -> u64 {
         self.stops
     }

@@ -136,8 +136,9 @@ impl Cache {
             core.policy.does_not_rest(Load::Small, frees);
         }
         drop(core);
-        if look.is_small_of_threads {
-            // Were all of it everybody's, each thread would take some anew, one by one: it takes what it needs.
+        // Were all of it everybody's, each thread would take some anew, one by one: this one takes some of it.
+        let learns = look.is_small_of_threads && !settled;
+        if learns {
             self.learn(slot);
         } else if !settled {
             self.settle(slot);
@@ -146,7 +147,7 @@ impl Cache {
         // 2. What is free, mapped anew, and more from the driver.
         let all = &Reach::of(slot);
         let up_to = if at_budget { UpTo::Budget } else { UpTo::Limit };
-        let mut refused = self.search_or_grow(climb, all, up_to, Some(changes))?;
+        let mut refused = self.search_or_grow(climb, all, up_to, (!learns).then_some(changes))?;
         if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
             refused = match self.take_waiting(climb) {
                 Some(address) => Ok(address),
@@ -267,7 +268,7 @@ impl Cache {
             let reach = Reach { waited: &would_wait, ..Reach::of(slot) };
             let helps = match abilities.virtual_memory {
                 Some(_) => core.free_of(&reach) > 0,
-                None => !core.find_run(&reach, request).is_empty(),
+                None => !core.find_run(&reach, request.small, request.search).is_empty(),
             };
             if helps { owners } else { return None }
         };

@@ -5,7 +5,7 @@ use super::physical::{HandleId, Note};
 use crate::runtime::Address;
 use std::ops::Range;
 
-/// What is at a page: the mapping's note, and one more, and the handle. 0: nothing is.
+/// What is at a page: one more than the mapping's note, or 0 if nothing is, and the handle.
 type Entry = [u32; 2];
 
 /// A reservation of addresses. Its entries go as far as something was mapped.
@@ -66,8 +66,14 @@ impl PageTable {
     }
 
     /// The rows of mappings in a space, side by side and each as long as it gets, whose handles all count and that have `least` bytes or more, by
-    /// address. Such a row has one of so many pages: those in between are skipped.
-    pub fn rows(&self, base: Address, least: usize, counts: impl Fn(HandleId) -> bool) -> impl Iterator<Item = Range<Address>> {
+    /// address. Such a row has one of so many pages: those in between are skipped, as is a mapping that does not count. `end_of` a note's mapping.
+    pub fn rows(
+        &self,
+        base: Address,
+        least: usize,
+        counts: impl Fn(HandleId) -> bool,
+        end_of: impl Fn(Note) -> Address,
+    ) -> impl Iterator<Item = Range<Address>> {
         let space = self.0.iter().find(|space| space.base == base);
         let (entries, shift) = space.map_or((&[][..], 0), |space| (&space.entries[..], space.page_shift));
         let counts = move |entry: &Entry| entry[0] != 0 && counts(entry[1]);
@@ -75,8 +81,10 @@ impl PageTable {
         let mut page = step - 1;
         std::iter::from_fn(move || {
             loop {
-                if !counts(entries.get(page)?) {
-                    page += step;
+                let entry = entries.get(page)?;
+                if !counts(entry) {
+                    // A row begins behind the mapping, if there is one.
+                    page = entry[0].checked_sub(1).map_or(page + 1, |note| (end_of(note) - base) >> shift) + step - 1;
                     continue;
                 }
                 let start = entries[..page].iter().rposition(|entry| !counts(entry)).map_or(0, |before| before + 1);
@@ -108,6 +116,7 @@ mod tests {
             let bases = [7 * PAGE, (7 + PAGES) * PAGE];
             bases.iter().for_each(|base| table.open(*base, PAGES * PAGE, PAGE));
             let mut plain: BTreeMap<usize, (Note, HandleId)> = BTreeMap::new();
+            let mut ends = [0; 300];
             for note in 0..300 {
                 let (page, size, handle) = (7 + below(2 * PAGES), below(6) + 1, below(9) as HandleId);
                 let crosses = page < 7 + PAGES && page + size > 7 + PAGES || page + size > 7 + 2 * PAGES;
@@ -115,6 +124,7 @@ mod tests {
                     continue;
                 }
                 table.insert(page * PAGE, size * PAGE, note, handle);
+                ends[note as usize] = (page + size) * PAGE;
                 plain.extend((page..page + size).map(|page| (page, (note, handle))));
                 if below(4) == 0 {
                     table.remove(page * PAGE, size * PAGE);
@@ -135,7 +145,7 @@ mod tests {
                     }
                 }
                 expected.retain(|row| row.len() >= least);
-                assert_eq!(table.rows(base, least, counts).collect::<Vec<_>>(), expected, "round {round}");
+                assert_eq!(table.rows(base, least, counts, |note| ends[note as usize]).collect::<Vec<_>>(), expected, "round {round}");
             }
         }
     }
@@ -144,14 +154,14 @@ mod tests {
     fn what_lies_in_no_space_is_not_in_it() {
         let mut table = PageTable::default();
         table.insert(PAGE, PAGE, 0, 0);
-        assert_eq!((table.get(PAGE), table.rows(PAGE, 1, |_| true).next()), (None, None));
+        assert_eq!((table.get(PAGE), table.rows(PAGE, 1, |_| true, |_| 0).next()), (None, None));
         table.open(PAGE, 8 * PAGE, PAGE);
         table.insert(9 * PAGE, 512, 1, 1);
-        assert_eq!((table.get(9 * PAGE), table.rows(PAGE, 1, |_| true).next()), (None, None));
+        assert_eq!((table.get(9 * PAGE), table.rows(PAGE, 1, |_| true, |_| 0).next()), (None, None));
         table.insert(8 * PAGE, PAGE, 7, 3);
         let around = [8 * PAGE - 1, 8 * PAGE, 9 * PAGE - 1, 9 * PAGE];
         assert_eq!(around.map(|address| table.get(address)), [None, Some(7), Some(7), None]);
-        assert_eq!(table.rows(PAGE, 1, |_| true).collect::<Vec<_>>(), vec![8 * PAGE..9 * PAGE]);
+        assert_eq!(table.rows(PAGE, 1, |_| true, |_| 0).collect::<Vec<_>>(), vec![8 * PAGE..9 * PAGE]);
         table.clear();
         assert_eq!(table.get(8 * PAGE), None);
         table.close(PAGE);

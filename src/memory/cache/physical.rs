@@ -112,6 +112,12 @@ impl Physical {
         self.pages.close(base);
     }
 
+    /// No handle is left; addresses for them are.
+    pub fn clear(&mut self) {
+        self.pages.clear();
+        *self = Physical { pages: std::mem::take(&mut self.pages), ..Physical::default() };
+    }
+
     /// A new handle, mapped nowhere.
     pub fn insert(&mut self, backing: Backing, size: usize, small: bool) -> HandleId {
         let handle = Some(Handle { backing, size, small, places: Vec::new() });
@@ -222,7 +228,7 @@ impl Physical {
     /// The mappings that overlap a range, by address.
     #[inline]
     pub fn overlapping(&self, from: Address, to: Address) -> impl Iterator<Item = Mapping> {
-        let mut note = self.pages.get(from).unwrap_or_else(|| self.last_until(from));
+        let mut note = self.pages.get(from).unwrap_or_else(|| self.overlapping_or_next(from));
         std::iter::from_fn(move || {
             let noted = self.notes.get(note as usize).filter(|noted| noted.mapping.start < to)?;
             note = noted.next;
@@ -231,8 +237,7 @@ impl Physical {
     }
 
     /// The mapping that overlaps or follows an address.
-    #[cold]
-    fn last_until(&self, address: Address) -> Note {
+    fn overlapping_or_next(&self, address: Address) -> Note {
         match self.mapped.range(..=address).next_back() {
             Some((_, note)) if self.notes[*note as usize].mapping.end() > address => *note,
             Some((_, note)) => self.notes[*note as usize].next,
@@ -247,7 +252,7 @@ impl Physical {
 
     /// The rows of mappings in the space that begins there whose handles all count, and that have so many bytes, by address.
     pub fn rows(&self, base: Address, least: usize, counts: impl Fn(HandleId) -> bool) -> impl Iterator<Item = Range<Address>> {
-        self.pages.rows(base, least, counts)
+        self.pages.rows(base, least, counts, |note| self.notes[note as usize].mapping.end())
     }
 
     /// The oldest mapping, to be looked at once: it is the youngest from now on. Not where a handle was mapped first, where it will be again:

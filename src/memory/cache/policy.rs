@@ -84,7 +84,7 @@ const OF_AS_ONE: Unrest = Unrest { each: 1 << 7, all: 1 << 11, long: 1 << 13 };
 const STEP_OF_UNREST: f64 = 0.05;
 const MOST_OF_THREADS: f64 = 2.0;
 const MOST_OF_PIECES: f64 = 0.1;
-/// Of small blocks alone: most programs have few.
+/// By what there is of small blocks, of which most programs have few.
 const STEP_OF_SMALL: f64 = 0.25;
 const MOST_OF_SMALL: f64 = 1.0;
 /// That is memory that nobody is short of: this share of the bound is left.
@@ -391,7 +391,7 @@ impl Policy {
     /// Free memory is mapped anew for such a load, after so many blocks were freed. Where there is nothing to spare every load is like that, and
     /// where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, load: Load, frees: u64) {
-        if self.is_short || load != Load::Pieces && self.is_busy() {
+        if self.is_short || !matches!(load, Load::Pieces | Load::Small) && self.is_busy() {
             self.restless = Default::default();
             return;
         }
@@ -444,6 +444,11 @@ impl Policy {
     /// Whether memory leaves no more slack for a load that does not come to rest.
     pub fn is_short(&self) -> bool {
         self.is_short
+    }
+
+    /// Whether memory was scarce when room was looked for last.
+    pub fn is_scarce(&self) -> bool {
+        self.is_scarce
     }
 
     /// Free memory comes to rest when less than this is in use, so much being in use now. A load that does not rest has no rounds.

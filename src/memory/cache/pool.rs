@@ -3,7 +3,6 @@
 use super::Cache;
 use super::block::{self, BlockId, State};
 use super::core::{Core, Whole};
-use super::physical::Physical;
 use crate::base::Result;
 use crate::memory::provider::Source;
 use crate::memory::stats::Family;
@@ -60,7 +59,7 @@ impl Core {
             block::at(first).set_state(State::Busy);
             self.make_hole(first, State::Unmapped);
         }
-        self.physical = Physical::default();
+        self.physical.clear();
         self.paused = false;
     }
 }

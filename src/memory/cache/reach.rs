@@ -5,6 +5,7 @@ use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request, SOME_OF_MANY};
 use super::order::Serial;
 use super::slot::COMMON;
+use crate::memory::lookup;
 use crate::runtime::Address;
 use std::collections::VecDeque;
 
@@ -65,17 +66,17 @@ impl Core {
 
     // ---- in a row
 
-    /// Neighbouring free blocks, the shortest run with room for the request. Empty: there is none.
-    pub fn find_run(&self, reach: &Reach, request: &Request) -> Vec<BlockId> {
+    /// Neighbouring free blocks of a kind, the shortest run with so many bytes. Empty: there is none.
+    pub fn find_run(&self, reach: &Reach, small: bool, enough: usize) -> Vec<BlockId> {
         let mut best: Vec<BlockId> = Vec::new();
         let mut best_size = usize::MAX;
         // Neighbours of one slot are one block, so every run of several has one that is not common.
-        let has_free = |slot: StreamSlot| !self.list(slot, request.small).is_empty();
+        let has_free = |slot: StreamSlot| !self.list(slot, small).is_empty();
         let mut others = (0..self.slots.len() as StreamSlot).filter(|slot| ![COMMON, reach.slot].contains(slot));
         if ![COMMON, reach.slot].into_iter().all(has_free) && !others.any(has_free) {
             return best;
         }
-        let firsts = self.free_within(reach, request.small).filter(|id| block::at(*id).owner() != COMMON);
+        let firsts = self.free_within(reach, small).filter(|id| block::at(*id).owner() != COMMON);
         for mut first in firsts {
             let mut before = block::left_of(first);
             if self.is_free(reach, before) && block::at(before).owner() == COMMON {
@@ -90,11 +91,11 @@ impl Core {
             for id in block::chain(first).take_while(|id| self.is_free(reach, *id)) {
                 run.push_back(id);
                 size += block::at(id).size();
-                while let Some(front) = run.front().filter(|front| size - block::at(**front).size() >= request.search) {
+                while let Some(front) = run.front().filter(|front| size - block::at(**front).size() >= enough) {
                     size -= block::at(*front).size();
                     run.pop_front();
                 }
-                if size >= request.search && size < best_size {
+                if size >= enough && size < best_size {
                     best_size = size;
                     best = run.iter().copied().collect();
                 }
@@ -110,11 +111,12 @@ impl Core {
         if let Some(address) = self.allocate(reach.slot, request, true) {
             return Some(address);
         }
-        let run = self.find_run(reach, request);
-        if run.is_empty() {
-            return None;
-        }
-        self.take_over(&run, reach, request);
+        let some = if self.is_small_of_threads(request) { request.search.max(SOME_OF_MANY) } else { request.search };
+        let (bytes, run) = [some, request.search].into_iter().find_map(|bytes| {
+            let run = self.find_run(reach, request.small, bytes);
+            (!run.is_empty()).then_some((bytes, run))
+        })?;
+        self.take_over(&run, reach, request.small, bytes);
         self.allocate(reach.slot, request, true)
     }
 
@@ -123,13 +125,14 @@ impl Core {
         if reach.waited.is_empty() { 0 } else { self.slots[reach.slot as usize].home.note_free() }
     }
 
-    /// Moves free blocks to the stream, of the run's ends no more than the request needs, or what small blocks of several threads take at a time.
-    fn take_over(&mut self, run: &[BlockId], reach: &Reach, request: &Request) {
+    /// Moves free blocks to the stream, of the run's ends no more than so many bytes need.
+    fn take_over(&mut self, run: &[BlockId], reach: &Reach, small: bool, bytes: usize) {
         let slot = reach.slot;
         let ticket = self.ticket_of_taken(reach);
         let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
-        let least = if self.is_small_of_threads(request) { request.search.max(SOME_OF_MANY) } else { request.search };
-        let mut surplus = if self.no_split { 0 } else { whole.saturating_sub(least) };
+        let mut surplus = if self.no_split { 0 } else { whole - bytes };
+        // As in `take_common`.
+        let line = if small { lookup::LINE } else { block::UNIT };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {
             let mut id = *id;
@@ -138,14 +141,21 @@ impl Core {
                 continue;
             }
             self.list_remove(id);
+            let (start, end) = (block::at(id).address(), block::at(id).end());
             if surplus > 0 && at == run.len() - 1 && surplus < size {
-                let rest = self.split(id, size - surplus);
-                self.list_insert(rest);
+                let upto = (end - surplus).next_multiple_of(line);
+                if upto < end {
+                    let rest = self.split(id, upto - start);
+                    self.list_insert(rest);
+                }
                 surplus = 0;
             } else if surplus > 0 && at == 0 && surplus < size {
-                let rest = id;
-                id = self.split(id, surplus);
-                self.list_insert(rest);
+                let from = (start + surplus) / line * line;
+                if from > start {
+                    let rest = id;
+                    id = self.split(id, from - start);
+                    self.list_insert(rest);
+                }
                 surplus = 0;
             }
             self.make_free_of(id, slot, ticket);

@@ -71,6 +71,7 @@ struct FreeParts<'a> {
     of_handle: Vec<OfHandle>,
     /// Handles that are free as a whole.
     whole: Vec<bool>,
+    /// Of all parts.
     bytes: usize,
     /// The most that a handle has at its end with no more free before it, at its beginning, and in its midst.
     tail: usize,
@@ -129,6 +130,36 @@ impl FreeParts<'_> {
     /// What a run of so many bytes has in whole handles side by side, if it has any in each case.
     fn in_whole(&self, bytes: usize) -> Option<usize> {
         bytes.checked_sub((self.tail + self.head).max(self.alone)).filter(|whole| *whole > 0)
+    }
+
+    /// The shortest run that is still mapped in one of the spaces, with something that comes back, and no handle twice; where there are many, one that
+    /// is hardly longer than enough.
+    fn shortest_run(&self, physical: &Physical, spaces: impl Iterator<Item = Range<Address>>, enough: usize) -> Option<(Address, Address)> {
+        let mut run = SideBySide::new(physical.names());
+        let mut best: Option<(Address, Address)> = None;
+        // Of other handles a run has the first and the last, at most.
+        let (least, whole) = self.in_whole(enough).map_or((enough, false), |least| (least, true));
+        let counts = |handle: HandleId| if whole { self.whole[handle as usize] } else { !self.of(handle).is_empty() };
+        for space in spaces {
+            for row in physical.rows(space.start, least, counts) {
+                let around = if whole { (row.start - 1).max(space.start)..(row.end + 1).min(space.end) } else { row };
+                run.clear();
+                for mapping in physical.overlapping(around.start, around.end) {
+                    for &FreePart { from, to, place } in self.of(mapping.handle) {
+                        let part = Mapped { size: to - from, away: place != Some(mapping.start) };
+                        run.push(mapping.start + from, part, mapping.handle, enough);
+                        let size = run.end - run.start;
+                        if size >= enough && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                            best = Some((run.start, run.end));
+                        }
+                    }
+                    if run.count() >= MANY && best.is_some_and(|(from, to)| to - from <= enough + enough / CLOSE as usize) {
+                        return best;
+                    }
+                }
+            }
+        }
+        best
     }
 
     /// Whether all of a run is mapped, and free. A handle may be in it twice.
@@ -214,7 +245,9 @@ impl Core {
         // No run has a handle twice: with less free there is none, however much is mapped.
         let run = (free.bytes >= request.search).then(|| {
             let known = self.runs.of(reach.slot, request).filter(|(from, to)| free.hold(&self.physical, *from, *to));
-            let shortest = std::iter::once_with(|| self.shortest_run(&free, request)).flatten();
+            let areas = self.areas.values().filter(|area| area.small == request.small && !area.plain);
+            let spaces = areas.map(|area| area.base..area.base + area.size);
+            let shortest = std::iter::once_with(|| free.shortest_run(&self.physical, spaces, request.search)).flatten();
             known.chain(shortest).find_map(|(from, to)| self.mapped_run(&free, from, to))
         });
         let Some(run) = run.flatten() else {
@@ -288,42 +321,13 @@ impl Core {
         self.make_free_of(first, slot, ticket);
         self.allocate(slot, request, true)
     }
-
-    /// The shortest run that is still mapped, with something that comes back, and no handle twice; where there are many, one that is hardly longer
-    /// than the request.
-    fn shortest_run(&self, free: &FreeParts, request: &Request) -> Option<(Address, Address)> {
-        let enough = request.search;
-        let mut run = SideBySide::new(self.physical.names());
-        let mut best: Option<(Address, Address)> = None;
-        // Of other handles a run has the first and the last, at most.
-        let (least, whole) = free.in_whole(enough).map_or((enough, false), |least| (least, true));
-        let counts = |handle: HandleId| if whole { free.whole[handle as usize] } else { !free.of(handle).is_empty() };
-        for area in self.areas.values().filter(|area| area.small == request.small && !area.plain) {
-            for row in self.physical.rows(area.base, least, counts) {
-                let around = if whole { area.base.max(row.start - 1)..row.end + 1 } else { row };
-                run.clear();
-                for mapping in self.physical.overlapping(around.start, around.end) {
-                    for &FreePart { from, to, place } in free.of(mapping.handle) {
-                        let part = Mapped { size: to - from, away: place != Some(mapping.start) };
-                        run.push(mapping.start + from, part, mapping.handle, enough);
-                        let size = run.end - run.start;
-                        if size >= enough && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
-                            best = Some((run.start, run.end));
-                        }
-                    }
-                    if run.count() >= MANY && best.is_some_and(|(from, to)| to - from <= enough + enough / CLOSE as usize) {
-                        return best;
-                    }
-                }
-            }
-        }
-        best
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::physical::{Backing, Handle, Mapping};
     use super::*;
+    use crate::base::numbers;
 
     /// The lengths of all runs that are enough, with what lies elsewhere in them.
     fn runs(parts: &[(Address, usize, HandleId, bool)], enough: usize) -> Vec<(Address, Address, usize)> {
@@ -354,6 +358,89 @@ mod tests {
         assert_eq!(runs(&[(0, 1, 0, true), (1, 2, 1, false), (3, 2, 2, true), (5, 2, 1, true), (7, 2, 3, true)], 6), [(3, 9, 3)]);
         // It counts only as far as the run goes back.
         assert_eq!(runs(&[(0, 4, 0, true), (9, 4, 1, true), (13, 4, 0, false)], 8), [(9, 17, 1)]);
+    }
+
+    /// The same by looking at every part: of each end the shortest run up to there.
+    fn plain_search(parts: &[(Address, usize, HandleId, bool)], enough: usize) -> Option<(Address, Address)> {
+        let mut best: Option<(Address, Address)> = None;
+        for last in 0..parts.len() {
+            let (mut handles, mut away) = (Vec::new(), false);
+            for first in (0..=last).rev() {
+                let (start, size, handle, is_away) = parts[first];
+                if handles.contains(&handle) || first < last && start + size != parts[first + 1].0 {
+                    break;
+                }
+                handles.push(handle);
+                away |= is_away;
+                let end = parts[last].0 + parts[last].1;
+                if end - start >= enough {
+                    if away && best.is_none_or(|(from, to)| end - start < to - from) {
+                        best = Some((start, end));
+                    }
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    #[test]
+    fn the_shortest_run_against_a_plain_search() {
+        const PAGE: usize = 2 << 20;
+        const PAGES: usize = 60;
+        let mut below = numbers::random(12345);
+        let (mut found, mut across) = (0, 0);
+        for round in 0..2000 {
+            let mut physical = Physical::default();
+            // Side by side, as reservations may be: no run goes from one into the other.
+            let spaces = [PAGES * PAGE..2 * PAGES * PAGE, 2 * PAGES * PAGE..3 * PAGES * PAGE];
+            spaces.iter().for_each(|space| physical.open_space(space.start, space.len(), PAGE));
+            let handles: Vec<HandleId> = (0..12).map(|_| physical.insert(Backing::Away, (1 + below(3)) * PAGE, false)).collect();
+            for at in 0..60 {
+                let handle = handles[below(handles.len())];
+                // The first two meet where the spaces do.
+                let start = match at {
+                    0 => spaces[0].end - physical[handle].size,
+                    1 => spaces[1].start,
+                    _ => (PAGES + below(2 * PAGES)) * PAGE,
+                };
+                let end = start + physical[handle].size;
+                let within = spaces.iter().any(|space| space.start <= start && end <= space.end);
+                if within && physical.overlapping(start, end).next().is_none() {
+                    physical.map(handle, start);
+                }
+            }
+            let mut stretches = Vec::new();
+            for &handle in handles.iter().filter(|handle| !physical[**handle].places.is_empty()) {
+                let Handle { size, ref places, .. } = physical[handle];
+                let ends = [below(3), 0].map(|in_use| if in_use == 0 { 0 } else { below(size / 512) * 512 });
+                let (from, to) =
+                    if below(5) == 0 { (size, size) } else { (ends[0], size - below(2) * below((size - ends[0]) / 512) * 512) };
+                let middle = from + below((to - from) / 512 + 1) * 512;
+                for (offset, end) in [(from, middle), (middle, to)].into_iter().filter(|(from, to)| from < to) {
+                    stretches.push(Stretch { handle, offset, block: 0, address: places[below(places.len())] + offset, size: end - offset });
+                }
+            }
+            let enough = (1 + below(8 * PAGE / 512)) * 512;
+            let free = FreeParts::new(physical.names(), |handle| physical[handle].size, &stretches, enough);
+            let parts = |space: &Range<Address>| {
+                let mappings = physical.overlapping(space.start, space.end);
+                let of_mapping = |mapping: Mapping| {
+                    let part = move |part: &FreePart| {
+                        (mapping.start + part.from, part.to - part.from, mapping.handle, part.place != Some(mapping.start))
+                    };
+                    free.of(mapping.handle).iter().map(part)
+                };
+                mappings.flat_map(of_mapping).collect::<Vec<_>>()
+            };
+            let in_each = spaces.each_ref().map(|space| plain_search(&parts(space), enough));
+            let best = in_each.into_iter().flatten().min_by_key(|(from, to)| to - from);
+            assert_eq!(free.shortest_run(&physical, spaces.iter().cloned(), enough), best, "round {round}");
+            found += usize::from(best.is_some());
+            let both: Vec<_> = spaces.iter().flat_map(parts).collect();
+            across += usize::from(plain_search(&both, enough) != best);
+        }
+        assert!(found > 500 && across > 10, "{found} {across}");
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Core {
             frees: self.stats.frees(),
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
-            active_small: active.bytes - active.large_bytes + if request.small { request.size } else { 0 },
+            active_small: active.bytes.saturating_sub(active.large_bytes) + if request.small { request.size } else { 0 },
             peak: active.peak,
             limit: self.stats.limit().map(|limit| limit.saturating_sub(others)),
             total: abilities.total.saturating_sub(others),

@@ -59,7 +59,7 @@ impl Stretch {
     }
 }
 
-/// By handle, of which there are so many names, and place in it: there is one order, and few have more than one stretch.
+/// By handle, of which there are so many names, and place in it, as what is free of a handle begins nowhere twice.
 fn in_order(stretches: &[Stretch], names: usize) -> Vec<Stretch> {
     let mut next: Vec<u32> = vec![0; names];
     stretches.iter().for_each(|stretch| next[stretch.handle as usize] += 1);
