@@ -86,7 +86,6 @@ const MOST_OF_THREADS: f64 = 2.0;
 const MOST_OF_PIECES: f64 = 0.1;
 /// By what there is of small blocks, of which most programs have few.
 const STEP_OF_SMALL: f64 = 0.25;
-const MOST_OF_SMALL: f64 = 1.0;
 /// That is memory that nobody is short of: this share of the bound is left.
 const PLENTY: usize = 4;
 /// To make free memory fit may hold a program up for this share of its time, looked at after each `WINDOW` over all since the last time that it
@@ -417,7 +416,7 @@ impl Policy {
             Load::Old | Load::New => self.unrest = (self.unrest + STEP_OF_UNREST).min(MOST_OF_THREADS),
             Load::Pieces => self.unrest_of_one = (self.unrest_of_one + STEP_OF_UNREST).min(MOST_OF_PIECES),
             Load::AsOne => self.asks_ahead = true,
-            Load::Small => self.unrest_of_small = (self.unrest_of_small + STEP_OF_SMALL).min(MOST_OF_SMALL),
+            Load::Small => self.unrest_of_small = (self.unrest_of_small + STEP_OF_SMALL).min(MOST_OF_THREADS),
         }
     }
 

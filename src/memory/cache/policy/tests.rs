@@ -337,7 +337,7 @@ fn small_blocks_of_threads_get_slack_by_what_there_is_of_them() {
     // It says nothing of large ones.
     assert_eq!((then.largest, then.at_once, policy.is_restless()), (at_first.largest, false, false));
     (1..100).for_each(|times| policy.does_not_rest(Load::Small, long + times * each));
-    assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget + 256 * MIB);
+    assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget + 512 * MIB);
     // Where memory is scarce there is none, and after a rest there is none yet.
     assert_eq!(terms(&mut policy, 0, 9).budget, 40 * MIB);
     policy.rests(0);
