@@ -234,8 +234,8 @@ static void all_cases(const char *anchor)
     with_two_threads("own_streams_4KiB", 4096, 0, own_0, own_1);
     with_two_threads("own_streams_20MiB", 20 << 20, 0, own_0, own_1);
     with_two_threads("remote_free_512", 512, 0, remote_0, remote_1);
-    with_two_threads("own_streams_small", 0, 11, own_0, own_1);
     with_two_threads("own_streams_mixed", 0, 16, own_0, own_1);
+    with_two_threads("own_streams_small", 0, 11, own_0, own_1);
 }
 
 /* ---- Instructions --------------------------------------------------------------------------------------------------------------- */

@@ -132,7 +132,7 @@ impl Core {
         let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
         let mut surplus = if self.no_split { 0 } else { whole - bytes };
         // As in `take_common`.
-        let line = if small && self.fronts.threads() > 1 { lookup::LINE } else { block::UNIT };
+        let line = if small && self.fronts.are_shared() { lookup::LINE } else { block::UNIT };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {
             let mut id = *id;
