@@ -3,7 +3,7 @@
 //
 //     pair BYTES                      one thread, one size: an allocation and its free
 //     set BLOCKS MOST_BYTES           so many live blocks of random sizes from 512 bytes up; one is freed and another one allocated
-//     threads COUNT own|same|mixed    pairs of 4 KiB, a stream each or one for all; mixed: sets of 64 blocks up to 32 MiB, a stream each
+//     threads COUNT own|same|mixed|small    pairs of 4 KiB, a stream each or one for all; sets of 64 blocks up to 32 MiB or to 1 MiB, a stream each
 //     remote BYTES                    one thread allocates, another one frees
 //     history BYTES                   pairs of one size while the history is recorded, and what that adds for each of its three entries
 //     replay FILE                     a packed trace (tools/pack_trace.py), three times from an empty cache, then warm
@@ -224,8 +224,8 @@ void measure_threads(std::istream &in, std::ostream &out)
             };
             begin_thread();
             try {
-                if (kind == "mixed") {
-                    Set set(64, 32 * MiB, stream, t + 1);
+                if (kind == "mixed" || kind == "small") {
+                    Set set(64, kind == "mixed" ? 32 * MiB : MiB, stream, t + 1);
                     auto plan = set.plan(PLAN);
                     set.replace(plan, 0, PLAN);
                     run([&](size_t from) { set.replace(plan, from % PLAN, LOT); });

@@ -58,7 +58,8 @@ def rows():
             yield "random working set", f"{count:,} blocks of {label}", f"set {count} {most}", reach
     for kind, label, reach in (("own", "4 KiB, a stream each", "60 or less on 16 cores"),
                                ("same", "4 KiB, one stream for all", "a tenth of the best other's"),
-                               ("mixed", "64 blocks up to 32 MiB, a stream each", "60 or less on 16 cores")):
+                               ("mixed", "64 blocks up to 32 MiB, a stream each", "60 or less on 16 cores"),
+                               ("small", "64 blocks up to 1 MiB, a stream each", "60 or less on 16 cores")):
         for count in THREADS:
             yield f"threads: {label}", str(count), f"threads {count} {kind}", reach if count == 16 else ""
     yield "freed by another thread", "512 B", "remote 512", "a tenth of torch's"

@@ -3,6 +3,7 @@
 use super::block::{self, NIL, State};
 use super::core::{Core, ROUND};
 use super::physical::{Backing, HandleId};
+use crate::memory::lookup;
 use crate::memory::stats::Family;
 
 impl Core {
@@ -68,7 +69,9 @@ impl Core {
             for place in &handle.places {
                 assert!(self.physical.overlapping(*place, place + 1).any(|mapping| mapping.start == *place && mapping.handle == id));
                 let in_pages = matches!(handle.backing, Backing::Virtual(_) | Backing::Away);
-                assert!((*place..place + handle.size).step_by(1 << 20).all(|at| self.physical.has_page(at, *place) == in_pages));
+                assert!(
+                    (*place..place + handle.size).step_by(lookup::GRANULARITY).all(|at| self.physical.has_page(at, *place) == in_pages)
+                );
             }
             reserved += handle.size;
             handles += 1;

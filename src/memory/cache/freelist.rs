@@ -132,25 +132,27 @@ impl FreeList {
 
     /// Every block, the largest classes first.
     pub fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
-        let classes = bits_down(self.summary).flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit));
-        classes.flat_map(|class| self.of_class(class))
+        self.classes().flat_map(|class| self.of_class(class))
+    }
+
+    /// Those that have blocks, the largest first.
+    fn classes(&self) -> impl Iterator<Item = usize> + '_ {
+        bits_down(self.summary).flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit))
     }
 
     /// The first `most` of these, with less ado.
     #[inline]
     pub fn each(&self, mut most: usize, mut act: impl FnMut(BlockId)) {
         let table = table();
-        for word in bits_down(self.summary) {
-            for bit in bits_down(self.words[word]) {
-                let mut id = self.heads[word * 64 + bit];
-                while id != self.nil {
-                    if most == 0 {
-                        return;
-                    }
-                    most -= 1;
-                    act(id);
-                    id = table.at(id).link_next();
+        for class in self.classes() {
+            let mut id = self.heads[class];
+            while id != self.nil {
+                if most == 0 {
+                    return;
                 }
+                most -= 1;
+                act(id);
+                id = table.at(id).link_next();
             }
         }
     }
@@ -158,9 +160,8 @@ impl FreeList {
     /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address.
     pub fn forget_order(&mut self) {
         let table = table();
-        let classes = bits_down(self.summary).flat_map(|word| bits_down(self.words[word]).map(move |bit| word * 64 + bit));
-        let several = classes.filter(|class| table.at(self.heads[*class]).link_next() != self.nil);
-        for class in several.collect::<Vec<_>>() {
+        let several = |class: &usize| table.at(self.heads[*class]).link_next() != self.nil;
+        for class in self.classes().filter(several).collect::<Vec<_>>() {
             let mut blocks: Vec<BlockId> = self.of_class(class).collect();
             if !blocks.is_sorted_by_key(|id| table.at(*id).address()) {
                 blocks.sort_unstable_by_key(|id| table.at(*id).address());

@@ -76,8 +76,6 @@ pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
-/// Small blocks of several threads: what one of them takes from the others, who are stopped for it, they take from the next ones.
-const OF_SMALL: Unrest = OF_RESTLESS;
 /// Several that are as one: they get no slack, but are asked ahead how far they are.
 const OF_AS_ONE: Unrest = Unrest { each: 1 << 7, all: 1 << 11, long: 1 << 13 };
 /// The slack rises so, up to what threads get at most, and what streams that are as one do.
@@ -200,7 +198,7 @@ pub enum Load {
     Pieces,
     /// Several that are as one, with free memory in few.
     AsOne,
-    /// Small blocks of several threads.
+    /// Small blocks of several threads: what one of them takes from the others, who are stopped for it, they take from the next ones.
     Small,
 }
 
@@ -398,10 +396,9 @@ impl Policy {
         let load = if load == Load::Old && is_restless { Load::New } else { load };
         let Unrest { each, all, long } = match load {
             Load::Old => OF_OLD,
-            Load::New => OF_RESTLESS,
+            Load::New | Load::Small => OF_RESTLESS,
             Load::Pieces => OF_PIECES,
             Load::AsOne => OF_AS_ONE,
-            Load::Small => OF_SMALL,
         };
         let Restless { began, until } = &mut self.restless[load as usize];
         if frees > *until {

@@ -257,34 +257,25 @@ impl Core {
         self.revive(reach, request, run)
     }
 
-    /// The run, if all of it is free. A handle is there once: twice would be the same bytes.
+    /// Where the bytes of a run lie, all of which is free. None: a handle is in it twice, which would be the same bytes.
     fn mapped_run(&self, free: &FreeParts, from: Address, to: Address) -> Option<Run> {
-        let (mut at, mut handles) = (from, Vec::new());
+        let mut handles = Vec::new();
         let mut run = Run { from, to, here: Vec::new(), away: Vec::new(), whole: Vec::new() };
         for mapping in self.physical.overlapping(from, to) {
-            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
-            if start > at {
-                return None;
-            }
-            let part = start - mapping.start..end - mapping.start;
-            let mut left = part.len();
+            let part = from.max(mapping.start) - mapping.start..to.min(mapping.end()) - mapping.start;
             for stretch in free.stretches_of(mapping.handle) {
                 let Some(span) = stretch.within(&part) else { continue };
-                left -= span.to - span.from;
                 let spans = if stretch.address - stretch.offset == mapping.start { &mut run.here } else { &mut run.away };
                 spans.push(span);
-            }
-            if left > 0 {
-                return None;
             }
             if part.len() == mapping.size {
                 run.whole.push(mapping.handle);
             }
             handles.push(mapping.handle);
-            at = end;
         }
+        debug_assert_eq!(run.here.iter().chain(&run.away).map(|span| span.to - span.from).sum::<usize>(), to - from);
         handles.sort_unstable();
-        (at == to && handles.windows(2).all(|pair| pair[0] != pair[1])).then_some(run)
+        handles.windows(2).all(|pair| pair[0] != pair[1]).then_some(run)
     }
 
     /// What is free of such a run comes back there, with no call of the driver.

@@ -328,7 +328,7 @@ fn small_blocks_of_threads_get_slack_by_what_there_is_of_them() {
         policy.terms(&of_these, MIB, &Options::default())
     };
     let at_first = terms(&mut policy, 256 * MIB, 1024);
-    let Unrest { each, long, .. } = OF_SMALL;
+    let Unrest { each, long, .. } = OF_RESTLESS;
     [0, long - 1].into_iter().for_each(|frees| policy.does_not_rest(Load::Small, frees));
     assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget);
     policy.does_not_rest(Load::Small, long);
