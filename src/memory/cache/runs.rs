@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Once so many free parts were looked at for a run, one that fits closely will do: there may be tens of thousands.
-const MANY: usize = 256;
+const MANY: usize = 64;
 
 /// Runs of addresses that requests of a stream and a size got, the oldest first. Where one is free again it is taken before any other, so
 /// that what comes after finds the same as the last time too.
@@ -91,15 +91,17 @@ impl FreeParts<'_> {
         let (parts, of_handle) = (Vec::with_capacity(stretches.len()), vec![OfHandle::default(); names]);
         let mut free = FreeParts { stretches, parts, of_handle, whole: vec![false; names], bytes: 0, tail: 0, head: 0, alone: 0 };
         let mut at = 0;
-        for of_handle in stretches.chunk_by(|one, next| one.handle == next.handle) {
-            let (handle, first) = (of_handle[0].handle, free.parts.len() as u32);
-            let size = size_of(handle);
-            for gapless in of_handle.chunk_by(|one, next| one.offset + one.size == next.offset) {
-                let (from, to) = (gapless[0].offset, gapless[gapless.len() - 1].offset + gapless[gapless.len() - 1].size);
-                let place = gapless[0].address - from;
+        while let Some(&Stretch { handle, .. }) = stretches.get(at) {
+            let (begin, first, size) = (at as u32, free.parts.len() as u32, size_of(handle));
+            while let Some(&Stretch { offset: from, address, .. }) = stretches.get(at).filter(|next| next.handle == handle) {
+                let (mut to, mut place) = (from, Some(address - from));
+                while let Some(next) = stretches.get(at).filter(|next| next.handle == handle && next.offset == to) {
+                    place = place.filter(|place| *place == next.address - next.offset);
+                    to += next.size;
+                    at += 1;
+                }
                 if from == 0 || to == size || to - from >= alone {
-                    let lie_there = gapless.iter().all(|stretch| stretch.address - stretch.offset == place);
-                    free.parts.push(FreePart { from, to, place: lie_there.then_some(place) });
+                    free.parts.push(FreePart { from, to, place });
                     free.bytes += to - from;
                     match (from == 0, to == size) {
                         (true, true) => free.whole[handle as usize] = true,
@@ -109,9 +111,7 @@ impl FreeParts<'_> {
                     }
                 }
             }
-            let stretches = at..at + of_handle.len() as u32;
-            at = stretches.end;
-            free.of_handle[handle as usize] = OfHandle { stretches, parts: first..free.parts.len() as u32 };
+            free.of_handle[handle as usize] = OfHandle { stretches: begin..at as u32, parts: first..free.parts.len() as u32 };
         }
         free
     }
