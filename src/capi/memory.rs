@@ -254,7 +254,8 @@ unsafe extern "C" fn free_cached(ptr: *mut c_void) -> tcuda_status_t {
 }
 
 /// Gives a block back that was used on `stream` last: it can be allocated again for that stream at once, elsewhere when safe. The program
-/// has ordered its uses on other streams before (cudaFreeAsync's order).
+/// has ordered its uses on other streams before (cudaFreeAsync's order), and `stream` behind what the block's own stream had been given when
+/// it was allocated, also if the block was not used: its memory may have been in use there.
 ///
 /// @param stream a stream of the block's device; NULL: that device's default stream.
 #[unsafe(no_mangle)]
@@ -267,8 +268,11 @@ pub unsafe extern "C" fn tcuda_free_cached_on(ptr: *mut c_void, stream: tcuda_st
 /// @return the error of the first pointer that is no block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_free_cached_batch(ptrs: *const *mut c_void, count: usize) -> tcuda_status_t {
+    if process::is_shut_down() {
+        return tcuda_status_t::TCUDA_SUCCESS;
+    }
     guard("tcuda_free_cached_batch", || {
-        if count == 0 || process::is_shut_down() {
+        if count == 0 {
             return Ok(());
         }
         if ptrs.is_null() {
@@ -295,8 +299,9 @@ pub unsafe extern "C" fn tcuda_record_stream(ptr: *mut c_void, stream: tcuda_str
     guard_destroy("tcuda_record_stream", ptr, || memory::record_stream(ptr as usize, stream_of_block(ptr, stream)?))
 }
 
-/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the streams that freed or used free blocks,
-/// for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing before the first allocation.
+/// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the
+/// streams that freed or used free blocks, for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing
+/// before the first allocation.
 ///
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
 #[unsafe(no_mangle)]

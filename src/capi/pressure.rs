@@ -149,7 +149,7 @@ pub extern "C" fn tcuda_unregister_pressure_callback(id: u64) -> tcuda_status_t 
 }
 
 /// Registers a function that is told when an allocation fails for want of memory (torch: attachOutOfMemoryObserver). The section's text says
-/// how it is called. Requests of more than 2^60 bytes are refused without it.
+/// how it is called. Requests of 2^60 bytes and more are refused without it, and not counted.
 ///
 /// @param id        gets a number for tcuda_unregister_oom_observer.
 /// @param function  not NULL; the same function may be registered several times.

@@ -112,9 +112,12 @@ fn device_count() -> usize {
     CACHES.get().map_or(0, Vec::len)
 }
 
-/// The cache that a handed-out block is of. It has to be asked under its lock.
+/// The cache that a handed-out block is of. It has to be asked under its lock. None: the block was given back.
 fn cache_of_block(block: BlockId) -> Option<&'static Cache> {
-    numbered(front::numbered(block::at(block).owner())?.cache)
+    match block::at(block).state_and_owner() {
+        (block::State::Allocated, front) => numbered(front::numbered(front)?.cache),
+        _ => None,
+    }
 }
 
 fn stream_goes(stream: Stream) -> Result<()> {
@@ -561,10 +564,12 @@ pub fn fraction(device: i32) -> Result<f64> {
 
 /// Puts options over the environment's; None takes them away again. Nothing changes on failure.
 pub fn set_options(text: Option<String>) -> Result<()> {
-    if let Some(text) = &text {
-        options::parse(text)?;
-    }
     let before = config::exchange(options::VARIABLE, text);
+    let wanted = config::get(options::VARIABLE).map_or(Ok(()), |text| options::parse(&text).map(drop));
+    if let Err(wrong) = wanted {
+        config::exchange(options::VARIABLE, before);
+        return Err(wrong);
+    }
     configure().inspect_err(|_| {
         config::exchange(options::VARIABLE, before);
         options::reload();

@@ -114,6 +114,7 @@ pub fn child(scene: &str) {
         "early_no_device" => generators::scene_early_no_device(),
         "generators_over_shutdown" => generators::scene_over_shutdown(),
         "backend_captured" => crate::backend::scene_captured(),
+        "wrong_options" => memory::scene_wrong_options(),
         "backend" => crate::backend::scene_backend(),
         "pools_over_shutdown" => crate::pools::scene_over_shutdown(),
         "backend_switch" => crate::backend::scene_backend_switch(),

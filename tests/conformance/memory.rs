@@ -20,6 +20,7 @@ tests![
     every_kind_of_stream,
     bad_streams_are_refused,
     what_is_no_block_is_not_freed,
+    a_block_that_many_streams_used_is_freed_once,
     sizes_beyond_everything,
     alignments,
     a_batch_is_all_or_none,
@@ -40,6 +41,7 @@ tests![
     sixteen_threads_free_each_others_blocks,
     contents_stay,
     contents_stay_whatever_the_order: [Faults],
+    a_wrong_text_in_the_environment_is_refused_when_it_is_asked_for,
     memory_after_a_shutdown,
 ];
 
@@ -175,6 +177,23 @@ fn what_is_no_block_is_not_freed() {
         }
     }
     assert_eq!(stat(-1, "allocation.all.current"), before[0] - 2);
+}
+
+/// What a block says of itself once it is free is not of whom it was.
+fn a_block_that_many_streams_used_is_freed_once() {
+    for _ in 0..3 {
+        let (own, others) = (Own::new(), [(); 20].map(|()| Own::new()));
+        let block = allocate(MIB, own.0);
+        others.iter().for_each(|other| ok!(tcuda_record_stream(block, other.0)));
+        free(block);
+        for other in &others {
+            assert!(fails!(INVALID_POINTER, tcuda_record_stream(block, other.0)).contains("freed before"));
+            assert!(fails!(INVALID_POINTER, tcuda_free_cached_on(block, other.0)).contains("freed before"));
+        }
+        drop(others);
+        drop(own);
+        empty_caches();
+    }
 }
 
 fn sizes_beyond_everything() {
@@ -658,6 +677,7 @@ pub fn scene_freed_after_shutdown() {
         for _ in 0..2 {
             ok!(tcuda_free_cached(first));
             ok!(tcuda_free_cached_on(first, NULL));
+            ok!(tcuda_free_cached_batch([first, first].as_ptr(), 2));
         }
         let mut block = null_mut();
         fails!(SHUT_DOWN, tcuda_malloc_cached(&mut block, 512, NULL));
@@ -666,4 +686,20 @@ pub fn scene_freed_after_shutdown() {
         fails!(INVALID_POINTER, tcuda_free_cached(first));
         assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
     }
+}
+
+fn a_wrong_text_in_the_environment_is_refused_when_it_is_asked_for() {
+    in_child("wrong_options", &[("TCUDA_ALLOC_CONF", "slack:7")]);
+}
+
+pub fn scene_wrong_options() {
+    let options = || {
+        let mut text = [0u8; 2048];
+        ok!(tcuda_get_alloc_conf(text.as_mut_ptr().cast(), text.len(), null_mut()));
+        String::from_utf8_lossy(&text).trim_end_matches('\0').to_owned()
+    };
+    assert!(options().contains("slack:0.035"));
+    ok!(tcuda_set_alloc_conf(c"slack:0.5".as_ptr()));
+    assert!(fails!(INVALID_ARGUMENT, tcuda_set_alloc_conf(null())).contains("'slack:7', at character 7"));
+    assert!(options().contains("slack:0.5"));
 }

@@ -456,8 +456,16 @@ fn a_resume_takes_what_others_have_free() {
     let block = pool.allocate(8 * MIB, stream.0);
     pool.pause(TCUDA_PAUSE_DROP);
     free(allocate(8 * MIB, stream.0));
-    let _limit = Limit::of(-1, 14 * MIB as u64);
+    let limit = Limit::of(-1, 14 * MIB as u64);
     ok!(tcuda_mem_pool_resume(pool.0));
+    // What needs nothing comes back where there is less than nothing left.
+    let empty = Apart::new();
+    empty.pause(TCUDA_PAUSE_DROP);
+    drop(limit);
+    let limit = Limit::of(-1, 4 * MIB as u64);
+    ok!(tcuda_mem_pool_resume(empty.0));
+    drop(limit);
+    empty.end();
     free(block);
     pool.end();
     empty_caches();

@@ -295,7 +295,7 @@ impl Cache {
 
     fn facts(&self, climb: &Climb) -> Facts {
         let driver = device::Guard::new(self.device).and_then(|_guard| climb.runtime.mem_get_info());
-        let facts = self.core.lock().facts(climb.request.requested, climb.abilities, driver.ok());
+        let facts = self.core.lock().facts(climb.request, climb.abilities, driver.ok());
         Facts { memory_pools: pools::held(self.device), ..facts }
     }
 

@@ -1,7 +1,7 @@
 //! The text of an out-of-memory error: torch's facts and more, and one piece of advice that fits them.
 
 use super::block::{self, State};
-use super::core::Core;
+use super::core::{Core, Request};
 use super::{Abilities, StreamSlot};
 use crate::memory::hooks::Memory;
 use crate::memory::stats::{Family, Pool};
@@ -11,6 +11,8 @@ use crate::stream::{self, Stream};
 pub struct Facts {
     pub device: i32,
     pub requested: usize,
+    /// What surely holds it, where that is more for its alignment.
+    pub with_alignment: Option<usize>,
     pub memory: Memory,
     /// It was the limit that refused, not the driver.
     pub at_limit: bool,
@@ -37,7 +39,7 @@ pub struct OfPool {
 
 impl Core {
     /// `driver`: free and total bytes as the driver says.
-    pub fn facts(&mut self, requested: usize, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
+    pub fn facts(&mut self, request: &Request, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
         self.collect();
         // What a pool's request meets is the device's.
         let stats = self.stats.whole().stats();
@@ -55,7 +57,8 @@ impl Core {
         };
         Facts {
             device: self.device,
-            requested,
+            requested: request.requested,
+            with_alignment: (request.search > request.size).then_some(request.search),
             memory,
             at_limit: false,
             plugin: None,
@@ -104,16 +107,18 @@ impl Facts {
     }
 
     pub fn text(&self) -> String {
-        let Memory { total, free, allocated, limit, .. } = self.memory;
+        let Memory { total, free, allocated, reserved, limit } = self.memory;
         let mut text = format!("CUDA out of memory. Tried to allocate {}. ", size_text(self.requested));
+        if let Some(bytes) = self.with_alignment {
+            text += &format!("With its alignment that may take {}. ", size_text(bytes));
+        }
         text += &format!("GPU {} has a total capacity of {}", self.device, size_text(total));
         text += &free.map_or_else(|| ". ".into(), |free| format!(" of which {} is free. ", size_text(free)));
         if self.others() > 0 {
             text += &format!("Other processes, other libraries and the driver use {}. ", size_text(self.others()));
         }
         if let Some(limit) = limit {
-            text += &format!("{} allowed; ", size_text(limit));
-            text += if self.at_limit { "this process is at that limit. " } else { "that limit is not reached. " };
+            text += &format!("{} allowed; {} is reserved. ", size_text(limit), size_text(reserved));
         }
         if let Some(plugin) = &self.plugin {
             text += &format!("It was the pluggable allocator '{plugin}' that had none, and returned NULL. ");
@@ -195,6 +200,9 @@ impl Facts {
         if pieces {
             return "More than this is free, but apart: blocks in use lie between. Allocate what stays long before the rest.".into();
         }
+        if allocated == 0 {
+            return "Nothing is in use: the request, rounded to whole pieces of the driver, is more than there is.".into();
+        }
         "Blocks in use fill the device: free some or ask for less. tcuda_register_pressure_callback lets a program's own caches give way."
             .into()
     }
@@ -231,6 +239,7 @@ mod tests {
         Facts {
             device: 1,
             requested: 2 * GIB,
+            with_alignment: None,
             memory: Memory { total: 16 * GIB, free: Some(GIB / 2), allocated: 13 * GIB, reserved: 14 * GIB, limit: None },
             at_limit: false,
             plugin: None,
@@ -252,7 +261,9 @@ mod tests {
                      1024.00 MiB allocated and 0 bytes free; larger ones: 12.00 GiB allocated and 1024.00 MiB free. ";
         assert!(text.starts_with(facts), "{text}");
         let unknown = Facts { memory: Memory { free: None, limit: Some(15 * GIB), ..full().memory }, at_limit: true, ..full() }.text();
-        assert!(unknown.contains("capacity of 16.00 GiB. 15.00 GiB allowed; this process is at that limit. Of"), "{unknown}");
+        assert!(unknown.contains("capacity of 16.00 GiB. 15.00 GiB allowed; 14.00 GiB is reserved. Of"), "{unknown}");
+        let aligned = Facts { requested: 1000, with_alignment: Some(GIB), ..full() }.text();
+        assert!(aligned.contains("Tried to allocate 1000 bytes. With its alignment that may take 1024.00 MiB. GPU"), "{aligned}");
         let pending: Vec<_> = (0..6).map(|at| (format!("0x10{at}"), (6 - at) * MIB)).collect();
         let text = Facts { pending, ..full() }.text();
         assert!(text.contains("Freed but still in use: 6.00 MiB by stream 0x100, 5.00 MiB by stream 0x101, "), "{text}");
@@ -281,6 +292,7 @@ mod tests {
             (Facts { memory: limited(GIB), at_limit: true, ..full() }, "asks for more than the limit of 1024.00 MiB"),
             (Facts { memory: limited(15 * GIB), ..full() }, "Blocks in use fill the device"),
             (Facts { memory: foreign, ..full() }, "taken by others"),
+            (Facts { memory: Memory { free: Some(16 * GIB), allocated: 0, reserved: 0, ..foreign }, of_pools: Default::default(), ..full() }, "Nothing is in use"),
         ];
         for (facts, part) in cases {
             assert!(facts.advice().contains(part), "{}", facts.text());

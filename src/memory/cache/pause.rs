@@ -151,7 +151,7 @@ impl Cache {
             let core = self.core.lock();
             let sizes: Vec<usize> = paused.handles.iter().map(|id| core.physical[*id].size).collect();
             let whole: usize = sizes.iter().sum();
-            if core.limited(whole) {
+            if whole > 0 && core.limited(whole) {
                 let text = format!("The memory pool {} needs {whole} bytes to resume, more than the limit leaves.", core.pool);
                 return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).on_device(self.device).with_bytes(whole as u64));
             }
