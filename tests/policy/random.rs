@@ -197,6 +197,53 @@ fn small_blocks_of_threads_settle() {
     }
 }
 
+/// What another thread's stream has free of small memory lies between blocks in use: no MiB of it is in a row.
+#[test]
+fn pieces_of_another_threads_memory_are_taken_together() {
+    const SMALL: usize = 512;
+    const WANTED: usize = 12_000;
+    let _machine = machine("");
+    with_streams(|streams| {
+        let small = |stream| memory::allocate(SMALL, 1, stream).unwrap();
+        let mut own: Vec<Address> = (0..5000).map(|_| small(streams[0])).collect();
+        let (in_turn, whose) = (Barrier::new(2), streams[1]);
+        let turn = || drop(in_turn.wait());
+        let mut stops = 0;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let blocks: Vec<Address> = (0..40_000).map(|_| small(whose)).collect();
+                turn();
+                turn();
+                let keeps = |(at, block): (usize, &Address)| if at % 2 == 0 { Some(*block) } else { memory::free(*block).map(|()| None).unwrap() };
+                let kept: Vec<Address> = blocks.iter().enumerate().filter_map(keeps).collect();
+                turn();
+                // It is at work all the time.
+                for _ in 0..WANTED / 16 {
+                    memory::free(small(whose)).unwrap();
+                    turn();
+                    turn();
+                }
+                kept
+            });
+            turn();
+            own.extend((0..8000).map(|_| small(streams[0])));
+            turn();
+            turn();
+            let before = memory::stops(0);
+            for _ in 0..WANTED / 16 {
+                turn();
+                own.extend((0..16).map(|_| small(streams[0])));
+                turn();
+            }
+            stops = memory::stops(0) - before;
+            own.extend(other.join().unwrap());
+        });
+        memory::check(0);
+        own.into_iter().for_each(|block| memory::free(block).unwrap());
+        assert!(stops < WANTED as u64 / 40, "{stops}");
+    });
+}
+
 #[test]
 fn sizes_that_come_back_at_random_settle() {
     threads_leave_the_driver_alone(4, MIB);

@@ -140,10 +140,13 @@ impl Cache {
         let learns = look.is_small_of_threads && !settled;
         if learns {
             self.learn(slot);
-        } else if !settled {
-            self.settle(slot);
+            self.go_home(slot);
+        } else {
+            if !settled {
+                self.settle(slot);
+            }
+            self.share_and_go_home(slot);
         }
-        self.share_and_go_home(slot);
         // 2. What is free, mapped anew, and more from the driver.
         let all = &Reach::of(slot);
         let up_to = if at_budget { UpTo::Budget } else { UpTo::Limit };

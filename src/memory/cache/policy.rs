@@ -388,8 +388,12 @@ impl Policy {
     /// Free memory is mapped anew for such a load, after so many blocks were freed. Where there is nothing to spare every load is like that, and
     /// where streams have work others' memory is not past: then it says nothing.
     pub fn does_not_rest(&mut self, load: Load, frees: u64) {
-        if self.is_short || !matches!(load, Load::Pieces | Load::Small) && self.is_busy() {
+        if self.is_short {
             self.restless = Default::default();
+            return;
+        }
+        if !matches!(load, Load::Pieces | Load::Small) && self.is_busy() {
+            [Load::Old, Load::New, Load::AsOne].into_iter().for_each(|load| self.restless[load as usize] = Default::default());
             return;
         }
         let is_restless = self.is_restless();

@@ -4,6 +4,7 @@ use super::StreamSlot;
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request, SOME_OF_MANY};
 use super::order::Serial;
+use super::shares::LOOK_AT;
 use super::slot::COMMON;
 use crate::memory::lookup;
 use crate::runtime::Address;
@@ -51,16 +52,16 @@ impl Core {
         id != NIL && block::at(id).state() == State::Free && self.reaches(reach, id)
     }
 
-    /// The free blocks of a kind that are within reach.
-    fn free_within<'a>(&'a self, reach: &'a Reach, small: bool) -> impl Iterator<Item = BlockId> + 'a {
+    /// The free blocks of a kind that are within reach, of the largest `most` of each stream.
+    fn free_within<'a>(&'a self, reach: &'a Reach, small: bool, most: usize) -> impl Iterator<Item = BlockId> + 'a {
         let lists = (0..self.slots.len() as StreamSlot).map(move |slot| self.list(slot, small));
-        lists.flat_map(|list| list.iter()).filter(|id| self.reaches(reach, *id))
+        lists.flat_map(move |list| list.iter().take(most)).filter(|id| self.reaches(reach, *id))
     }
 
     /// Bytes that waiting for other streams would bring into reach.
     pub fn free_of(&self, reach: &Reach) -> usize {
         let waited = |id: &BlockId| block::at(*id).owner() != reach.slot && !self.is_past(*id);
-        let both = [false, true].into_iter().flat_map(|small| self.free_within(reach, small));
+        let both = [false, true].into_iter().flat_map(|small| self.free_within(reach, small, usize::MAX));
         both.filter(waited).map(|id| block::at(id).size()).sum()
     }
 
@@ -68,6 +69,11 @@ impl Core {
 
     /// Neighbouring free blocks of a kind, the shortest run with so many bytes. Empty: there is none.
     pub fn find_run(&self, reach: &Reach, small: bool, enough: usize) -> Vec<BlockId> {
+        self.find_run_among(reach, small, usize::MAX, enough)
+    }
+
+    /// The same where one of the largest `most` of a stream is in it.
+    fn find_run_among(&self, reach: &Reach, small: bool, most: usize, enough: usize) -> Vec<BlockId> {
         let mut best: Vec<BlockId> = Vec::new();
         let mut best_size = usize::MAX;
         // Neighbours of one slot are one block, so every run of several has one that is not common.
@@ -76,7 +82,7 @@ impl Core {
         if ![COMMON, reach.slot].into_iter().all(has_free) && !others.any(has_free) {
             return best;
         }
-        let firsts = self.free_within(reach, small).filter(|id| block::at(*id).owner() != COMMON);
+        let firsts = self.free_within(reach, small, most).filter(|id| block::at(*id).owner() != COMMON);
         for mut first in firsts {
             let mut before = block::left_of(first);
             if self.is_free(reach, before) && block::at(before).owner() == COMMON {
@@ -111,13 +117,41 @@ impl Core {
         if let Some(address) = self.allocate(reach.slot, request, true) {
             return Some(address);
         }
-        let some = if self.is_small_of_threads(request) { request.search.max(SOME_OF_MANY) } else { request.search };
-        let (bytes, run) = [some, request.search].into_iter().find_map(|bytes| {
-            let run = self.find_run(reach, request.small, bytes);
-            (!run.is_empty()).then_some((bytes, run))
-        })?;
-        self.take_over(&run, reach, request.small, bytes);
+        if self.is_small_of_threads(request) && self.take_some(reach, request) {
+            return self.allocate(reach.slot, request, true);
+        }
+        let run = self.find_run(reach, request.small, request.search);
+        if run.is_empty() {
+            return None;
+        }
+        self.take_over(&run, reach, request.small, request.search);
         self.allocate(reach.slot, request, true)
+    }
+
+    /// For a small block of one of several threads, and those that follow it: a MiB in a row, else in pieces that fit. To look for each block alone
+    /// would cost all threads a walk through all that the others have.
+    fn take_some(&mut self, reach: &Reach, request: &Request) -> bool {
+        let some = request.search.max(SOME_OF_MANY);
+        let run = self.find_run_among(reach, true, LOOK_AT, some);
+        if !run.is_empty() {
+            self.take_over(&run, reach, true, some);
+            return true;
+        }
+        let mut bytes = 0;
+        let fits = |id: &BlockId| block::at(*id).owner() != reach.slot && block::at(*id).size() >= request.search;
+        let pieces: Vec<BlockId> = (self.free_within(reach, true, LOOK_AT).filter(fits))
+            .take_while(|id| {
+                let takes = bytes < some;
+                bytes += block::at(*id).size();
+                takes
+            })
+            .collect();
+        let ticket = self.ticket_of_taken(reach);
+        for id in &pieces {
+            self.list_remove(*id);
+            self.make_free_of(*id, reach.slot, ticket);
+        }
+        !pieces.is_empty()
     }
 
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.

@@ -342,6 +342,14 @@ fn small_blocks_of_threads_get_slack_by_what_there_is_of_them() {
     assert_eq!(terms(&mut policy, 0, 9).budget, 40 * MIB);
     policy.rests(0);
     assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget);
+    // Nor do large ones say anything of it that are mapped anew while streams have work.
+    policy.maps_anew(true, true);
+    for frees in (0..=long).step_by(512) {
+        policy.does_not_rest(Load::Small, frees);
+        policy.does_not_rest(Load::New, frees);
+    }
+    assert_eq!(terms(&mut policy, 0, 1024).budget, at_first.budget + 64 * MIB);
+    assert!(!policy.is_restless());
 }
 
 #[test]
