@@ -1,7 +1,7 @@
 /* Replays the recorded allocations of a real PyTorch training run through tcuda's cache. `make demo` runs it.
  *
  *     replay             the largest recorded run that fits the device
- *     replay NAME        one of examples_c/data: gpt_varlen, resnet_varsize, prefetch_streams
+ *     replay NAME        one of examples_c/data, from the root of the repository: gpt_varlen, resnet_varsize, gan_steps, ...
  *     replay FILE        any file that tools/pack_trace.py made
  *
  * Files named behind it get a snapshot of memory as it is late in the run, when it is full, with all that happened up to there: NAME.html for a

@@ -2088,7 +2088,8 @@ tcuda_status_t tcuda_free_cached(void *ptr);
 
 /**
  * Gives a block back that was used on `stream` last: it can be allocated again for that stream at once, elsewhere when safe. The program
- * has ordered its uses on other streams before (cudaFreeAsync's order).
+ * has ordered its uses on other streams before (cudaFreeAsync's order), and `stream` behind what the block's own stream had been given when
+ * it was allocated, also if the block was not used: its memory may have been in use there.
  *
  * @param stream a stream of the block's device; NULL: that device's default stream.
  */
@@ -2111,8 +2112,9 @@ tcuda_status_t tcuda_free_cached_batch(void *const *ptrs, size_t count);
 tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 
 /**
- * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the streams that freed or used free blocks,
- * for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing before the first allocation.
+ * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the
+ * streams that freed or used free blocks, for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing
+ * before the first allocation.
  *
  * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
  */
@@ -2408,7 +2410,7 @@ tcuda_status_t tcuda_unregister_pressure_callback(uint64_t id);
 
 /**
  * Registers a function that is told when an allocation fails for want of memory (torch: attachOutOfMemoryObserver). The section's text says
- * how it is called. Requests of more than 2^60 bytes are refused without it.
+ * how it is called. Requests of 2^60 bytes and more are refused without it, and not counted.
  *
  * @param id        gets a number for tcuda_unregister_oom_observer.
  * @param function  not NULL; the same function may be registered several times.

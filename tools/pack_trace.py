@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Turns a recorded trace into the small form that examples_c/trace.h reads, and back: pack_trace.py pack|unpack FROM TO. With `snapshot`
-instead of `pack` FROM is what torch.cuda.memory._dump_snapshot or tcuda_snapshot_write wrote of a program whose history was recorded:
+instead of `pack` FROM is what torch.cuda.memory._dump_snapshot or tcuda_snapshot_write wrote (.pickle or .json) of a program whose history was
+recorded:
 
     torch.cuda.memory._record_memory_history(context=None, max_entries=10**7)
     ...
     torch.cuda.memory._dump_snapshot("program.pickle")
 
-    python3 tools/pack_trace.py snapshot program.pickle program.trace; build/tests/examples/replay.c99 program.trace
+    python3 tools/pack_trace.py snapshot program.pickle program.trace; build/demo/replay program.trace      # after `make demo`
 
 Recorded, little endian: u64 count, then records of u64 id, u64 size, u32 op (0 allocate, 1 free), u32 stream.
 
@@ -19,6 +20,7 @@ count of events, count of streams, count of different sizes, those sizes (most f
 
 import collections
 import io
+import json
 import pickle
 import struct
 import sys
@@ -68,7 +70,8 @@ class Plain(pickle.Unpickler):
 def of_snapshot(data, device=0):
     """The recorded form of a device's history: each allocation, and each free once it was done. What was there before is left out."""
     live, streams, out, made = {}, {}, [], 0
-    for entry in Plain(io.BytesIO(data)).load()["device_traces"][device]:
+    snapshot = json.loads(data) if data.startswith(b"{") else Plain(io.BytesIO(data)).load()
+    for entry in snapshot["device_traces"][device]:
         if entry["action"] == "alloc":
             live[entry["addr"]] = (made, entry["size"], streams.setdefault(entry["stream"], len(streams)))
             out.append((*live[entry["addr"]][:2], 0, live[entry["addr"]][2]))

@@ -207,14 +207,15 @@ fn pieces_of_another_threads_memory_are_taken_together() {
         let small = |stream| memory::allocate(SMALL, 1, stream).unwrap();
         let mut own: Vec<Address> = (0..5000).map(|_| small(streams[0])).collect();
         let (in_turn, whose) = (Barrier::new(2), streams[1]);
-        let turn = || drop(in_turn.wait());
+        let turn = || _ = in_turn.wait();
         let mut stops = 0;
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 let blocks: Vec<Address> = (0..40_000).map(|_| small(whose)).collect();
                 turn();
                 turn();
-                let keeps = |(at, block): (usize, &Address)| if at % 2 == 0 { Some(*block) } else { memory::free(*block).map(|()| None).unwrap() };
+                let keeps =
+                    |(at, block): (usize, &Address)| if at % 2 == 0 { Some(*block) } else { memory::free(*block).map(|()| None).unwrap() };
                 let kept: Vec<Address> = blocks.iter().enumerate().filter_map(keeps).collect();
                 turn();
                 // It is at work all the time.

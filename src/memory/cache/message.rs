@@ -292,7 +292,14 @@ mod tests {
             (Facts { memory: limited(GIB), at_limit: true, ..full() }, "asks for more than the limit of 1024.00 MiB"),
             (Facts { memory: limited(15 * GIB), ..full() }, "Blocks in use fill the device"),
             (Facts { memory: foreign, ..full() }, "taken by others"),
-            (Facts { memory: Memory { free: Some(16 * GIB), allocated: 0, reserved: 0, ..foreign }, of_pools: Default::default(), ..full() }, "Nothing is in use"),
+            (
+                Facts {
+                    memory: Memory { free: Some(16 * GIB), allocated: 0, reserved: 0, ..foreign },
+                    of_pools: Default::default(),
+                    ..full()
+                },
+                "Nothing is in use",
+            ),
         ];
         for (facts, part) in cases {
             assert!(facts.advice().contains(part), "{}", facts.text());
