@@ -165,7 +165,7 @@ impl Core {
         let ticket = self.ticket_of_taken(reach);
         let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
         let mut surplus = if self.no_split { 0 } else { whole - bytes };
-        // As in `take_common`.
+        // Where several threads allocated, neighbours share no line of the table of addresses.
         let line = if small && self.fronts.are_shared() { lookup::LINE } else { block::UNIT };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {
