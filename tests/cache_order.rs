@@ -52,6 +52,42 @@ fn a_destroy_that_fails_leaves_the_order_as_it_was() {
     stream::destroy(b.raw).unwrap();
 }
 
+/// A look costs by what there is, not by how many streams there are or were.
+#[test]
+fn streams_of_which_nothing_is_left_are_not_looked_at() {
+    let _turn = machine();
+    let streams: Vec<Stream> = (0..200).map(|_| own()).collect();
+    for stream in &streams {
+        let block = memory::allocate(3 * M, 1, *stream).unwrap();
+        memory::free(block).unwrap();
+    }
+    memory::check(0);
+    let few = || assert!(memory::streams_awake(0) < 6, "{}", memory::streams_awake(0));
+    few();
+    // What another thread brings one of them is found, and what waits for one.
+    let sleeper = streams[7];
+    let block = memory::allocate(50 * M, 1, sleeper).unwrap();
+    memory::check(0);
+    few();
+    std::thread::spawn(move || memory::free(block).unwrap()).join().unwrap();
+    assert_eq!(memory::allocate(50 * M, 1, streams[9]).unwrap(), block);
+    let user = streams[11];
+    memory::record_stream(block, user).unwrap();
+    let gate = Gate::on(user);
+    memory::free(block).unwrap();
+    let other = memory::allocate(50 * M, 1, streams[9]).unwrap();
+    assert_ne!(other, block, "memory that a busy stream uses went to another");
+    drop(gate);
+    user.synchronize().unwrap();
+    assert_eq!(memory::allocate(50 * M, 1, streams[13]).unwrap(), block);
+    [block, other].into_iter().for_each(|block| memory::free(block).unwrap());
+    streams.iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+    memory::empty_cache(None).unwrap();
+    memory::check(0);
+    few();
+    assert_eq!(held(Family::ReservedBytes), 0);
+}
+
 /// Until a second thread allocates: then each stream keeps to its own first.
 #[test]
 fn streams_of_one_thread_take_what_fits_closest() {

@@ -685,6 +685,12 @@ pub fn stops(device: i32) -> u64 {
     all(Some(device)).into_iter().map(|cache| cache.core.quiet().fronts.stops()).sum()
 }
 
+/// Streams of which there is something to look at, those of pools too. For tests.
+#[doc(hidden)]
+pub fn streams_awake(device: i32) -> usize {
+    all(Some(device)).into_iter().map(|cache| cache.core.quiet().awake.len()).sum()
+}
+
 #[doc(hidden)]
 pub fn records_given() -> u32 {
     cache::block::given()

@@ -10,6 +10,7 @@ impl Core {
     /// What the tests of the whole cache check after every step.
     pub fn check(&mut self) {
         self.collect();
+        self.check_slots();
         let mut sums = (0, 0, 0);
         let (mut unmapped, mut moved) = (0, 0);
         let mut owned: Vec<(HandleId, usize, usize)> = Vec::new();

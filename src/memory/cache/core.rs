@@ -57,6 +57,10 @@ pub struct Core {
     pub policy: Policy,
     pub runs: Runs,
     pub slots: Vec<Slot>,
+    /// The slots that have free memory, or may be behind, in their order; and that of what is everybody's.
+    pub awake: Vec<StreamSlot>,
+    /// How many streams there are for which memory was asked.
+    pub(super) asked: usize,
     pub(super) keys: Keys,
     pub fronts: Fronts,
     /// For threads without one of their own.
@@ -149,7 +153,7 @@ impl Core {
         let (home, front) = Home::new(COMMON, stats)
             .and_then(|home| Some((home, front::make(number, COMMON, home)?)))
             .expect("the table of blocks and the list of fronts have room for a device");
-        Core {
+        let mut core = Core {
             number,
             device,
             strays: 0,
@@ -161,6 +165,8 @@ impl Core {
             policy: Policy::default(),
             runs: Runs::default(),
             slots: vec![Slot::new(NOBODY, 0, home, front)],
+            awake: Vec::new(),
+            asked: 0,
             keys: Keys::default(),
             fronts: Fronts::new(),
             shard: stats.take_shard(false),
@@ -178,7 +184,9 @@ impl Core {
             asked_at: 0,
             ordered_bytes: 0,
             ordered_spare: 0,
-        }
+        };
+        core.wake(COMMON);
+        core
     }
 
     /// Rises with all that becomes free.
@@ -205,8 +213,15 @@ impl Core {
     #[inline]
     pub fn shelf(&mut self, slot: StreamSlot) -> &mut Shelf {
         debug_assert!(self.fronts.is_stopped());
+        self.wake(slot);
         // The lock is held (a `Core` lives in it only) and the fronts are stopped.
         unsafe { self.slots[slot as usize].home.shelf() }
+    }
+
+    fn shelves(&mut self) -> impl Iterator<Item = &mut Shelf> {
+        debug_assert!(self.fronts.is_stopped());
+        // As in `shelf`; each has one.
+        self.slots.iter_mut().map(|slot| unsafe { slot.home.shelf() })
     }
 
     /// The share of a stream's large blocks whose size was not seen lately.
@@ -217,7 +232,7 @@ impl Core {
 
     /// Streams for which memory was asked.
     pub fn streams(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.asked && !slot.gone).count()
+        self.asked
     }
 
     /// As in `Policy`.
@@ -253,12 +268,12 @@ impl Core {
         if freed <= self.asks_from() {
             return false;
         }
-        let slots = COMMON + 1..self.slots.len() as StreamSlot;
-        slots.clone().for_each(|slot| self.let_in(slot));
+        let others: Vec<StreamSlot> = self.awake.iter().copied().filter(|slot| *slot != COMMON).collect();
+        others.iter().for_each(|slot| self.let_in(*slot));
         let joins = is_new(self.new_sizes(slot));
         let fits = |slot, part| self.closest(slot, request, true).is_some_and(|found| home::fits_within(part, found, request.units()));
         let asks =
-            ![slot, COMMON].iter().any(|slot| fits(*slot, home::CLOSE)) && (joins || slots.clone().any(|slot| fits(slot, VERY_CLOSE)));
+            ![slot, COMMON].iter().any(|slot| fits(*slot, home::CLOSE)) && (joins || others.iter().any(|slot| fits(*slot, VERY_CLOSE)));
         if asks {
             self.note_asked(freed);
         }
@@ -282,14 +297,15 @@ impl Core {
     pub fn forget_habits(&mut self) {
         self.fronts.forget_work();
         self.slots.iter_mut().for_each(|slot| slot.asked = false);
-        (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes = Sizes::default());
+        self.asked = 0;
+        self.shelves().for_each(|shelf| shelf.sizes = Sizes::default());
     }
 
     /// A round is over: the next one finds out what comes back as this one did.
     pub fn align_habits(&mut self) {
         self.collect();
         self.fronts.all().for_each(Front::forget_sizes);
-        (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).sizes.align());
+        self.shelves().for_each(|shelf| shelf.sizes.align());
     }
 
     // ---- blocks
@@ -403,7 +419,7 @@ impl Core {
     fn look_beside_no_more(&mut self) {
         if std::mem::take(&mut self.as_one) {
             self.slots[COMMON as usize].home.owner.store(std::ptr::null_mut(), Relaxed);
-            (0..self.slots.len() as StreamSlot).for_each(|slot| self.shelf(slot).beside = None);
+            self.shelves().for_each(|shelf| shelf.beside = None);
         }
     }
 
@@ -512,19 +528,18 @@ impl Core {
         if used {
             for slot in self.uses.remove(&id).unwrap_or_default() {
                 if slot != owner {
-                    uses.push((slot, self.slots[slot as usize].home.note_free()));
+                    uses.push((slot, self.note_free(slot)));
                 }
             }
         }
-        let home = self.slots[owner as usize].home;
-        record.set_ticket(home.note_free());
+        record.set_ticket(self.note_free(owner));
         if uses.is_empty() && !(used && self.held.contains_key(&id)) {
             self.tell(Action::FreeCompleted, record.address(), requested, stream);
             self.shard().freed(small, size, requested);
             if let Some(whole) = &self.whole {
                 whole.freed(small, size, requested);
             }
-            if self.fronts.is_stopped() { self.make_free(id) } else { home.bring(id) }
+            if self.fronts.is_stopped() { self.make_free(id) } else { self.slots[owner as usize].home.bring(id) }
         } else {
             self.shard().freed_later(small, size, requested);
             if let Some(whole) = &self.whole {
@@ -533,6 +548,12 @@ impl Core {
             self.pending.push_back(Pending { block: id, uses, requested });
         }
         true
+    }
+
+    /// Something of the stream is freed: the epoch that it carries.
+    pub(super) fn note_free(&mut self, slot: StreamSlot) -> u32 {
+        self.wake(slot);
+        self.slots[slot as usize].home.note_free()
     }
 
     /// Frees the pending blocks whose uses are past.
@@ -581,7 +602,7 @@ impl Core {
 
     /// Whether a stream that is gone left something that is not known to be past.
     pub fn has_legacy(&self) -> bool {
-        self.slots.iter().any(|slot| slot.gone && slot.is_behind())
+        self.awake.iter().map(|slot| &self.slots[*slot as usize]).any(|slot| slot.gone && slot.is_behind())
     }
 
     /// What is past on a stream becomes memory of none, joined with its like; while streams keep apart, of one that is gone.
@@ -597,7 +618,7 @@ impl Core {
     fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
         self.note_asked(self.stats.large_bytes_freed());
         self.give_records_back();
-        for slot in COMMON + 1..self.slots.len() as StreamSlot {
+        for slot in self.awake.clone().into_iter().filter(|slot| *slot != COMMON) {
             if !shares(&self.slots[slot as usize]) {
                 continue;
             }
@@ -618,9 +639,8 @@ impl Core {
 
     // ---- for messages
 
-    pub fn largest_free(&mut self) -> usize {
-        let slots = 0..self.slots.len() as StreamSlot;
-        slots.flat_map(|slot| [true, false].map(|small| self.shelf(slot).list(small).largest())).max().unwrap_or(0)
+    pub fn largest_free(&self) -> usize {
+        self.awake.iter().flat_map(|slot| [true, false].map(|small| self.list(*slot, small).largest())).max().unwrap_or(0)
     }
 }
 
@@ -708,6 +728,7 @@ impl Core {
             slot.marks.clear();
             slot.past = u32::MAX;
         });
+        self.asked = 0;
         self.keys.clear();
         self.fronts.unchoose();
         self.changes = 0;

@@ -200,6 +200,8 @@ pub struct Front {
     wanted: [Cell<u64>; SIZES.div_ceil(64)],
     first: [Cell<BlockId>; SIZES],
     loose: [Cell<Loose>; LOOSE],
+    /// As in `Fronts`, under the device's lock.
+    pub used: AtomicBool,
 }
 
 unsafe impl Sync for Front {}
@@ -242,6 +244,7 @@ pub fn make(cache: u32, slot: StreamSlot, home: &'static Home) -> Option<&'stati
         wanted: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         first: [const { Cell::new(NIL) }; SIZES],
         loose: [const { Cell::new(Loose { id: NIL, from: 0, bytes: 0, requested: 0 }) }; LOOSE],
+        used: AtomicBool::new(false),
     }));
     FRONTS[id as usize].store(std::ptr::from_ref(front).cast_mut(), Release);
     Some(front)
@@ -645,7 +648,7 @@ impl Front {
     }
 
     #[inline(always)]
-    fn is_armed(&self) -> bool {
+    pub fn is_armed(&self) -> bool {
         self.armed.load(Relaxed)
     }
 

@@ -17,6 +17,8 @@ pub struct Fronts {
     shards: BTreeMap<u32, Own>,
     /// Those whose threads may be in a region.
     armed: Vec<&'static Front>,
+    /// Those that may keep something: armed since what they kept was collected.
+    used: Vec<&'static Front>,
     /// All of them are stopped, by this holder of the lock.
     stopped: bool,
     /// Rises each time that they are, and more where it is forgotten which threads are at work.
@@ -45,6 +47,7 @@ impl Fronts {
             orphans: HashMap::new(),
             shards: BTreeMap::new(),
             armed: Vec::new(),
+            used: Vec::new(),
             stopped: true,
             stops: STOPS,
             threads: 0,
@@ -146,14 +149,18 @@ impl Core {
     pub fn arm(&mut self, thread: &'static Thread, slot: StreamSlot, allocates: bool) -> Option<&'static Front> {
         let front = self.front_of(thread, slot)?;
         let shard = self.fronts.shard(thread)?;
+        self.wake(slot);
         if allocates {
             self.fronts.note_at_work(thread);
             self.stats.allocates(shard, || self.fronts.stop());
         }
-        let armed = &mut self.fronts.armed;
-        if armed.iter().any(|armed| std::ptr::eq(*armed, front)) {
+        if front.is_armed() {
             return Some(front);
         }
+        if !front.used.swap(true, Relaxed) {
+            self.fronts.used.push(front);
+        }
+        let armed = &mut self.fronts.armed;
         let own = std::ptr::from_ref(thread).cast_mut();
         let others: Vec<&Front> = armed.iter().copied().filter(|armed| std::ptr::eq(armed.home, front.home)).collect();
         if others.is_empty() {
@@ -203,9 +210,12 @@ impl Core {
 
     /// What threads keep, and what they brought each other, is free memory again.
     pub fn collect(&mut self) {
-        let fronts: Vec<&Front> = self.fronts.by_thread.values().copied().collect();
-        fronts.into_iter().for_each(|front| self.collect_from(front));
-        (0..self.slots.len() as StreamSlot).for_each(|slot| self.let_in(slot));
+        for front in std::mem::take(&mut self.fronts.used) {
+            front.used.store(false, Relaxed);
+            self.collect_from(front);
+        }
+        self.awake.clone().into_iter().for_each(|slot| self.let_in(slot));
+        self.let_sleep();
     }
 
     /// What was brought to a stream's home is free.
@@ -221,7 +231,7 @@ impl Core {
     }
 
     fn free_again(&mut self, slot: StreamSlot, id: BlockId) {
-        block::at(id).set_ticket(self.slots[slot as usize].home.note_free());
+        block::at(id).set_ticket(self.note_free(slot));
         self.shelf(slot).make_free(id);
         self.changes += 1;
     }
@@ -233,6 +243,7 @@ impl Core {
         }
         front::barrier();
         front.loose_owners().filter(|thread| !std::ptr::eq(*thread, tls::get())).for_each(Thread::wait_idle);
+        self.wake(front.slot);
         front.loose().for_each(|id| front.home.bring(id));
     }
 }

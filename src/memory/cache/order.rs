@@ -42,7 +42,7 @@ struct Question {
 impl Core {
     /// Whether another stream's frees could help `slot`, or blocks wait for other streams.
     pub(super) fn concerns_others(&self, slot: StreamSlot) -> bool {
-        !self.pending.is_empty() || self.slots.iter().enumerate().any(|(index, other)| index != slot as usize && other.is_behind())
+        !self.pending.is_empty() || self.awake.iter().any(|other| *other != slot && self.slots[*other as usize].is_behind())
     }
 
     /// What is freed from now on is told from what was freed so far: the epoch of that. All of a stream that is gone has gone before.
@@ -211,7 +211,7 @@ impl Cache {
             core.collect();
             let pending = core.pending.iter().flat_map(|pending| pending.uses.iter().map(|(slot, _)| *slot));
             let mut order: Vec<StreamSlot> = Vec::new();
-            for slot in pending.chain(0..core.slots.len() as StreamSlot) {
+            for slot in pending.chain(core.awake.iter().copied()) {
                 if !order.contains(&slot) && core.slots[slot as usize].is_behind() {
                     order.push(slot);
                 }
@@ -369,7 +369,7 @@ impl Core {
     /// The streams with something that is not known to be past.
     fn questions(&mut self) -> Vec<Question> {
         let mut questions = Vec::new();
-        for slot in 0..self.slots.len() as StreamSlot {
+        for slot in self.awake.clone() {
             if self.slots[slot as usize].is_behind() {
                 let count = self.end_epoch(slot);
                 let found = &mut self.slots[slot as usize];
@@ -382,7 +382,7 @@ impl Core {
 
     /// The streams whose free memory may still be in use, other than `slot`.
     pub fn owners_in_use(&self, slot: StreamSlot) -> Vec<StreamSlot> {
-        let behind = |(index, other): &(usize, &Slot)| *index != slot as usize && other.is_behind();
-        self.slots.iter().enumerate().filter(behind).map(|(index, _)| index as StreamSlot).collect()
+        let behind = |other: &StreamSlot| *other != slot && self.slots[*other as usize].is_behind();
+        self.awake.iter().copied().filter(behind).collect()
     }
 }

@@ -54,7 +54,7 @@ impl Core {
 
     /// The free blocks of a kind that are within reach, of the largest `most` of each stream.
     fn free_within<'a>(&'a self, reach: &'a Reach, small: bool, most: usize) -> impl Iterator<Item = BlockId> + 'a {
-        let lists = (0..self.slots.len() as StreamSlot).map(move |slot| self.list(slot, small));
+        let lists = self.awake.iter().map(move |slot| self.list(*slot, small));
         lists.flat_map(move |list| list.iter().take(most)).filter(|id| self.reaches(reach, *id))
     }
 
@@ -78,7 +78,7 @@ impl Core {
         let mut best_size = usize::MAX;
         // Neighbours of one slot are one block, so every run of several has one that is not common.
         let has_free = |slot: StreamSlot| !self.list(slot, small).is_empty();
-        let mut others = (0..self.slots.len() as StreamSlot).filter(|slot| ![COMMON, reach.slot].contains(slot));
+        let mut others = self.awake.iter().copied().filter(|slot| ![COMMON, reach.slot].contains(slot));
         if ![COMMON, reach.slot].into_iter().all(has_free) && !others.any(has_free) {
             return best;
         }
@@ -156,7 +156,7 @@ impl Core {
 
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
     pub fn ticket_of_taken(&mut self, reach: &Reach) -> u32 {
-        if reach.waited.is_empty() { 0 } else { self.slots[reach.slot as usize].home.note_free() }
+        if reach.waited.is_empty() { 0 } else { self.note_free(reach.slot) }
     }
 
     /// Moves free blocks to the stream, of the run's ends no more than so many bytes need.

@@ -183,14 +183,14 @@ impl Core {
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request) -> Terms {
         let active = self.stats.active();
-        self.slots[slot as usize].asked = true;
+        self.note_asked_for(slot);
         // What others of the device hold is not there for this one.
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));
         // As many records are looked at: only where it says something.
         let counts = (streams == 1 || self.are_as_one()) && is_new(new_sizes) && !request.small;
         let pieces = if counts {
-            let free = (0..self.slots.len() as StreamSlot).flat_map(|slot| self.list(slot, false).iter());
+            let free = self.awake.iter().flat_map(|slot| self.list(*slot, false).iter());
             free.take(PIECES).count()
         } else {
             0

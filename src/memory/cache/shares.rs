@@ -1,6 +1,5 @@
 //! What is free, handle by handle. All of it costs time by the number of free blocks and mappings, not by the number of blocks in use.
 
-use super::StreamSlot;
 use super::block::{self, BlockId};
 use super::core::Core;
 use super::physical::{HandleId, Mapping};
@@ -113,7 +112,7 @@ impl Core {
         if !plain && poison::is_on() {
             return blocks;
         }
-        for list in (0..self.slots.len() as StreamSlot).flat_map(|slot| [false, true].map(|small| self.list(slot, small))) {
+        for list in self.awake.iter().flat_map(|slot| [false, true].map(|small| self.list(*slot, small))) {
             list.each(most, |id| {
                 if counts(id) && (plain || block::at(id).mapped()) {
                     blocks.push(id);

@@ -86,15 +86,17 @@ pub struct Slot {
     /// `past` when free memory was last made common.
     pub(super) shared: u32,
     pub marks: Vec<Mark>,
-    /// It wanted more than there was.
-    pub asked: bool,
+    /// It wanted more than there was. `Core::note_asked_for` counts those.
+    pub(super) asked: bool,
+    /// As in `Core::awake`.
+    awake: bool,
     /// The stream was destroyed or unregistered; nothing is recorded on it any more.
     pub gone: bool,
 }
 
 impl Slot {
     pub(super) fn new(key: StreamKey, serial: u64, home: &'static Home, front: &'static Front) -> Slot {
-        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), asked: false, gone: false }
+        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), asked: false, awake: false, gone: false }
     }
 
     pub fn serial(&self) -> (u64, u32) {
@@ -146,8 +148,8 @@ impl Core {
         let serial = self.keys.next_serial();
         let index = match self.abandoned_slot() {
             Some(index) => {
-                let Slot { home, front, .. } = self.slots[index as usize];
-                self.slots[index as usize] = Slot::new(key, serial, home, front);
+                let Slot { home, front, awake, .. } = self.slots[index as usize];
+                self.slots[index as usize] = Slot { awake, ..Slot::new(key, serial, home, front) };
                 home.begin_anew();
                 index
             }
@@ -205,7 +207,48 @@ impl Core {
         if let Some(slot) = self.keys.slots.remove(&key) {
             debug_assert!(self.fronts.is_stopped());
             self.fronts.of_slot(slot).for_each(Front::unchoose);
-            self.slots[slot as usize].gone = true;
+            let slot = &mut self.slots[slot as usize];
+            slot.gone = true;
+            self.asked -= usize::from(std::mem::take(&mut slot.asked));
         }
+    }
+
+    /// Memory was asked for the stream.
+    pub fn note_asked_for(&mut self, slot: StreamSlot) {
+        self.asked += usize::from(!std::mem::replace(&mut self.slots[slot as usize].asked, true));
+    }
+
+    // ---- those that there is something of
+
+    /// From now on its free memory is looked at, and how far it is, until there is none and it is not behind. Whatever gives it any comes here: what
+    /// there is costs time, not how many streams there ever were.
+    #[inline]
+    pub fn wake(&mut self, slot: StreamSlot) {
+        if !std::mem::replace(&mut self.slots[slot as usize].awake, true) {
+            let at = self.awake.partition_point(|other| *other < slot);
+            self.awake.insert(at, slot);
+        }
+    }
+
+    /// Those of which nothing is left sleep. What threads kept is collected.
+    pub(super) fn let_sleep(&mut self) {
+        let (awake, asleep) = std::mem::take(&mut self.awake).into_iter().partition(|slot| self.has_something(*slot));
+        self.awake = awake;
+        let asleep: Vec<StreamSlot> = asleep;
+        asleep.into_iter().for_each(|slot| self.slots[slot as usize].awake = false);
+    }
+
+    /// What tests check: nothing is left of those that sleep.
+    pub(super) fn check_slots(&self) {
+        let awake: Vec<StreamSlot> = (0..self.slots.len() as StreamSlot).filter(|slot| self.slots[*slot as usize].awake).collect();
+        assert_eq!(self.awake, awake);
+        assert!((0..self.slots.len() as StreamSlot).all(|slot| awake.contains(&slot) || !self.has_something(slot)));
+        assert_eq!(self.asked, self.slots.iter().filter(|slot| slot.asked && !slot.gone).count());
+    }
+
+    fn has_something(&self, slot: StreamSlot) -> bool {
+        let of = &self.slots[slot as usize];
+        let has_free = || [false, true].into_iter().any(|small| !self.list(slot, small).is_empty());
+        slot == COMMON || of.is_behind() || !of.marks.is_empty() || of.home.has_brought() || has_free()
     }
 }
