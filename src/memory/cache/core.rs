@@ -618,8 +618,9 @@ impl Core {
     fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
         self.note_asked(self.stats.large_bytes_freed());
         self.give_records_back();
-        for slot in self.awake.clone().into_iter().filter(|slot| *slot != COMMON) {
-            if !shares(&self.slots[slot as usize]) {
+        for at in 0..self.awake.len() {
+            let slot = self.awake[at];
+            if slot == COMMON || !shares(&self.slots[slot as usize]) {
                 continue;
             }
             let Slot { past, ref mut shared, .. } = self.slots[slot as usize];

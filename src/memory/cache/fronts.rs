@@ -210,11 +210,13 @@ impl Core {
 
     /// What threads keep, and what they brought each other, is free memory again.
     pub fn collect(&mut self) {
-        for front in std::mem::take(&mut self.fronts.used) {
+        for at in 0..self.fronts.used.len() {
+            let front = self.fronts.used[at];
             front.used.store(false, Relaxed);
             self.collect_from(front);
         }
-        self.awake.clone().into_iter().for_each(|slot| self.let_in(slot));
+        self.fronts.used.clear();
+        (0..self.awake.len()).for_each(|at| self.let_in(self.awake[at]));
         self.let_sleep();
     }
 

@@ -369,7 +369,8 @@ impl Core {
     /// The streams with something that is not known to be past.
     fn questions(&mut self) -> Vec<Question> {
         let mut questions = Vec::new();
-        for slot in self.awake.clone() {
+        for at in 0..self.awake.len() {
+            let slot = self.awake[at];
             if self.slots[slot as usize].is_behind() {
                 let count = self.end_epoch(slot);
                 let found = &mut self.slots[slot as usize];

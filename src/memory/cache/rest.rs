@@ -91,7 +91,7 @@ impl Core {
 
     /// Where a stream has no more than so many free blocks, those that fit alike are taken by address from now on.
     fn forget_order(&mut self, most: usize) {
-        self.awake.clone().into_iter().for_each(|slot| self.shelf(slot).forget_order(most));
+        (0..self.awake.len()).for_each(|at| self.shelf(self.awake[at]).forget_order(most));
     }
 
     /// With so much in use: when free memory comes to rest. Plain segments cannot be mapped elsewhere, and to put them in order among those in use

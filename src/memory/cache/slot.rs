@@ -232,10 +232,13 @@ impl Core {
 
     /// Those of which nothing is left sleep. What threads kept is collected.
     pub(super) fn let_sleep(&mut self) {
-        let (awake, asleep) = std::mem::take(&mut self.awake).into_iter().partition(|slot| self.has_something(*slot));
+        let mut awake = std::mem::take(&mut self.awake);
+        awake.retain(|slot| {
+            let stays = self.has_something(*slot);
+            self.slots[*slot as usize].awake = stays;
+            stays
+        });
         self.awake = awake;
-        let asleep: Vec<StreamSlot> = asleep;
-        asleep.into_iter().for_each(|slot| self.slots[slot as usize].awake = false);
     }
 
     /// What tests check: nothing is left of those that sleep.
