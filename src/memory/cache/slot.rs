@@ -252,6 +252,6 @@ impl Core {
     fn has_something(&self, slot: StreamSlot) -> bool {
         let of = &self.slots[slot as usize];
         let has_free = || [false, true].into_iter().any(|small| !self.list(slot, small).is_empty());
-        slot == COMMON || of.is_behind() || !of.marks.is_empty() || of.home.has_brought() || has_free()
+        slot == COMMON || of.is_behind() || of.home.has_brought() || has_free()
     }
 }
