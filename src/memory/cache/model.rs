@@ -67,7 +67,7 @@ impl World {
             core.areas.insert(base, Area { base, size, small: small == SMALL, plain: false, first });
             deal(&mut core, first, &parts);
         }
-        slots.iter().for_each(|slot| core.slots[*slot as usize].asked = true);
+        slots.iter().for_each(|slot| core.note_asked_for(*slot));
         let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
         let threads = std::array::from_fn(thread);
         let (live, mail) = (Default::default(), Mutex::new(Vec::new()));

@@ -213,9 +213,12 @@ impl Core {
         }
     }
 
-    /// Memory was asked for the stream.
+    /// Memory was asked for the stream, if it is there still.
     pub fn note_asked_for(&mut self, slot: StreamSlot) {
-        self.asked += usize::from(!std::mem::replace(&mut self.slots[slot as usize].asked, true));
+        let slot = &mut self.slots[slot as usize];
+        if !slot.gone && !std::mem::replace(&mut slot.asked, true) {
+            self.asked += 1;
+        }
     }
 
     // ---- those that there is something of
