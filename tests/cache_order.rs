@@ -64,7 +64,17 @@ fn streams_of_which_nothing_is_left_are_not_looked_at() {
     memory::check(0);
     let few = || assert!(memory::streams_awake(0) < 6, "{}", memory::streams_awake(0));
     few();
-    // What another thread brings one of them is found, and what waits for one.
+    // None of them is asked, but the one that freed last.
+    let faults = sim::machine().unwrap().faults();
+    faults.reset_counts();
+    let block = memory::allocate(40 * M, 1, streams[5]).unwrap();
+    assert!(faults.count(Some("cudaStreamQuery")).unwrap() < 3);
+    memory::check(0);
+    few();
+    // What its own thread frees is found, and what another one brings, and what waits for a stream.
+    memory::free(block).unwrap();
+    assert_eq!(memory::allocate(40 * M, 1, streams[6]).unwrap(), block);
+    memory::free(block).unwrap();
     let sleeper = streams[7];
     let block = memory::allocate(50 * M, 1, sleeper).unwrap();
     memory::check(0);

@@ -104,6 +104,11 @@ pub fn get(name: &str) -> Option<String> {
     if let Some((_, value)) = OVERRIDES.read().iter().find(|(n, _)| *n == name) {
         return Some(value.clone());
     }
+    beneath(name)
+}
+
+/// The value that is in effect with none put over the environment's.
+pub fn beneath(name: &str) -> Option<String> {
     environment(name).filter(|v| !v.is_empty())
 }
 

@@ -564,12 +564,11 @@ pub fn fraction(device: i32) -> Result<f64> {
 
 /// Puts options over the environment's; None takes them away again. Nothing changes on failure.
 pub fn set_options(text: Option<String>) -> Result<()> {
-    let before = config::exchange(options::VARIABLE, text);
-    let wanted = config::get(options::VARIABLE).map_or(Ok(()), |text| options::parse(&text).map(drop));
-    if let Err(wrong) = wanted {
-        config::exchange(options::VARIABLE, before);
-        return Err(wrong);
+    // Before it is in effect for anybody.
+    if let Some(wanted) = text.clone().or_else(|| config::beneath(options::VARIABLE)) {
+        options::parse(&wanted)?;
     }
+    let before = config::exchange(options::VARIABLE, text);
     configure().inspect_err(|_| {
         config::exchange(options::VARIABLE, before);
         options::reload();

@@ -273,7 +273,7 @@ impl Pool {
     /// Waits for what is freed but in use, then gives all free memory back to where it came from.
     pub fn trim(&self) -> Result<()> {
         if self.cache.is_paused() {
-            return Err(self.cache.sleeps());
+            return Err(self.cache.paused_error());
         }
         self.cache.empty()
     }

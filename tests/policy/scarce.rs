@@ -59,6 +59,17 @@ fn a_limit_just_above_the_need_of_caches_of_any_size_suffices() {
     (1..=5).for_each(|seed| in_scarcity(&Trace::caches(seed, 60), 1.02, "tight:True", |_| ()));
 }
 
+/// Blocks of half a handle to three leave pieces of any size, of which a GiB or less has few that fit.
+#[test]
+fn limits_of_runs_that_need_more_suffice() {
+    for (name, own, others) in [("gan_steps", 1.03, 1.08), ("pipeline_streams", 1.05, 1.1)] {
+        let run = Trace::recorded(name);
+        let limit = |bytes| memory::set_limit(Some(bytes), 0).unwrap();
+        in_scarcity(&run, own, "", limit);
+        (1..=7).for_each(|seed| in_scarcity(&run.varied(seed), others, "", limit));
+    }
+}
+
 #[test]
 fn a_device_just_above_the_need_suffices() {
     every_run(|trace, share| in_scarcity(trace, share, "", |bytes| sim().set_memory(0, bytes)));

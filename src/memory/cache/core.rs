@@ -57,10 +57,10 @@ pub struct Core {
     pub policy: Policy,
     pub runs: Runs,
     pub slots: Vec<Slot>,
-    /// The slots that have free memory, or may be behind, in their order; and that of what is everybody's.
+    /// The slots that may have free memory or be behind, in their order, and that of what is everybody's: see `wake`.
     pub awake: Vec<StreamSlot>,
     /// How many streams there are for which memory was asked.
-    pub(super) asked: usize,
+    pub(super) wanting: usize,
     pub(super) keys: Keys,
     pub fronts: Fronts,
     /// For threads without one of their own.
@@ -166,7 +166,7 @@ impl Core {
             runs: Runs::default(),
             slots: vec![Slot::new(NOBODY, 0, home, front)],
             awake: Vec::new(),
-            asked: 0,
+            wanting: 0,
             keys: Keys::default(),
             fronts: Fronts::new(),
             shard: stats.take_shard(false),
@@ -220,7 +220,7 @@ impl Core {
 
     fn shelves(&mut self) -> impl Iterator<Item = &mut Shelf> {
         debug_assert!(self.fronts.is_stopped());
-        // As in `shelf`; each has one.
+        // As in `shelf`, and no two slots have the same.
         self.slots.iter_mut().map(|slot| unsafe { slot.home.shelf() })
     }
 
@@ -232,7 +232,7 @@ impl Core {
 
     /// Streams for which memory was asked.
     pub fn streams(&self) -> usize {
-        self.asked
+        self.wanting
     }
 
     /// As in `Policy`.
@@ -296,8 +296,7 @@ impl Core {
     /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
     pub fn forget_habits(&mut self) {
         self.fronts.forget_work();
-        self.slots.iter_mut().for_each(|slot| slot.asked = false);
-        self.asked = 0;
+        self.forget_wants();
         self.shelves().for_each(|shelf| shelf.sizes = Sizes::default());
     }
 
@@ -450,17 +449,18 @@ impl Core {
         let list = self.list(COMMON, small);
         let find = |more: usize| list.find(block::table(), request.units() + (more >> block::UNIT_SHIFT) as u32, small, all);
         let room = |id: BlockId| block::at(id).address()..block::at(id).end();
-        // Side by side small blocks of several threads share lines of the table of addresses, unless what each has begins and ends with one.
         let in_lines = |id: BlockId| Some((id, lookup::lines_within(room(id)))).filter(|(_, lines)| lines.len() >= search);
         let found = find(0)?;
-        let lines = if small && several { in_lines(found).or_else(|| in_lines(find(2 * lookup::LINE)?)) } else { None };
+        let by_lines = small && self.fronts.are_shared();
+        let lines = if by_lines { in_lines(found).or_else(|| in_lines(find(2 * lookup::LINE)?)) } else { None };
         let (id, from) = lines.unwrap_or_else(|| (found, room(found)));
         let take = match (small, several) {
-            (true, true) => search.max(SOME_OF_MANY).next_multiple_of(lookup::LINE),
+            (true, true) => search.max(SOME_OF_MANY),
             (true, false) => search.max(some),
             (false, true) => search.saturating_mul(4),
             (false, false) => search,
         };
+        let take = if by_lines { take.next_multiple_of(lookup::LINE) } else { take };
         // In no list until it is free memory of the stream.
         let id = self.cut_out(id, from.start, from.end.min(from.start.saturating_add(take)));
         let id = self.hand_over(id, slot);
@@ -729,7 +729,7 @@ impl Core {
             slot.marks.clear();
             slot.past = u32::MAX;
         });
-        self.asked = 0;
+        self.forget_wants();
         self.keys.clear();
         self.fronts.unchoose();
         self.changes = 0;

@@ -160,14 +160,12 @@ impl FreeList {
     /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address.
     pub fn forget_order(&mut self) {
         let table = table();
-        let several = |class: &usize| table.at(self.heads[*class]).link_next() != self.nil;
-        for class in self.classes().filter(several).collect::<Vec<_>>() {
+        let in_disorder = |class: &usize| !self.of_class(*class).is_sorted_by_key(|id| table.at(id).address());
+        for class in self.classes().filter(in_disorder).collect::<Vec<_>>() {
             let mut blocks: Vec<BlockId> = self.of_class(class).collect();
-            if !blocks.is_sorted_by_key(|id| table.at(*id).address()) {
-                blocks.sort_unstable_by_key(|id| table.at(*id).address());
-                blocks.iter().for_each(|id| self.remove(table, *id));
-                blocks.iter().rev().for_each(|id| self.insert(table, *id));
-            }
+            blocks.sort_unstable_by_key(|id| table.at(*id).address());
+            blocks.iter().for_each(|id| self.remove(table, *id));
+            blocks.iter().rev().for_each(|id| self.insert(table, *id));
         }
     }
 

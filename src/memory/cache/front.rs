@@ -201,7 +201,7 @@ pub struct Front {
     first: [Cell<BlockId>; SIZES],
     loose: [Cell<Loose>; LOOSE],
     /// As in `Fronts`, under the device's lock.
-    pub used: AtomicBool,
+    pub used: Cell<bool>,
 }
 
 unsafe impl Sync for Front {}
@@ -244,7 +244,7 @@ pub fn make(cache: u32, slot: StreamSlot, home: &'static Home) -> Option<&'stati
         wanted: [const { Cell::new(0) }; SIZES.div_ceil(64)],
         first: [const { Cell::new(NIL) }; SIZES],
         loose: [const { Cell::new(Loose { id: NIL, from: 0, bytes: 0, requested: 0 }) }; LOOSE],
-        used: AtomicBool::new(false),
+        used: Cell::new(false),
     }));
     FRONTS[id as usize].store(std::ptr::from_ref(front).cast_mut(), Release);
     Some(front)

@@ -116,7 +116,8 @@ impl Fronts {
         self.threads
     }
 
-    /// Whether several threads allocated since that was forgotten, with fronts or without.
+    /// Whether several threads allocated since that was forgotten, with fronts or without. Side by side small blocks of theirs share lines of the table
+    /// of addresses, unless what each thread has begins and ends with one.
     pub fn are_shared(&self) -> bool {
         self.shared
     }
@@ -140,7 +141,7 @@ impl Fronts {
     /// Which threads are at work is to be found out anew.
     pub fn forget_work(&mut self) {
         self.stops += STOPS;
-        (self.first, self.shared) = (None, false);
+        (self.threads, self.first, self.shared) = (0, None, false);
     }
 }
 
@@ -157,7 +158,7 @@ impl Core {
         if front.is_armed() {
             return Some(front);
         }
-        if !front.used.swap(true, Relaxed) {
+        if !front.used.replace(true) {
             self.fronts.used.push(front);
         }
         let armed = &mut self.fronts.armed;
@@ -212,7 +213,7 @@ impl Core {
     pub fn collect(&mut self) {
         for at in 0..self.fronts.used.len() {
             let front = self.fronts.used[at];
-            front.used.store(false, Relaxed);
+            front.used.set(false);
             self.collect_from(front);
         }
         self.fronts.used.clear();
@@ -245,7 +246,6 @@ impl Core {
         }
         front::barrier();
         front.loose_owners().filter(|thread| !std::ptr::eq(*thread, tls::get())).for_each(Thread::wait_idle);
-        self.wake(front.slot);
         front.loose().for_each(|id| front.home.bring(id));
     }
 }

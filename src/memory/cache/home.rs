@@ -210,7 +210,7 @@ impl Home {
         self.incoming.load(Relaxed) != NIL
     }
 
-    /// Something is freed: the epoch that it carries.
+    /// Something is freed: the epoch that it carries. Under the device's lock by `Core::note_free`, which has the stream looked at.
     #[inline(always)]
     pub fn note_free(&self) -> u32 {
         let epoch = self.epoch.load(Relaxed);

@@ -63,7 +63,7 @@ impl Cache {
         let mut core = self.core.lock();
         if core.paused {
             drop(core);
-            return Err(self.sleeps());
+            return Err(self.paused_error());
         }
         let slot = core.slot_of(key)?;
         if !core.has_records() {
@@ -252,7 +252,7 @@ impl Cache {
         }
         let _growing = self.growing.lock();
         if self.core.quiet().paused {
-            return Err(self.sleeps());
+            return Err(self.paused_error());
         }
         match self.grow(runtime, abilities, reach, request, up_to, searched) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),

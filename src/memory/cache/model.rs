@@ -67,7 +67,7 @@ impl World {
             core.areas.insert(base, Area { base, size, small: small == SMALL, plain: false, first });
             deal(&mut core, first, &parts);
         }
-        slots.iter().for_each(|slot| core.note_asked_for(*slot));
+        slots.iter().for_each(|slot| core.note_wants(*slot));
         let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
         let threads = std::array::from_fn(thread);
         let (live, mail) = (Default::default(), Mutex::new(Vec::new()));
@@ -232,6 +232,8 @@ impl World {
             core.forget_thread(thread);
             thread.forget_ways();
         }
+        core.collect();
+        core.check_slots();
         core.slots.iter_mut().for_each(|slot| slot.past = u32::MAX);
         core.finish_pending();
         core.slots.iter_mut().for_each(|slot| slot.past = 0);

@@ -155,7 +155,7 @@ impl Cache {
         let _driving = self.driving.lock();
         let keys: Vec<StreamKey> = {
             let core = self.core.quiet();
-            let asked = |(index, found): &(usize, &Slot)| slot.map_or(found.asked && !found.gone, |slot| *index == slot as usize);
+            let asked = |(index, found): &(usize, &Slot)| slot.map_or(found.wants, |slot| *index == slot as usize);
             core.slots.iter().enumerate().filter(asked).map(|(_, slot)| slot.key).filter(|key| key.reachable()).collect()
         };
         let is_busy = |key: &StreamKey| {
@@ -368,17 +368,14 @@ impl Cache {
 impl Core {
     /// The streams with something that is not known to be past.
     fn questions(&mut self) -> Vec<Question> {
-        let mut questions = Vec::new();
-        for at in 0..self.awake.len() {
-            let slot = self.awake[at];
-            if self.slots[slot as usize].is_behind() {
-                let count = self.end_epoch(slot);
-                let found = &mut self.slots[slot as usize];
-                let marks = std::mem::take(&mut found.marks);
-                questions.push(Question { slot, serial: found.serial(), key: found.key, count, gone: found.gone, marks });
-            }
-        }
-        questions
+        let behind: Vec<StreamSlot> = self.awake.iter().copied().filter(|slot| self.slots[*slot as usize].is_behind()).collect();
+        let question = |slot: StreamSlot| {
+            let count = self.end_epoch(slot);
+            let found = &mut self.slots[slot as usize];
+            let marks = std::mem::take(&mut found.marks);
+            Question { slot, serial: found.serial(), key: found.key, count, gone: found.gone, marks }
+        };
+        behind.into_iter().map(question).collect()
     }
 
     /// The streams whose free memory may still be in use, other than `slot`.

@@ -55,7 +55,7 @@ impl Cache {
     }
 
     #[cold]
-    pub fn sleeps(&self) -> Error {
+    pub fn paused_error(&self) -> Error {
         let text = format!("The memory pool {} is paused: tcuda_mem_pool_resume brings its memory back.", self.core.quiet().pool);
         Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
     }

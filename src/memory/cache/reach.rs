@@ -137,21 +137,24 @@ impl Core {
             self.take_over(&run, reach, true, some);
             return true;
         }
-        let mut bytes = 0;
         let fits = |id: &BlockId| block::at(*id).owner() != reach.slot && block::at(*id).size() >= request.search;
-        let pieces: Vec<BlockId> = (self.free_within(reach, true, LOOK_AT).filter(fits))
-            .take_while(|id| {
-                let takes = bytes < some;
-                bytes += block::at(*id).size();
-                takes
-            })
-            .collect();
-        let ticket = self.ticket_of_taken(reach);
-        for id in &pieces {
-            self.list_remove(*id);
-            self.make_free_of(*id, reach.slot, ticket);
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
+        for id in self.free_within(reach, true, LOOK_AT).filter(fits) {
+            pieces.push(id);
+            bytes += block::at(id).size();
+            if bytes >= some {
+                break;
+            }
         }
-        !pieces.is_empty()
+        if pieces.is_empty() {
+            return false;
+        }
+        let ticket = self.ticket_of_taken(reach);
+        for id in pieces {
+            self.list_remove(id);
+            self.make_free_of(id, reach.slot, ticket);
+        }
+        true
     }
 
     /// The ticket of memory that a stream took from another: past, unless the stream was made to wait for it.
@@ -165,7 +168,6 @@ impl Core {
         let ticket = self.ticket_of_taken(reach);
         let whole: usize = run.iter().map(|id| block::at(*id).size()).sum();
         let mut surplus = if self.no_split { 0 } else { whole - bytes };
-        // Where several threads allocated, neighbours share no line of the table of addresses.
         let line = if small && self.fronts.are_shared() { lookup::LINE } else { block::UNIT };
         // From the last block on: what is cut off right stays where it was, and joining ends only blocks that come later in the run.
         for (at, id) in run.iter().enumerate().rev() {

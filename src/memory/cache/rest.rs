@@ -39,17 +39,17 @@ impl Core {
         if self.moved.is_empty() || self.paused || !self.has_records() {
             return;
         }
-        let (shares, stretches) = self.away_handles(most);
-        let mut leaving: Vec<Span> = Vec::with_capacity(stretches.len());
-        let mut going: Vec<Going> = Vec::with_capacity(shares.len());
-        for share in shares {
-            let of_handle = &stretches[share.stretches];
+        let away = self.away_handles(most);
+        let mut leaving: Vec<Span> = Vec::with_capacity(away.len());
+        let mut going: Vec<Going> = Vec::new();
+        for of_handle in away.chunk_by(|one, next| one.handle == next.handle) {
             let Some(owner) = self.owner_of_all(of_handle, asks) else { continue };
             if leaving.len() + of_handle.len() > SPANS {
                 break;
             }
-            let from = self.physical[share.handle].places[0];
-            going.push(Going { handle: share.handle, from, to: from + share.size, owner, leads: self.areas.contains_key(&from) });
+            let handle = of_handle[0].handle;
+            let (from, size) = (self.physical[handle].places[0], self.physical[handle].size);
+            going.push(Going { handle, from, to: from + size, owner, leads: self.areas.contains_key(&from) });
             leaving.extend(of_handle.iter().map(Stretch::span));
         }
         // Owned nowhere for a moment, so that all places are alike.

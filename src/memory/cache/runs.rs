@@ -259,8 +259,9 @@ impl Core {
 
     /// Where the bytes of a run lie, all of which is free. None: a handle is in it twice, which would be the same bytes.
     fn mapped_run(&self, free: &FreeParts, from: Address, to: Address) -> Option<Run> {
-        let mut handles = Vec::new();
-        let mut run = Run { from, to, here: Vec::new(), away: Vec::new(), whole: Vec::new() };
+        const SOME: usize = 16;
+        let mut handles = Vec::with_capacity(SOME);
+        let mut run = Run { from, to, here: Vec::new(), away: Vec::with_capacity(SOME), whole: Vec::with_capacity(SOME) };
         for mapping in self.physical.overlapping(from, to) {
             let part = from.max(mapping.start) - mapping.start..to.min(mapping.end()) - mapping.start;
             for stretch in free.stretches_of(mapping.handle) {

@@ -183,7 +183,7 @@ impl Core {
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request) -> Terms {
         let active = self.stats.active();
-        self.note_asked_for(slot);
+        self.note_wants(slot);
         // What others of the device hold is not there for this one.
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
         let (streams, new_sizes) = (self.streams(), self.new_sizes(slot));

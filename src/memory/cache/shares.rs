@@ -59,21 +59,23 @@ impl Stretch {
 }
 
 /// By handle, of which there are so many names, and place in it, as what is free of a handle begins nowhere twice.
-fn in_order(stretches: &[Stretch], names: usize) -> Vec<Stretch> {
-    let mut next: Vec<u32> = vec![0; names];
-    stretches.iter().for_each(|stretch| next[stretch.handle as usize] += 1);
+fn in_order(stretches: Vec<Stretch>, names: usize) -> Vec<Stretch> {
+    // Where the next one of each handle goes: behind all of those before.
+    let mut next: Vec<u32> = vec![0; names + 1];
+    stretches.iter().for_each(|stretch| next[stretch.handle as usize + 1] += 1);
     let mut before = 0;
     for next in &mut next {
-        before += std::mem::replace(next, before);
+        before += *next;
+        *next = before;
     }
-    let mut order: Vec<u32> = vec![0; stretches.len()];
-    for (at, stretch) in stretches.iter().enumerate() {
+    let mut ordered = stretches.clone();
+    for stretch in stretches {
         let next = &mut next[stretch.handle as usize];
-        order[*next as usize] = at as u32;
+        ordered[*next as usize] = stretch;
         *next += 1;
     }
-    let mut ordered: Vec<Stretch> = order.into_iter().map(|at| stretches[at as usize]).collect();
-    for of_handle in ordered.chunk_by_mut(|one, next| one.handle == next.handle) {
+    let several = |of_handle: &&mut [Stretch]| of_handle.len() > 1;
+    for of_handle in ordered.chunk_by_mut(|one, next| one.handle == next.handle).filter(several) {
         of_handle.sort_unstable_by_key(|stretch| stretch.offset);
     }
     ordered
@@ -122,7 +124,7 @@ impl Core {
         blocks
     }
 
-    /// The free bytes of blocks, by handle and place in it, as far as a mapping and what is free of it count.
+    /// The free bytes of blocks, as far as a mapping and what is free of it count.
     fn stretches_of(&self, blocks: &[BlockId], counts: impl Fn(&Mapping, &Stretch) -> bool) -> Vec<Stretch> {
         let mut stretches = Vec::with_capacity(blocks.len() + self.physical.count());
         for id in blocks {
@@ -137,12 +139,13 @@ impl Core {
                 }
             }
         }
-        in_order(&stretches, self.physical.names())
+        stretches
     }
 
-    /// What is free and within reach of the largest `most` blocks of each stream and kind.
+    /// What is free and within reach of the largest `most` blocks of each stream and kind, by handle and place in it.
     pub fn stretches(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Stretch> {
-        self.stretches_of(&self.free_blocks(most, plain, |id| self.reaches(reach, id)), |_, _| true)
+        let all = self.stretches_of(&self.free_blocks(most, plain, |id| self.reaches(reach, id)), |_, _| true);
+        in_order(all, self.physical.names())
     }
 
     pub fn shares(&self, stretches: &[Stretch]) -> Vec<Share> {
@@ -186,12 +189,15 @@ impl Core {
         spans_of(&shares, &stretches)
     }
 
-    /// The handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; and where their bytes lie.
-    pub fn away_handles(&self, most: usize) -> (Vec<Share>, Vec<Stretch>) {
+    /// What is free of the handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; by handle and
+    /// place in it.
+    pub fn away_handles(&self, most: usize) -> Vec<Stretch> {
         let is_away = |mapping: &Mapping, stretch: &Stretch| stretch.size < mapping.size || !mapping.first;
-        let stretches = self.stretches_of(&self.free_blocks(most, false, |_| true), is_away);
-        let mut shares = self.shares(&stretches);
-        shares.retain(|share| share.head == share.size);
-        (shares, stretches)
+        let mut stretches = self.stretches_of(&self.free_blocks(most, false, |_| true), is_away);
+        let mut free: Vec<usize> = vec![0; self.physical.names()];
+        stretches.iter().for_each(|stretch| free[stretch.handle as usize] += stretch.size);
+        stretches.retain(|stretch| free[stretch.handle as usize] == self.physical[stretch.handle].size);
+        stretches.sort_unstable_by_key(|stretch| (stretch.handle, stretch.offset));
+        stretches
     }
 }

@@ -86,8 +86,8 @@ pub struct Slot {
     /// `past` when free memory was last made common.
     pub(super) shared: u32,
     pub marks: Vec<Mark>,
-    /// It wanted more than there was. `Core::note_asked_for` counts those.
-    pub(super) asked: bool,
+    /// Memory was asked for it, and it is there still. `Core::note_wants` counts those.
+    pub(super) wants: bool,
     /// As in `Core::awake`.
     awake: bool,
     /// The stream was destroyed or unregistered; nothing is recorded on it any more.
@@ -96,7 +96,7 @@ pub struct Slot {
 
 impl Slot {
     pub(super) fn new(key: StreamKey, serial: u64, home: &'static Home, front: &'static Front) -> Slot {
-        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), asked: false, awake: false, gone: false }
+        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), wants: false, awake: false, gone: false }
     }
 
     pub fn serial(&self) -> (u64, u32) {
@@ -209,22 +209,28 @@ impl Core {
             self.fronts.of_slot(slot).for_each(Front::unchoose);
             let slot = &mut self.slots[slot as usize];
             slot.gone = true;
-            self.asked -= usize::from(std::mem::take(&mut slot.asked));
+            self.wanting -= usize::from(std::mem::take(&mut slot.wants));
         }
     }
 
     /// Memory was asked for the stream, if it is there still.
-    pub fn note_asked_for(&mut self, slot: StreamSlot) {
+    pub fn note_wants(&mut self, slot: StreamSlot) {
         let slot = &mut self.slots[slot as usize];
-        if !slot.gone && !std::mem::replace(&mut slot.asked, true) {
-            self.asked += 1;
+        if !slot.gone && !std::mem::replace(&mut slot.wants, true) {
+            self.wanting += 1;
         }
+    }
+
+    pub fn forget_wants(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.wants = false);
+        self.wanting = 0;
     }
 
     // ---- those that there is something of
 
-    /// From now on its free memory is looked at, and how far it is, until there is none and it is not behind. Whatever gives it any comes here: what
-    /// there is costs time, not how many streams there ever were.
+    /// From now on its free memory is looked at, and how far it is, until there is none and it is not behind: what there is costs time, not how many
+    /// streams there ever were. Whatever gives it any under the lock comes here. A thread gives it some only by a front that is armed, for which it
+    /// was woken, and it sleeps again only once all fronts are stopped.
     #[inline]
     pub fn wake(&mut self, slot: StreamSlot) {
         if !std::mem::replace(&mut self.slots[slot as usize].awake, true) {
@@ -233,12 +239,16 @@ impl Core {
         }
     }
 
-    /// Those of which nothing is left sleep. What threads kept is collected.
+    /// Those of which nothing is left sleep. What threads kept has been collected.
     pub(super) fn let_sleep(&mut self) {
         let mut awake = std::mem::take(&mut self.awake);
         awake.retain(|slot| {
             let stays = self.has_something(*slot);
-            self.slots[*slot as usize].awake = stays;
+            let slot = &mut self.slots[*slot as usize];
+            slot.awake = stays;
+            if !stays {
+                slot.shared = slot.past;
+            }
             stays
         });
         self.awake = awake;
@@ -248,8 +258,9 @@ impl Core {
     pub(super) fn check_slots(&self) {
         let awake: Vec<StreamSlot> = (0..self.slots.len() as StreamSlot).filter(|slot| self.slots[*slot as usize].awake).collect();
         assert_eq!(self.awake, awake);
-        assert!((0..self.slots.len() as StreamSlot).all(|slot| awake.contains(&slot) || !self.has_something(slot)));
-        assert_eq!(self.asked, self.slots.iter().filter(|slot| slot.asked && !slot.gone).count());
+        assert!((0..self.slots.len() as StreamSlot).all(|slot| self.slots[slot as usize].awake || !self.has_something(slot)));
+        assert!(self.slots.iter().all(|slot| !(slot.wants && slot.gone)));
+        assert_eq!(self.wanting, self.slots.iter().filter(|slot| slot.wants).count());
     }
 
     fn has_something(&self, slot: StreamSlot) -> bool {
