@@ -629,7 +629,11 @@ impl Core {
             }
             for small in [false, true] {
                 let mut past = Vec::new();
-                self.list(slot, small).each(usize::MAX, |id| past.extend(Some(id).filter(|id| self.is_past(*id))));
+                self.list(slot, small).each(usize::MAX, |id| {
+                    if self.is_past(id) {
+                        past.push(id);
+                    }
+                });
                 for id in past {
                     self.list_remove(id);
                     self.make_free_of(id, COMMON, 0);
