@@ -2218,12 +2218,14 @@ tcuda_status_t tcuda_set_per_process_memory_fraction(double fraction, int32_t de
 tcuda_status_t tcuda_get_per_process_memory_fraction(double *fraction, int32_t device);
 
 /**
- * Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts.
+ * Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts. What is held beyond a
+ * new limit stays, and serves what fits there, until it goes back; no more is taken meanwhile.
  *
  * @param bytes  UINT64_MAX: no limit.
  * @param device -1: the current one.
  */
-tcuda_status_t tcuda_set_memory_limit(uint64_t bytes, int32_t device);
+tcuda_status_t tcuda_set_memory_limit(uint64_t bytes,
+                                      int32_t device);
 
 /**
  * The limit in bytes, however it was set; UINT64_MAX without one.
@@ -2310,7 +2312,8 @@ tcuda_status_t tcuda_host_empty_cache(void);
 
 /**
  * All statistics of pinned memory (torch.cuda.host_memory_stats). All zero before the first allocation. Figures are exact while no thread
- * allocates or frees; the peaks of what is active are exact while one thread does.
+ * allocates or frees; the peaks of what is active are exact while one thread does. What streams used is active until it was found out that they are
+ * done, which the next allocations do, not this call.
  *
  * @param stats struct_size has to be set; gets the figures.
  */
@@ -2465,7 +2468,8 @@ tcuda_status_t tcuda_mem_pool_begin(tcuda_mem_pool_t pool);
 tcuda_status_t tcuda_mem_pool_end(tcuda_mem_pool_t pool);
 
 /**
- * tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads.
+ * tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the memory is
+ * of the graph's private pool, as all that is allocated there.
  *
  * @param ptr    gets the memory; NULL for size 0.
  * @param size   bytes.
@@ -2473,7 +2477,10 @@ tcuda_status_t tcuda_mem_pool_end(tcuda_mem_pool_t pool);
  * @return TCUDA_ERROR_OUT_OF_MEMORY after the pool's free memory, and then the device's, went back to the driver and the request was tried
  *         again; TCUDA_ERROR_INVALID_STATE: the pool is paused.
  */
-tcuda_status_t tcuda_mem_pool_malloc(void **ptr, size_t size, tcuda_stream_t stream, tcuda_mem_pool_t pool);
+tcuda_status_t tcuda_mem_pool_malloc(void **ptr,
+                                     size_t size,
+                                     tcuda_stream_t stream,
+                                     tcuda_mem_pool_t pool);
 
 /**
  * Waits for what was freed but is in use, then gives all free memory of a pool back to where it came from (torch: empty_cache with the
@@ -3326,7 +3333,8 @@ tcuda_status_t tcuda_graph_instantiate(tcuda_graph_t graph);
  * From the next replay on a graph does what another one captured and kept, if that differs in arguments only (cudaGraphExecUpdate). It then
  * uses the other one's pool as well; that of an update before goes when the replays are over that it was for.
  *
- * @return TCUDA_ERROR_INVALID_ARGUMENT: it differs in more, and nothing has changed.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: it differs in more, and nothing has changed. TCUDA_ERROR_INVALID_STATE: the graph is not ready for
+ *         replays, or the other one kept no capture.
  */
 tcuda_status_t tcuda_graph_update(tcuda_graph_t graph, tcuda_graph_t from);
 

@@ -1,10 +1,11 @@
-/* Graphs: a capture with a fork on two streams, replays with new inputs, a pool that is shared, captures on threads that end without them. */
+/* Graphs: a capture with a fork on two streams, replays with new inputs, a pool that is shared, captures on threads that end without them, and
+   beside threads that use the caches. */
 
 #include <pthread.h>
 
 #include "check.h"
 
-enum { BYTES = 4096, THREADS = 4, ROUNDS = 20 };
+enum { BYTES = 4096, THREADS = 4, ROUNDS = 20, CAPTURES = 2000 };
 
 static const tcuda_pool_id_t own = {0, 0};
 
@@ -135,6 +136,65 @@ static void captures_of_threads_that_end(void)
     }
 }
 
+static int over;
+
+/* What other threads do on streams of their own. */
+static void *others(void *argument)
+{
+    void *block = NULL, *host = NULL;
+    tcuda_memory_stats_t stats = TCUDA_MEMORY_STATS_INIT;
+
+    (void)argument;
+    while (!__atomic_load_n(&over, __ATOMIC_RELAXED)) {
+        CHECK_OK(tcuda_malloc_cached(&block, 100000, NULL));
+        CHECK_OK(tcuda_host_malloc_cached(&host, 3000));
+        CHECK_OK(tcuda_memory_stats(&stats, -1));
+        CHECK_OK(tcuda_free_cached(block));
+        CHECK_OK(tcuda_host_free_cached(host));
+        CHECK_OK(tcuda_empty_cache(-1));
+        CHECK_OK(tcuda_host_empty_cache());
+    }
+    return NULL;
+}
+
+/* A stream that joins a capture has memory that is not past, of which those ask and which they mark at that moment. */
+static void captures_that_are_joined_beside_other_threads(void)
+{
+    tcuda_stream_t stream = NULL, side = NULL;
+    tcuda_graph_t graph = NULL;
+    void *kept = NULL, *of_side = NULL, *used = NULL, *host = NULL;
+    pthread_t thread;
+    int round;
+
+    CHECK_OK(tcuda_stream_create(&stream, -1, 0));
+    CHECK_OK(tcuda_stream_create(&side, -1, 0));
+    CHECK_OK(tcuda_malloc_cached(&kept, BYTES, stream));
+    CHECK(pthread_create(&thread, NULL, others, NULL) == 0);
+    for (round = 0; round < CAPTURES; round++) {
+        CHECK_OK(tcuda_malloc_cached(&of_side, BYTES, side));
+        CHECK_OK(tcuda_malloc_cached(&used, BYTES, stream));
+        CHECK_OK(tcuda_host_malloc_cached(&host, BYTES));
+        CHECK_OK(tcuda_memset_async(of_side, 0, BYTES, side));
+        CHECK_OK(tcuda_copy_async(host, of_side, BYTES, side));
+        CHECK_OK(tcuda_record_stream(used, side));
+        CHECK_OK(tcuda_free_cached(of_side));
+        CHECK_OK(tcuda_free_cached(used));
+        CHECK_OK(tcuda_host_free_cached(host));
+        CHECK_OK(tcuda_graph_create(&graph, 0));
+        CHECK_OK(tcuda_graph_capture_begin(graph, stream, own, round % 2 ? TCUDA_CAPTURE_RELAXED : TCUDA_CAPTURE_THREAD_LOCAL));
+        CHECK_OK(tcuda_stream_wait_stream(side, stream));
+        CHECK_OK(tcuda_memset_async(kept, 1, 9, side));
+        CHECK_OK(tcuda_stream_wait_stream(stream, side));
+        CHECK_OK(tcuda_graph_capture_end(graph));
+        CHECK_OK(tcuda_graph_destroy(graph));
+    }
+    __atomic_store_n(&over, 1, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+    CHECK_OK(tcuda_free_cached(kept));
+    CHECK_OK(tcuda_stream_destroy(side));
+    CHECK_OK(tcuda_stream_destroy(stream));
+}
+
 int main(void)
 {
     int64_t reserved = -1;
@@ -142,6 +202,7 @@ int main(void)
     replays_do_what_was_captured();
     graphs_share_a_pool();
     captures_of_threads_that_end();
+    captures_that_are_joined_beside_other_threads();
     CHECK_OK(tcuda_synchronize(-1));
     CHECK_OK(tcuda_empty_cache(-1));
     CHECK_OK(tcuda_memory_stat_get(&reserved, -1, "reserved_bytes.all.current"));

@@ -122,7 +122,8 @@ pub extern "C" fn tcuda_graph_instantiate(graph: tcuda_graph_t) -> tcuda_status_
 /// From the next replay on a graph does what another one captured and kept, if that differs in arguments only (cudaGraphExecUpdate). It then
 /// uses the other one's pool as well; that of an update before goes when the replays are over that it was for.
 ///
-/// @return TCUDA_ERROR_INVALID_ARGUMENT: it differs in more, and nothing has changed.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT: it differs in more, and nothing has changed. TCUDA_ERROR_INVALID_STATE: the graph is not ready for
+///         replays, or the other one kept no capture.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_graph_update(graph: tcuda_graph_t, from: tcuda_graph_t) -> tcuda_status_t {
     guard("tcuda_graph_update", || named(graph)?.update(&*named(from)?))

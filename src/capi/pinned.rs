@@ -134,7 +134,8 @@ pub extern "C" fn tcuda_host_empty_cache() -> tcuda_status_t {
 }
 
 /// All statistics of pinned memory (torch.cuda.host_memory_stats). All zero before the first allocation. Figures are exact while no thread
-/// allocates or frees; the peaks of what is active are exact while one thread does.
+/// allocates or frees; the peaks of what is active are exact while one thread does. What streams used is active until it was found out that they are
+/// done, which the next allocations do, not this call.
 ///
 /// @param stats struct_size has to be set; gets the figures.
 #[unsafe(no_mangle)]

@@ -14,6 +14,7 @@ use super::plugin::tcuda_pluggable_allocator_t;
 use super::structs::{Growing, StructOut, read, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
+use crate::memory;
 use crate::memory::pools::{self, Options};
 use crate::memory::provider::{self, Source};
 use crate::{device, stream};
@@ -111,7 +112,8 @@ pub extern "C" fn tcuda_mem_pool_end(pool: tcuda_mem_pool_t) -> tcuda_status_t {
     guard("tcuda_mem_pool_end", || pools::end(id_of(pool)))
 }
 
-/// tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads.
+/// tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the memory is
+/// of the graph's private pool, as all that is allocated there.
 ///
 /// @param ptr    gets the memory; NULL for size 0.
 /// @param size   bytes.
@@ -128,7 +130,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_malloc(
     guard_out("tcuda_mem_pool_malloc", ptr, "ptr", || {
         let pool = pools::numbered(id_of(pool))?;
         let stream = stream::resolve_on(stream as usize, pool.cache.device)?;
-        Ok(pools::allocate(&pool, size, 1, stream)? as *mut c_void)
+        Ok(memory::allocate_from(&pool, size, stream)? as *mut c_void)
     })
 }
 

@@ -15,6 +15,7 @@ use crate::runtime::table::IpcHandle;
 use crate::runtime::{self, Code, RawEvent, Runtime, code};
 use crate::stream::Stream;
 use known::Known;
+use std::sync::OnceLock;
 
 /// The bits of the flags: CUDA's.
 pub const BLOCKING: u32 = 1;
@@ -108,11 +109,28 @@ pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
     Ok(())
 }
 
+/// Calls what it is given, once.
+type Around = fn(Stream, &mut dyn FnMut());
+static AROUND: OnceLock<Around> = OnceLock::new();
+
+/// From now on each wait of a stream is made inside of this: it may be what has the stream join a capture.
+pub fn around_waits(around: Around) {
+    let _ = AROUND.set(around);
+}
+
+fn waiting<T>(stream: Stream, wait: impl FnOnce() -> Result<T>) -> Result<T> {
+    let Some(around) = AROUND.get() else { return wait() };
+    let (mut wait, mut answer) = (Some(wait), None);
+    around(stream, &mut || answer = wait.take().map(|wait| wait()));
+    answer.unwrap_or_else(|| Err(Error::internal("A wait was not made.")))
+}
+
 /// Makes a stream's later work wait for the last record. An event that was never recorded holds nothing up.
 pub fn wait(event: RawEvent, stream: Stream) -> Result<()> {
     check(event)?;
     let entered = stream.enter()?;
-    entered.runtime.stream_wait_event(entered.raw, event).map_err(|error| device::blame(stream.device)(explain(event, error)))?;
+    waiting(stream, || entered.runtime.stream_wait_event(entered.raw, event))
+        .map_err(|error| device::blame(stream.device)(explain(event, error)))?;
     watch::tell(|| Happening::EventWaited { event, on: stream.place() });
     Ok(())
 }

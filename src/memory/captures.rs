@@ -8,6 +8,7 @@ use super::cache::Cache;
 use super::{all, caches, pinned, pools};
 use crate::base::{Error, Result, Status, process};
 use crate::device;
+use crate::event;
 use crate::runtime;
 use crate::runtime::api::CaptureStatus;
 use crate::stream::Stream;
@@ -83,6 +84,18 @@ pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u
 /// With no front armed, and nobody in the middle of marking a stream that is about to be captured.
 fn stop_fronts_and<T>(device: i32, work: impl FnOnce() -> T) -> T {
     all(None).into_iter().for_each(|cache| drop(cache.core.lock()));
+    event::around_waits(around_wait);
+    unmarked(device, work)
+}
+
+/// A stream waits for an event, by which it may join a capture.
+fn around_wait(stream: Stream, wait: &mut dyn FnMut()) {
+    if any() { unmarked(stream.device, wait) } else { wait() }
+}
+
+/// While nobody is in the middle of asking or marking a stream: that of one that is captured by then would end the capture, and who waits for such
+/// a mark would be captured too.
+fn unmarked<T>(device: i32, work: impl FnOnce() -> T) -> T {
     let _pinned = pinned::hold_marks();
     let marking: Vec<&Cache> = all(Some(device));
     let _device: Vec<_> = marking.into_iter().map(Cache::hold_marks).collect();

@@ -190,6 +190,12 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     allocate_in(cache, &request, stream)
 }
 
+/// From a pool, unless the stream is captured: a graph's memory is its own.
+pub fn allocate_from(pool: &pools::Pool, size: usize, stream: Stream) -> Result<Address> {
+    let of_graph = if captures::any() && size > 0 { captures::pool_of(stream)? } else { None };
+    pools::allocate(of_graph.as_deref().unwrap_or(pool), size, 1, stream)
+}
+
 /// For who does without where there is no room, which nobody is told of. Of the device's own memory: a pool that is open is for what users
 /// ask for. Not while the stream is captured.
 pub fn allocate_if_there(size: usize, stream: Stream) -> Result<Option<Address>> {

@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tcuda::capi::copy::*;
+use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
 use tcuda::capi::plugin::*;
@@ -118,6 +119,16 @@ pub fn scene_backend() {
         assert!(said.contains("limit"), "{said}");
         free(allocate(50 * MIB, stream.0));
         free(allocate(60 * MIB, stream.0));
+        // Half of it is free in pieces, which the driver's pool may have no use for.
+        let blocks: Vec<*mut c_void> = (0..32).map(|_| allocate(2 * MIB, stream.0)).collect();
+        ok!(tcuda_synchronize(0));
+        blocks.iter().step_by(2).for_each(|block| free(*block));
+        let mut large = null_mut();
+        let _status = unsafe { tcuda_malloc_cached(&mut large, 30 * MIB, stream.0) };
+        let held = stat(0, "reserved_bytes.all.current");
+        assert!(held <= 64 * MIB as i64, "{held} bytes are held within a limit of 64 MiB");
+        free(large);
+        blocks.iter().skip(1).step_by(2).for_each(|block| free(*block));
     }
     fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 1 << 50, stream.0));
     assert_eq!(stat(0, "allocated_bytes.all.current"), 0);

@@ -8,6 +8,7 @@ use std::ptr::{null, null_mut};
 use tcuda::capi::copy::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::stream::tcuda_stream_synchronize;
 use tcuda::capi::structs::tcuda_stream_t;
 
 tests![
@@ -16,6 +17,7 @@ tests![
     opened_again_after_everything_was_freed,
     the_newest_of_several_is_meant,
     by_name_from_any_thread,
+    by_name_on_a_stream_that_is_captured,
     its_own_free_memory_serves_a_larger_request,
     the_devices_free_memory_gives_way_to_a_pool,
     a_pool_lends_to_requests_that_would_fail,
@@ -214,6 +216,29 @@ fn by_name_from_any_thread() {
     // NULL is the default stream of the pool's device.
     let block = pool.allocate(100, NULL);
     free(block);
+    pool.end();
+    empty_caches();
+}
+
+/// A graph works in it for as long as it lives: it is the graph's.
+fn by_name_on_a_stream_that_is_captured() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let graph = G::captured(stream.0, || {
+        let block = pool.allocate(5000, stream.0);
+        ok!(tcuda_memset_async(block, 7, 5000, stream.0));
+        free(block);
+    });
+    assert_eq!(pool.reserved(), 0);
+    let (block, mut copy) = (pool.allocate(5000, stream.0), [0u8; 5000]);
+    ok!(tcuda_memset_async(block, 1, 5000, stream.0));
+    graph.replay(stream.0);
+    ok!(tcuda_copy_async(copy.as_mut_ptr().cast(), block, 5000, stream.0));
+    ok!(tcuda_stream_synchronize(stream.0));
+    assert!(copy.iter().all(|byte| *byte == 1), "a replay wrote into a block of the pool");
+    free(block);
+    drop(graph);
     pool.end();
     empty_caches();
 }

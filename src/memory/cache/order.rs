@@ -277,8 +277,12 @@ impl Cache {
         };
         match mark {
             Some(mark) => {
-                runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())).map_err(device::blame(self.device))?;
-                self.core.lock().advance(slot, serial, mark.count);
+                match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
+                    Ok(()) => self.core.lock().advance(slot, serial, mark.count),
+                    // Another library had the stream join a capture at that moment.
+                    Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
+                    Err(error) => return Err(device::blame(self.device)(error)),
+                }
             }
             // That would end a capture of the device.
             None if captures::is_on(self.device) => return Ok(false),
@@ -323,6 +327,10 @@ impl Cache {
                 continue;
             }
             let mark = self.mark(owner, count)?;
+            // Another library may have it join a capture at any moment.
+            if owner.is_capturing().unwrap_or(true) {
+                continue;
+            }
             let entered = stream.enter()?;
             entered.runtime.stream_wait_event(entered.raw, mark.event.raw())?;
             waited.push(Waited { slot: *slot, serial, count });

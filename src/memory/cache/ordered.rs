@@ -34,6 +34,25 @@ impl Cache {
         Ok(address)
     }
 
+    /// What it gave is beyond the limit: it goes back, and what the driver's pool has grown by as far as the stream is past it.
+    pub(super) fn drop_ordered(&self, runtime: &Runtime, address: Address, raw: RawStream) {
+        let Some(pool) = *self.ordered.lock() else { return };
+        let given = Stream { device: self.device, raw }.enter().and_then(|entered| {
+            let give = || entered.runtime.free_async(address, entered.raw);
+            runtime.outside_capture(|| give().or_else(|_| give()))
+        });
+        self.count_spare(runtime, 0);
+        // What cannot be given back is lost with its device.
+        let Ok(()) = given else { return };
+        let held = {
+            let core = self.core.quiet();
+            core.ordered_bytes + core.ordered_spare
+        };
+        let beyond = self.stats.limit().map_or(0, |limit| self.stats.whole().reserved().saturating_sub(limit));
+        let _ = runtime.outside_capture(|| runtime.mem_pool_trim(pool, held.saturating_sub(beyond)));
+        self.count_spare(runtime, 0);
+    }
+
     /// The driver's pool keeps what is freed, and peers reach it.
     fn open_ordered(&self, runtime: &Runtime) -> Result<()> {
         const POOLS_SUPPORTED: i32 = 115;

@@ -535,6 +535,11 @@ impl Cache {
                 }
             })
             .map_err(Refusal::Driver)?;
+        // What the driver's pool has to spare may lie in pieces: then it has grown.
+        if matches!(backing, Backing::Ordered) && self.core.quiet().limited(size) {
+            self.drop_ordered(runtime, base, stream);
+            return Err(Refusal::Limit);
+        }
         if base + size > lookup::LIMIT || !base.is_multiple_of(ROUND) {
             match backing {
                 Backing::Provided(provider, _) => provider.free(base, size, self.device, stream),

@@ -263,8 +263,17 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
     };
     match found {
         Some(mark) => {
-            runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())).map_err(device::blame(device))?;
-            CORE.lock().streams.advance(serial, mark.count);
+            match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
+                Ok(()) => CORE.lock().streams.advance(serial, mark.count),
+                // Another library had the stream join a capture at that moment: the mark stands for nothing.
+                Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => {
+                    if let Some(slot) = CORE.lock().streams.slots.get_mut(&serial) {
+                        slot.marks.retain(|known| known.event.raw() != mark.event.raw());
+                    }
+                    return Ok(false);
+                }
+                Err(error) => return Err(device::blame(device)(error)),
+            }
             Ok(true)
         }
         None => wait_for_device(device),
