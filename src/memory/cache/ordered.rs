@@ -34,23 +34,31 @@ impl Cache {
         Ok(address)
     }
 
-    /// What it gave is beyond the limit: it goes back, and what the driver's pool has grown by as far as the stream is past it.
+    /// What it gave is beyond the limit: it goes back, and what the driver's pool has grown by. For that the stream has to be past it.
     pub(super) fn drop_ordered(&self, runtime: &Runtime, address: Address, raw: RawStream) {
         let Some(pool) = *self.ordered.lock() else { return };
-        let given = Stream { device: self.device, raw }.enter().and_then(|entered| {
-            let give = || entered.runtime.free_async(address, entered.raw);
-            runtime.outside_capture(|| give().or_else(|_| give()))
+        let stream = Stream { device: self.device, raw };
+        // What cannot be given back is lost with its device.
+        let _ = stream.enter().and_then(|entered| {
+            runtime.outside_capture(|| {
+                let give = || entered.runtime.free_async(address, entered.raw);
+                give().or_else(|_| give())?;
+                if !captures::is_on(self.device) {
+                    entered.runtime.stream_synchronize(entered.raw)?;
+                }
+                Ok(())
+            })
         });
         self.count_spare(runtime, 0);
-        // What cannot be given back is lost with its device.
-        let Ok(()) = given else { return };
         let held = {
             let core = self.core.quiet();
             core.ordered_bytes + core.ordered_spare
         };
         let beyond = self.stats.limit().map_or(0, |limit| self.stats.whole().reserved().saturating_sub(limit));
-        let _ = runtime.outside_capture(|| runtime.mem_pool_trim(pool, held.saturating_sub(beyond)));
-        self.count_spare(runtime, 0);
+        if beyond > 0 {
+            let _ = runtime.outside_capture(|| runtime.mem_pool_trim(pool, held.saturating_sub(beyond)));
+            self.count_spare(runtime, 0);
+        }
     }
 
     /// The driver's pool keeps what is freed, and peers reach it.
