@@ -2218,14 +2218,13 @@ tcuda_status_t tcuda_set_per_process_memory_fraction(double fraction, int32_t de
 tcuda_status_t tcuda_get_per_process_memory_fraction(double *fraction, int32_t device);
 
 /**
- * Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts. What is held beyond a
- * new limit stays, and serves what fits there, until it goes back; no more is taken meanwhile.
+ * Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts. Memory of the
+ * cache beyond a new limit stays, and serves what fits there, until it goes back; no more is taken meanwhile.
  *
  * @param bytes  UINT64_MAX: no limit.
  * @param device -1: the current one.
  */
-tcuda_status_t tcuda_set_memory_limit(uint64_t bytes,
-                                      int32_t device);
+tcuda_status_t tcuda_set_memory_limit(uint64_t bytes, int32_t device);
 
 /**
  * The limit in bytes, however it was set; UINT64_MAX without one.
@@ -2468,8 +2467,8 @@ tcuda_status_t tcuda_mem_pool_begin(tcuda_mem_pool_t pool);
 tcuda_status_t tcuda_mem_pool_end(tcuda_mem_pool_t pool);
 
 /**
- * tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the memory is
- * of the graph's private pool, as all that is allocated there.
+ * tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the
+ * memory is of the graph's private pool, as all that is allocated there.
  *
  * @param ptr    gets the memory; NULL for size 0.
  * @param size   bytes.
@@ -2477,10 +2476,7 @@ tcuda_status_t tcuda_mem_pool_end(tcuda_mem_pool_t pool);
  * @return TCUDA_ERROR_OUT_OF_MEMORY after the pool's free memory, and then the device's, went back to the driver and the request was tried
  *         again; TCUDA_ERROR_INVALID_STATE: the pool is paused.
  */
-tcuda_status_t tcuda_mem_pool_malloc(void **ptr,
-                                     size_t size,
-                                     tcuda_stream_t stream,
-                                     tcuda_mem_pool_t pool);
+tcuda_status_t tcuda_mem_pool_malloc(void **ptr, size_t size, tcuda_stream_t stream, tcuda_mem_pool_t pool);
 
 /**
  * Waits for what was freed but is in use, then gives all free memory of a pool back to where it came from (torch: empty_cache with the

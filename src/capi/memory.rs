@@ -483,8 +483,8 @@ pub unsafe extern "C" fn tcuda_get_per_process_memory_fraction(fraction: *mut f6
     guard_out("tcuda_get_per_process_memory_fraction", fraction, "fraction", || memory::fraction(device::resolve(device)?))
 }
 
-/// Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts. What is held beyond a
-/// new limit stays, and serves what fits there, until it goes back; no more is taken meanwhile.
+/// Limits what the cache holds to a number of bytes; the later of this and tcuda_set_per_process_memory_fraction counts. Memory of the
+/// cache beyond a new limit stays, and serves what fits there, until it goes back; no more is taken meanwhile.
 ///
 /// @param bytes  UINT64_MAX: no limit.
 /// @param device -1: the current one.

@@ -112,8 +112,8 @@ pub extern "C" fn tcuda_mem_pool_end(pool: tcuda_mem_pool_t) -> tcuda_status_t {
     guard("tcuda_mem_pool_end", || pools::end(id_of(pool)))
 }
 
-/// tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the memory is
-/// of the graph's private pool, as all that is allocated there.
+/// tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the
+/// memory is of the graph's private pool, as all that is allocated there.
 ///
 /// @param ptr    gets the memory; NULL for size 0.
 /// @param size   bytes.

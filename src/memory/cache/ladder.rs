@@ -236,6 +236,10 @@ impl Cache {
         match self.search_or_grow(climb, all, UpTo::Limit, None)? {
             Ok(address) => Ok(Ok(address)),
             Err(refusal) => {
+                // What the driver's pool grew by for this.
+                if self.core.quiet().limited(0) {
+                    self.trim_ordered(climb.runtime);
+                }
                 // A failure that kept memory back is the better answer.
                 waited.and(released)?;
                 Ok(Err((refusal, changes)))

@@ -34,20 +34,14 @@ impl Cache {
         Ok(address)
     }
 
-    /// What it gave is beyond the limit: it goes back, and what the driver's pool has grown by. For that the stream has to be past it.
+    /// What it gave is beyond the limit, which the driver's pool has grown by: that goes back as far as the stream is past it, else with
+    /// `trim_ordered`, since nobody waits for a stream here.
     pub(super) fn drop_ordered(&self, runtime: &Runtime, address: Address, raw: RawStream) {
         let Some(pool) = *self.ordered.lock() else { return };
-        let stream = Stream { device: self.device, raw };
         // What cannot be given back is lost with its device.
-        let _ = stream.enter().and_then(|entered| {
-            runtime.outside_capture(|| {
-                let give = || entered.runtime.free_async(address, entered.raw);
-                give().or_else(|_| give())?;
-                if !captures::is_on(self.device) {
-                    entered.runtime.stream_synchronize(entered.raw)?;
-                }
-                Ok(())
-            })
+        let _ = Stream { device: self.device, raw }.enter().and_then(|entered| {
+            let give = || entered.runtime.free_async(address, entered.raw);
+            runtime.outside_capture(|| give().or_else(|_| give()))
         });
         self.count_spare(runtime, 0);
         let held = {
@@ -122,6 +116,8 @@ impl Cache {
                 runtime.mem_pool_trim(raw, 0)
             });
         }
+        // Not between a block that comes and its count.
+        let _growing = self.growing.lock();
         self.count_spare(runtime, 0);
     }
 
@@ -166,6 +162,8 @@ impl Cache {
     /// A block that is free now goes back behind the work of a stream. What the driver does not take is free memory, to be tried again.
     fn give_ordered(&self, runtime: &Runtime, address: Address, on: Stream) -> Result<()> {
         let _growing = self.growing.lock();
+        // It joins no capture meanwhile.
+        let _driving = self.driving.lock();
         let taken = {
             let mut core = self.core.lock();
             let slot = core.slot_of(StreamKey::of(on))?;
@@ -174,20 +172,18 @@ impl Cache {
         };
         // Somebody has allocated it again meanwhile.
         let Some((block, handle, base)) = taken else { return Ok(()) };
-        let given = on.enter().and_then(|entered| runtime.outside_capture(|| entered.runtime.free_async(base, entered.raw)));
+        let give = || on.enter().and_then(|entered| runtime.outside_capture(|| entered.runtime.free_async(base, entered.raw)));
+        let given = on.is_capturing().is_ok_and(|capturing| !capturing) && give().is_ok();
         let mut core = self.core.lock();
-        match given {
-            Ok(()) => {
-                let size = core.physical[handle].size;
-                core.tell_given(&Mapping { start: base, size, handle, first: true }, block);
-                core.physical.unmap(base);
-                core.forget_area(block);
-                core.uncount_handle(handle);
-            }
-            Err(_) => {
-                block::at(block).set_state(State::Free);
-                core.make_free(block);
-            }
+        if given {
+            let size = core.physical[handle].size;
+            core.tell_given(&Mapping { start: base, size, handle, first: true }, block);
+            core.physical.unmap(base);
+            core.forget_area(block);
+            core.uncount_handle(handle);
+        } else {
+            block::at(block).set_state(State::Free);
+            core.make_free(block);
         }
         drop(core);
         self.count_spare(runtime, 0);

@@ -14,7 +14,8 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Held while streams are asked and marked, before the core's lock. Nothing that waits is done meanwhile.
+/// Held while streams are asked and marked, and while one is made to wait that may join a capture by it; before the core's lock. Nothing that
+/// waits is done meanwhile.
 static ASKING: Mutex<()> = Mutex::new(());
 
 /// Tells a stream from a later one with the same handle.
