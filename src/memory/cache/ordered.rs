@@ -162,7 +162,7 @@ impl Cache {
     /// A block that is free now goes back behind the work of a stream. What the driver does not take is free memory, to be tried again.
     fn give_ordered(&self, runtime: &Runtime, address: Address, on: Stream) -> Result<()> {
         let _growing = self.growing.lock();
-        // It joins no capture meanwhile.
+        // It may have joined a capture, and joins none meanwhile.
         let _driving = self.driving.lock();
         let taken = {
             let mut core = self.core.lock();
@@ -173,7 +173,8 @@ impl Cache {
         // Somebody has allocated it again meanwhile.
         let Some((block, handle, base)) = taken else { return Ok(()) };
         let give = || on.enter().and_then(|entered| runtime.outside_capture(|| entered.runtime.free_async(base, entered.raw)));
-        let given = on.is_capturing().is_ok_and(|capturing| !capturing) && give().is_ok();
+        let joined = captures::any() && on.is_capturing().unwrap_or(true);
+        let given = !joined && give().is_ok();
         let mut core = self.core.lock();
         if given {
             let size = core.physical[handle].size;
