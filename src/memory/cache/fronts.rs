@@ -141,7 +141,7 @@ impl Fronts {
     /// Which threads are at work is to be found out anew.
     pub fn forget_work(&mut self) {
         self.stops += STOPS;
-        (self.threads, self.first, self.shared) = (0, None, false);
+        (self.first, self.shared) = (None, false);
     }
 }
 
