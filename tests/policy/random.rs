@@ -146,6 +146,37 @@ fn streams_of_one_thread_are_as_one() {
     }
 }
 
+/// What was decided before the cache was emptied, and threads that allocated then, are no matter: to the byte.
+#[test]
+fn threads_at_rest_change_nothing() {
+    const PAIRS: usize = 40_000;
+    let run = |count| {
+        let mut made = 0;
+        let waste = with_sets(count, 64, LARGE, 1, |sets| {
+            let before = calls(None);
+            in_turns(sets, PAIRS / count);
+            made = calls(None) - before;
+        });
+        (waste, made)
+    };
+    let runs = || [2, 4, 16].map(run);
+    let alone = runs();
+    let in_turn = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let turn = machine("");
+            with_streams(|streams| (0..8).for_each(|_| memory::free(memory::allocate(MIB, 1, streams[0]).unwrap()).unwrap()));
+            drop(turn);
+            in_turn.wait();
+            in_turn.wait();
+        });
+        in_turn.wait();
+        let beside = runs();
+        in_turn.wait();
+        assert_eq!(alone, beside);
+    });
+}
+
 /// One stream's too, with much less slack, where there are hundreds of blocks. Of eight hundred and more it is known from the first, but for
 /// one set in ten, whose free memory is in few pieces when memory is first mapped for it.
 #[test]

@@ -366,6 +366,7 @@ impl Core {
             self.tell(Action::Alloc, record.address(), request.requested, slot);
         }
         lookup::insert(record.address(), small, id);
+        self.fronts.note_at_work(tls::get());
         let shard = self.shard();
         self.stats.allocates(shard, || ());
         shard.allocated(small, size, request.requested);

@@ -64,7 +64,6 @@ impl Fronts {
             return;
         }
         self.stops += 1;
-        self.threads = self.shards.values().filter(|own| own.allocated_at + STOPS > self.stops).count();
         let own: *const Thread = tls::get();
         let others: Vec<&Front> = armed.iter().copied().filter(|front| !std::ptr::eq(front.thread(), own)).collect();
         armed.iter().for_each(|front| front.disarm());
@@ -77,6 +76,21 @@ impl Fronts {
             wait_for.iter().for_each(|front| front.disarm());
         }
         armed.iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
+        self.find_at_work();
+    }
+
+    /// Threads that did not allocate for long are at rest: they come to the lock before they do, and nobody keeps room for what they may. All are
+    /// stopped.
+    fn find_at_work(&mut self) {
+        self.threads = 0;
+        for (number, own) in &self.shards {
+            if own.allocated_at + STOPS > self.stops {
+                self.threads += 1;
+            } else if own.shard.rests() {
+                let fronts = self.by_thread.range((*number, 0)..=(*number, StreamSlot::MAX));
+                fronts.for_each(|(_, front)| front.unchoose());
+            }
+        }
     }
 
     /// The lock was taken while threads go on: without any it is as good as stopped.
@@ -131,17 +145,19 @@ impl Fronts {
         self.by_thread.values().for_each(|front| front.unchoose());
     }
 
-    fn note_at_work(&mut self, thread: &Thread) {
+    pub fn note_at_work(&mut self, thread: &Thread) {
         self.note_allocates(thread);
         if let Some(own) = self.shards.get_mut(&thread.number) {
             own.allocated_at = self.stops;
         }
     }
 
-    /// Which threads are at work is to be found out anew.
+    /// Which threads are at work is to be found out anew. All are stopped.
     pub fn forget_work(&mut self) {
+        debug_assert!(self.stopped);
         self.stops += STOPS;
         (self.first, self.shared) = (None, false);
+        self.find_at_work();
     }
 }
 

@@ -209,10 +209,7 @@ impl Totals {
     pub fn give_back(&self, shard: &Shard) {
         let _adding = self.adding.lock();
         shard.taken.store(false, Relaxed);
-        if shard.allocates.take() {
-            self.threads.fetch_sub(1, Relaxed);
-            self.renew();
-        }
+        shard.rests();
     }
 
     /// The thread of a shard is going to allocate. `stop` stops all threads of the device.

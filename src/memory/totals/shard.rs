@@ -233,6 +233,16 @@ impl Shard {
         }
     }
 
+    /// Its thread allocates no more before `Totals::allocates`. True: it did. All threads of the device are stopped.
+    pub fn rests(&self) -> bool {
+        let did = self.allocates.take();
+        if did {
+            self.totals.threads.fetch_sub(1, Relaxed);
+            self.totals.renew();
+        }
+        did
+    }
+
     /// It looks anew at its next block.
     pub(super) fn close(&self) {
         self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
@@ -243,6 +253,7 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn publish(&self) {
+        debug_assert!(self.allocates.get() || self.common);
         let rooms = self.totals.raise_peaks();
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
