@@ -26,7 +26,9 @@ pub struct Scheduler {
 
 pub(super) struct Line {
     pub state: State,
-    workers: usize,
+    pub workers: usize,
+    /// A worker was woken or started and has not come yet. One is enough: it calls the next.
+    coming: bool,
     /// Workers at a task. Host functions and patient work are not counted: they may wait for anything.
     at_work: usize,
     waiting_hosts: usize,
@@ -41,7 +43,7 @@ const IDLE: Duration = Duration::from_millis(500);
 
 impl Scheduler {
     pub fn new(devices: usize, seed: Option<u64>) -> Scheduler {
-        let line = Line { state: State::new(devices, seed), workers: 0, at_work: 0, waiting_hosts: 0, hold: None };
+        let line = Line { state: State::new(devices, seed), workers: 0, coming: false, at_work: 0, waiting_hosts: 0, hold: None };
         Scheduler { line: Mutex::new(line), work: Condvar::new(), done: Condvar::new(), captures: AtomicUsize::new(0) }
     }
 
@@ -126,12 +128,13 @@ impl Sim {
     /// Wakes or starts a thread if there is something for one.
     fn call_worker(&'static self, line: &mut Line) {
         let wanted = (line.state.has_ready() && line.at_work < self.most_tasks()) || line.state.next_delay().is_some();
-        if !wanted || self.scheduler.work.notify_one() || line.workers >= MOST_WORKERS {
+        if !wanted || line.coming {
             return;
         }
-        line.workers += 1;
-        if !start_thread(move || self.worker()) {
-            line.workers -= 1;
+        line.coming = self.scheduler.work.notify_one();
+        if !line.coming && line.workers < MOST_WORKERS {
+            line.coming = start_thread(move || self.worker());
+            line.workers += usize::from(line.coming);
         }
     }
 
@@ -142,6 +145,7 @@ impl Sim {
 
     fn worker(&'static self) {
         let mut line = self.scheduler.line();
+        line.coming = false;
         loop {
             if self.work_once(&mut line) {
                 continue;
@@ -149,6 +153,7 @@ impl Sim {
             let idle_until = Instant::now() + IDLE;
             let until = [line.state.next_delay(), line.hold].into_iter().flatten().min().unwrap_or(idle_until);
             let late = self.scheduler.work.wait_until(&mut line, until).timed_out();
+            line.coming &= late;
             if late && until == idle_until && !line.state.has_ready() && line.state.next_delay().is_none() {
                 line.workers -= 1;
                 return;

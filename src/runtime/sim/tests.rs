@@ -274,6 +274,29 @@ fn a_lost_device_answers_one_code_for_good() {
 // ---- threads
 
 #[test]
+fn tiny_work_takes_few_workers() {
+    let m = Machine::new(1);
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let streams: Vec<RawStream> = (0..16).map(|_| m.stream(NON_BLOCKING)).collect();
+                for turn in 0..5_000 {
+                    let stream = streams[turn % 16];
+                    // As if something were before it, so that this thread does not do it at once.
+                    let work = Work::Task(Box::new(|_| Ok(())));
+                    m.call(|sim| sim.enqueue(stream::stream_id(stream).unwrap(), work, Vec::new())).unwrap();
+                    most.fetch_max(m.0.scheduler.line().workers as u64, SeqCst);
+                }
+            });
+        }
+    });
+    m.synchronize().unwrap();
+    let most = most.into_inner();
+    assert!(most <= 16, "{most} workers");
+}
+
+#[test]
 fn many_threads_share_devices() {
     let m = Machine::new(2);
     let shared = m.stream(NON_BLOCKING);
