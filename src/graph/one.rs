@@ -336,10 +336,14 @@ impl Graph {
 }
 
 impl State {
-    /// Whether the capture is under way still, in spite of an attempt to end it.
+    /// Whether the capture is under way still, in spite of an attempt to end it; or may be, where nobody can say. Without its stream or its
+    /// device there is none.
     fn goes_on(&self) -> bool {
         let Some(capture) = &self.capture else { return false };
-        captures::capture_of(capture.stream).is_ok_and(|found| found == Some(capture.id))
+        match captures::capture_of(capture.stream) {
+            Ok(found) => found == Some(capture.id),
+            Err(error) => !matches!(error.status, Status::TCUDA_ERROR_DEVICE_LOST | Status::TCUDA_ERROR_INVALID_HANDLE),
+        }
     }
 
     fn abandon(&mut self, only: Option<u64>) -> Result<()> {

@@ -15,6 +15,7 @@ use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
 
 tests![
@@ -22,6 +23,7 @@ tests![
     a_spoilt_capture_names_what_did_it,
     a_copy_of_pageable_memory_is_refused_and_the_capture_goes_on,
     a_capture_ends_with_its_graph_and_with_its_stream,
+    a_capture_whose_end_fails_can_be_ended: [Faults],
     a_capture_ends_with_its_thread,
     another_thread_cannot_end_it_unless_it_is_relaxed,
     a_thread_that_ends_leaves_the_captures_of_others,
@@ -113,6 +115,32 @@ fn a_copy_of_pageable_memory_is_refused_and_the_capture_goes_on() {
     free(block);
     drop(graph);
     is_usable(stream.0);
+    empty_caches();
+}
+
+/// However often the driver cannot even say whether it goes on.
+fn a_capture_whose_end_fails_can_be_ended() {
+    empty_caches();
+    let stream = Own::new();
+    let graph = G::new();
+    for call in [c"cudaGetDevice", c"cudaStreamEndCapture", c"cuStreamGetCaptureInfo_v2"] {
+        for failures in 1..=4 {
+            graph.begin(stream.0);
+            (1..=failures).for_each(|nth| ok!(tcuda_sim_fail_at(call.as_ptr(), nth, 1)));
+            let mut status = TCUDA_ERROR_CUDA;
+            for _ in 0..=failures {
+                status = tcuda_graph_capture_end(graph.0);
+                if status == TCUDA_SUCCESS {
+                    break;
+                }
+            }
+            ok!(tcuda_sim_clear_faults());
+            assert_eq!(status, TCUDA_SUCCESS, "{call:?} {failures} times");
+            is_usable(stream.0);
+            ok!(tcuda_graph_reset(graph.0));
+        }
+    }
+    drop(graph);
     empty_caches();
 }
 
