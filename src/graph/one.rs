@@ -7,7 +7,7 @@ use super::retire::{self, Wait};
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, few, log, process};
 use crate::device;
-use crate::event;
+use crate::event::{self, pool::Pooled};
 use crate::memory::{captures, pinned::Keeper};
 use crate::random::Generator;
 use crate::random::captured::InGraph;
@@ -45,8 +45,8 @@ struct State {
     keepers: Vec<Keeper>,
     /// In the order of the generators' addresses.
     drawn: Vec<Drawn>,
-    /// The stream of the last replay.
-    last: Option<Stream>,
+    /// Behind the last replay, of a graph that draws.
+    done: Option<Wait>,
     replayed_on: Vec<Stream>,
     /// Streams that are gone.
     waits: Vec<Wait>,
@@ -242,12 +242,12 @@ impl Graph {
             launch()
         } else {
             state.order_behind_last(stream)?;
-            draws::replay(&state.drawn, entered.runtime, stream, launch)
+            let launched = draws::replay(&state.drawn, entered.runtime, stream, launch);
+            state.mark_done(stream);
+            launched
         };
         if stream.raw == PER_THREAD {
             state.mark_thread(stream);
-        } else {
-            state.last = Some(stream);
         }
         launched
     }
@@ -320,7 +320,6 @@ impl Graph {
             state.replayed_on.swap_remove(at);
             state.waits.retain(|wait| !wait.is_over());
             state.waits.extend(retire::mark(stream));
-            state.last = state.last.filter(|last| *last != stream);
         }
     }
 
@@ -406,17 +405,22 @@ impl State {
 
     /// Where the generators begin is written for one replay after the other, also on another stream.
     fn order_behind_last(&self, stream: Stream) -> Result<()> {
-        if let Some(last) = self.last.filter(|last| *last != stream) {
-            event::wait_stream(stream, last)?;
+        match &self.done {
+            None => Ok(()),
+            Some(Wait::Event(event)) => event::wait(event.raw(), stream),
+            Some(Wait::Device) => captures::wait_for_device(self.device)
+                .map_err(|error| error.context("Behind the last replay nothing could be recorded")),
         }
-        for wait in self.waits.iter().chain(self.threads.iter().map(|(_, wait)| wait)) {
-            match wait {
-                Wait::Event(event) => event::wait(event.raw(), stream)?,
-                Wait::Device => captures::wait_for_device(self.device)
-                    .map_err(|error| error.context("A stream of an earlier replay went while nothing could be recorded there"))?,
-            }
-        }
-        Ok(())
+    }
+
+    /// Now, since its stream may be gone or captured when the next one comes.
+    fn mark_done(&mut self, stream: Stream) {
+        let event = match self.done.take() {
+            Some(Wait::Event(event)) => Ok(event),
+            _ => runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Pooled::take(self.device))),
+        };
+        let marked = event.and_then(|event| event::record(event.raw(), stream).map(|()| event));
+        self.done = Some(marked.map_or(Wait::Device, Wait::Event));
     }
 
     /// Behind a replay on the calling thread's own default stream.
@@ -454,7 +458,7 @@ impl State {
         let waits = self.replays();
         let held = (std::mem::take(&mut self.uses), std::mem::take(&mut self.keepers), std::mem::take(&mut self.drawn));
         held.2.iter().for_each(|drawn| drawn.place.close());
-        self.last = None;
+        self.done = None;
         self.pool = None;
         retire::leave(self.device, waits, held);
     }

@@ -4,6 +4,7 @@ use crate::graph::*;
 use crate::kit::*;
 use crate::random::{Block, F32, I64, Own as Generator};
 use crate::{fails, get, ok, tests};
+use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::device::tcuda_set_device;
 use tcuda::capi::distributions::*;
 use tcuda::capi::event::*;
@@ -19,7 +20,8 @@ tests![
     replays_draw_as_if_the_work_were_done,
     replays_on_another_device_than_the_current_one: [TwoDevices],
     replays_on_several_streams_take_turns,
-    a_replay_behind_a_stream_that_went_while_it_was_captured: [Faults],
+    a_replay_behind_one_after_which_nothing_could_be_recorded: [Faults],
+    replays_beside_captures_on_the_streams_of_earlier_ones,
     generators_of_a_capture_count_apart,
     kernels_of_the_program_find_their_state,
     seeds_and_offsets_are_left_alone_in_a_capture,
@@ -117,22 +119,41 @@ fn replays_on_another_device_than_the_current_one() {
     }
 }
 
+/// The streams' captures hear nothing of it.
+fn replays_beside_captures_on_the_streams_of_earlier_ones() {
+    let (last, other) = (Own::new(), Own::new());
+    let (eager, captured) = (Generator::seeded(8), Generator::seeded(8));
+    let (mut block, mut expected, mut side) = (Block::new(F32, COUNT), Block::new(F32, COUNT), Block::new(F32, COUNT));
+    synchronize(NULL);
+    let graph = G::captured(last.0, || ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, captured.0, last.0)));
+    graph.replay(last.0);
+    for on in [other.0, NULL, other.0] {
+        let beside = G::captured(last.0, || {
+            ok!(tcuda_memset_async(side.tensor().data, 1, COUNT, last.0));
+            graph.replay(on);
+        });
+        drop(beside);
+    }
+    synchronize(other.0);
+    synchronize(NULL);
+    (0..4).for_each(|_| ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, NULL)));
+    synchronize(NULL);
+    assert!(block.bytes() == expected.bytes());
+    assert_eq!(captured.offset(), eager.offset());
+}
+
 /// Nothing tells when its replay is over but the device, which cannot be waited for beside a capture.
-fn a_replay_behind_a_stream_that_went_while_it_was_captured() {
-    let (gone, apart, stream) = (Own::new(), Own::new(), Own::new());
+fn a_replay_behind_one_after_which_nothing_could_be_recorded() {
+    let (first, apart, stream) = (Own::new(), Own::new(), Own::new());
     let generator = Generator::seeded(7);
     let mut block = Block::new(F32, COUNT);
     synchronize(NULL);
     let graph = G::captured(stream.0, || ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0)));
-    let gate = Gate::on(gone.0);
-    graph.replay(gone.0);
-    let ended = G::new();
-    ended.begin(gone.0);
+    let gate = Gate::on(first.0);
     ok!(tcuda_sim_fail_at(c"cudaEventRecord".as_ptr(), 1, 1));
-    drop(gone);
+    graph.replay(first.0);
     ok!(tcuda_sim_clear_faults());
     gate.open();
-    drop(ended);
     drop(G::captured(apart.0, || {
         let text = fails!(CAPTURE, tcuda_graph_replay(graph.0, stream.0));
         assert!(text.contains("cannot be waited for"), "{text}");
