@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// A process that memory was imported from.
 struct Producer {
@@ -235,17 +236,18 @@ fn close_of(producer: &Option<Arc<Producer>>, address: Address) -> Result<bool> 
     let mut imports = IMPORTS.lock();
     let Some(import) = imports.of(address, producer) else { return Ok(false) };
     let export = import.export;
-    if import.uses > 1 {
-        import.uses -= 1;
-    } else if let Some(import) = imports.take(address, producer) {
-        drop(imports);
+    let is_last = import.uses == 1;
+    import.uses -= usize::from(!is_last);
+    let last = if is_last { imports.take(address, producer) } else { None };
+    drop(imports);
+    if let Some(import) = last {
         watch::tell(|| Happening::HostFreeing { address });
         if let Err(error) = give(runtime::runtime()?, &mut segments, &import).or_else(unless_lost) {
             IMPORTS.lock().insert(address, import);
             return Err(error);
         }
     }
-    from.socket.send(&Request::Give(export).write(), &[]);
+    from.tell(Request::Give(export), None);
     Ok(true)
 }
 
@@ -304,15 +306,18 @@ pub fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
 }
 
 pub fn shutdown() {
+    /// For a producer that does not listen: it takes back what is left once this process has ended.
+    const PATIENCE: Duration = Duration::from_millis(500);
     let Ok(runtime) = runtime::runtime() else { return };
     let all = std::mem::take(&mut IMPORTS.lock().by_address);
+    let until = Instant::now() + PATIENCE;
     for import in all.into_values().flatten() {
         let Some(producer) = &import.producer else { continue };
         let mut segments = producer.turn.lock();
         // What ails the device does not matter any more.
         let _ = give(runtime, &mut segments, &import).or_else(|_| give(runtime, &mut segments, &import));
         for _ in 0..import.uses {
-            producer.socket.send(&Request::Give(import.export).write(), &[]);
+            producer.tell(Request::Give(import.export), Some(until.saturating_duration_since(Instant::now())));
         }
     }
     IMPORTS.lock().producers.clear();
@@ -393,9 +398,14 @@ impl Producer {
         self.socket.is_open() && !self.peer.has_ended()
     }
 
+    /// False: it has ended, or did not listen for so long.
+    fn tell(&self, request: Request, patience: Option<Duration>) -> bool {
+        self.socket.deliver(&request.write(), &self.peer, patience)
+    }
+
     /// Waits for the answer for as long as the producer lives.
     fn ask(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>)> {
-        if !self.socket.send(&request.write(), &[]) {
+        if !self.tell(request, None) {
             return Err(self.ended());
         }
         let (mut bytes, mut files) = ([0; LONGEST], Vec::with_capacity(MOST_FILES));

@@ -18,7 +18,8 @@ impl Mark {
     /// None: nothing has to be waited for (any more). Where there are no such events (any more), the stream is waited for here.
     pub fn on(stream: Stream) -> Result<Option<Mark>> {
         let runtime = runtime::runtime()?;
-        if runtime.outside_capture(|| stream.query())? {
+        let is_idle = || stream.enter().map(|_entered| stream.is_idle(runtime));
+        if runtime.outside_capture(is_idle)? {
             return Ok(None);
         }
         let made = runtime.outside_capture(|| Mark::make(stream));

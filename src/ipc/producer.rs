@@ -187,15 +187,17 @@ pub fn withdraw(blob: &Blob) -> Result<()> {
 pub fn collect() -> bool {
     let mut state = Locked::new();
     let before = state.exports.len();
-    state.attend();
-    state.tidy();
+    state.hear_all();
     state.exports.len() < before
 }
 
 /// The hook of held blocks. In a host function too, so nothing of the driver.
 pub fn block_freed() {
     FREED.store(true, SeqCst);
-    if let Some(mut state) = STATE.try_lock() {
+    // Who has the lock may have looked before, and another one may be freed while it is here.
+    while FREED.load(SeqCst)
+        && let Some(mut state) = STATE.try_lock()
+    {
         state.tidy();
         if let Some(server) = state.server.as_ref().filter(|_| !state.marks.is_empty()) {
             server.bell.ring();
@@ -346,6 +348,13 @@ impl State {
         }
     }
 
+    /// What was freed before is imported no more.
+    fn hear_all(&mut self) {
+        self.tidy();
+        self.attend();
+        self.tidy();
+    }
+
     /// Hears all who have something to say, and misses those who are gone.
     fn attend(&mut self) {
         let accept = |server: &Server| server.listener.accept();
@@ -451,8 +460,7 @@ fn answer(name: Secret, bell: &Bell) {
     loop {
         let (sockets, peers, refused) = {
             let mut state = Locked::new();
-            state.attend();
-            state.tidy();
+            state.hear_all();
             // A shutdown ended it; another one may have begun since.
             if state.server.as_ref().is_none_or(|server| server.name != name) {
                 return;

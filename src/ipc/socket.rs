@@ -7,6 +7,7 @@ use crate::base::{Error, Result};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Files that come with one message at most.
 pub const MOST_FILES: usize = 32;
@@ -110,7 +111,7 @@ impl Socket {
         Some(Peer { process: found.pid, watch: (watch >= 0).then(|| unsafe { OwnedFd::from_raw_fd(watch) }), ended })
     }
 
-    /// Never waits: what the other end does not take at once breaks the connection. False: it did not go.
+    /// Never waits. False: it did not go, which the last error of the system tells of.
     pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> bool {
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut ancillary = Ancillary([0; 16 + 4 * MOST_FILES + 8]);
@@ -132,6 +133,26 @@ impl Socket {
         }
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         unsafe { libc::sendmsg(self.0.as_raw_fd(), &message, flags) == bytes.len() as isize }
+    }
+
+    /// Waits while the other end is slow: as long as its process lives, or so long. False: it did not go.
+    pub fn deliver(&self, bytes: &[u8], peer: &Peer, patience: Option<Duration>) -> bool {
+        /// Where the kernel does not tell of the end of a process.
+        const LOOK: Duration = Duration::from_secs(1);
+        let until = patience.map(|patience| Instant::now() + patience);
+        loop {
+            if self.send(bytes, &[]) {
+                return true;
+            }
+            let is_full = std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock;
+            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+            if !is_full || left.is_zero() || peer.has_ended() || !self.is_open() {
+                return false;
+            }
+            let room = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+            let end = libc::pollfd { fd: peer.watch().map_or(-1, |watch| watch.as_raw_fd()), events: libc::POLLIN, revents: 0 };
+            unsafe { libc::poll([room, end].as_mut_ptr(), 2, left.as_millis() as i32 + 1) };
+        }
     }
 
     /// What is there of one message, without waiting, and the files that came with it.
@@ -287,6 +308,39 @@ mod tests {
         assert!(!there.send(b"x", &[]));
         drop(listener);
         assert_eq!(Socket::connect(&name).err().unwrap().native, libc::ECONNREFUSED);
+    }
+
+    #[test]
+    fn what_a_slow_reader_has_no_room_for_waits_for_it() {
+        const MORE: usize = 300;
+        let name = secret().unwrap();
+        let listener = Socket::listen(&name).unwrap();
+        let here = Socket::connect(&name).unwrap();
+        let there = listener.accept().unwrap().unwrap();
+        let peer = here.peer().unwrap();
+        let sent = (0..100_000).take_while(|_| here.send(&[1; 32], &[])).count();
+        assert!(sent < 100_000 && here.is_open());
+        assert!(!here.deliver(&[2; 32], &peer, Some(Duration::from_millis(2))));
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                let mut heard = 0;
+                while heard < sent + MORE {
+                    match there.receive(&mut [0; 64], &mut Vec::new()) {
+                        Received::Bytes(32) => heard += 1,
+                        Received::Nothing => std::thread::yield_now(),
+                        _ => break,
+                    }
+                }
+                heard
+            });
+            assert!((0..MORE).all(|_| here.deliver(&[3; 32], &peer, None)));
+            assert_eq!(late.join().unwrap(), sent + MORE);
+        });
+        // Nobody will read any more.
+        while here.send(&[1; 32], &[]) {}
+        there.end();
+        assert!(!here.deliver(&[2; 32], &peer, None));
     }
 
     #[test]

@@ -344,20 +344,26 @@ fn an_export_of_ones_own() {
 }
 
 fn what_others_wait_for_comes_first() {
+    const PER_THREAD: usize = 2;
     let stream = Own::on(0);
     let mut other = Other::new();
-    let block = filled(2 * MIB, 1, stream.0);
-    ok!(tcuda_stream_synchronize(stream.0));
-    let gate = Gate::on(stream.0);
-    ok!(tcuda_memset_async(block, 2, 2 * MIB, stream.0));
-    // Neither the export nor the import waits.
-    let handle = export(block, 2 * MIB, 0, stream.0);
-    let there = other.import(&handle);
-    other.tell(&format!("value {there} {}", 2 * MIB));
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    assert!(!gate.was_passed());
-    gate.open();
-    assert_eq!(other.answer(), "ok 2");
+    // Also where the work is on a stream that the exporting one comes behind.
+    for (works, exports) in [(null_mut(), handle(PER_THREAD)), (null_mut(), null_mut()), (stream.0, stream.0)] {
+        let block = filled(2 * MIB, 1, stream.0);
+        ok!(tcuda_stream_synchronize(stream.0));
+        let gate = Gate::on(works);
+        ok!(tcuda_memset_async(block, 2, 2 * MIB, works));
+        // Neither the export nor the import waits.
+        let handle = export(block, 2 * MIB, 0, exports);
+        let there = other.import(&handle);
+        other.tell(&format!("value {there} {}", 2 * MIB));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!gate.was_passed());
+        gate.open();
+        assert_eq!(other.answer(), "ok 2");
+        other.did(&format!("close {there}"));
+        free(block);
+    }
     // The other way, with a producer that ends before the export is over.
     other.did("gate");
     let handle = other.export(MIB, 3, 1);
@@ -366,8 +372,6 @@ fn what_others_wait_for_comes_first() {
     other.did("open");
     assert_eq!(value(here, MIB, stream.0), 3);
     ok!(tcuda_ipc_close(here, stream.0));
-    other.did(&format!("close {there}"));
-    free(block);
     other.end();
     nothing_is_left();
 }

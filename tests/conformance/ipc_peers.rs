@@ -22,6 +22,7 @@ tests![
     a_consumer_killed_between_two_messages,
     consumers_killed_at_any_moment,
     producers_killed_at_any_moment,
+    a_producer_that_hears_late,
     a_producer_that_stands_still,
     a_producer_that_talks_nonsense: [Faults],
     a_consumer_without_room_for_files: [Faults],
@@ -140,6 +141,29 @@ fn producers_killed_at_any_moment() {
         ok!(tcuda_ipc_close(first, stream.0));
         nothing_is_left();
     }
+}
+
+/// What is given back while the producer takes nothing in arrives all the same.
+fn a_producer_that_hears_late() {
+    const IMPORTS: usize = 500;
+    let stream = Own::on(0);
+    let mut other = Other::new();
+    let handle = other.export(MIB, 5, 0);
+    let here = import(&handle, stream.0) as usize;
+    (1..IMPORTS).for_each(|_| assert_eq!(import(&handle, stream.0) as usize, here));
+    other.did("free");
+    assert_eq!(other.did("collect"), "1");
+    other.signal(libc::SIGSTOP);
+    let on = stream.0 as usize;
+    let closer = std::thread::spawn(move || {
+        (0..IMPORTS).for_each(|_| ok!(tcuda_ipc_close(here as *mut c_void, crate::kit::handle(on))));
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    other.signal(libc::SIGCONT);
+    closer.join().unwrap();
+    assert_eq!(other.did("collect"), "0");
+    other.end();
+    nothing_is_left();
 }
 
 /// Who imports waits for as long as the producer is there.
