@@ -11,6 +11,7 @@ use crate::memory::pinned::{self, Keeper};
 use crate::runtime;
 use crate::stream::Stream;
 use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// What a graph's replays use.
 pub type Held = (Vec<Use>, Vec<Keeper>, Vec<Drawn>);
@@ -37,7 +38,7 @@ struct Retired {
     _held: Held,
 }
 
-static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+static RETIRED: Mutex<Vec<Arc<Retired>>> = Mutex::new(Vec::new());
 
 /// What tells that a stream is past its replays; None: it is.
 pub fn mark(stream: Stream) -> Option<Wait> {
@@ -65,17 +66,20 @@ pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
     if waits.is_empty() {
         return drop(held);
     }
-    RETIRED.lock().push(Retired { device, waits, _held: held });
+    RETIRED.lock().push(Arc::new(Retired { device, waits, _held: held }));
 }
 
 /// Lets go of what is over; `wait` for the rest. `device`: None: of all.
 pub fn sweep(wait: bool, device: Option<i32>) {
-    let all = std::mem::take(&mut *RETIRED.lock());
-    let (over, left): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|retired| device.is_none_or(|device| device == retired.device) && retired.is_over(wait).unwrap_or(false));
-    RETIRED.lock().extend(left);
-    // Without the lock: this sweeps memory.
-    drop(over);
+    // Others see it meanwhile, and wait for it too.
+    let all = RETIRED.lock().clone();
+    for retired in all.into_iter().filter(|retired| device.is_none_or(|device| device == retired.device)) {
+        if retired.is_over(wait).unwrap_or(false) {
+            RETIRED.lock().retain(|other| !Arc::ptr_eq(other, &retired));
+            // Without the lock: this sweeps memory.
+            drop(retired);
+        }
+    }
 }
 
 pub fn forget() {

@@ -207,25 +207,22 @@ pub fn sweep(wait: bool, device: Option<i32>) {
         }
     }
     let Ok(runtime) = runtime::runtime() else { return };
+    // Others see them meanwhile, and wait for them too.
     let ending = {
         let mut pools = POOLS.write();
-        let mut ending = std::mem::take(&mut pools.ending);
         // Who was about to allocate from a pool as it ended, and did since.
-        ending.extend(pools.idle.extract_if(.., |cache| !cache.is_bare()));
-        ending
+        let again: Vec<&Cache> = pools.idle.extract_if(.., |cache| !cache.is_bare()).collect();
+        pools.ending.extend(again);
+        pools.ending.clone()
     };
-    for cache in ending {
-        if device.is_some_and(|device| device != cache.device) {
-            POOLS.write().ending.push(cache);
-            continue;
-        }
+    for cache in ending.into_iter().filter(|cache| device.is_none_or(|device| device == cache.device)) {
         let given = if wait { cache.empty() } else { cache.release_past(runtime) };
         let mut pools = POOLS.write();
-        if given.is_ok() && cache.is_bare() {
+        let at = pools.ending.iter().position(|other| std::ptr::eq(*other, cache));
+        if let Some(at) = at.filter(|_| given.is_ok() && cache.is_bare()) {
             cache.forget_pool();
+            pools.ending.swap_remove(at);
             pools.idle.push(cache);
-        } else {
-            pools.ending.push(cache);
         }
     }
 }
@@ -309,27 +306,31 @@ pub fn open_on(device: i32) -> Option<Arc<Pool>> {
 }
 
 pub fn begin(id: u64) -> Result<()> {
-    let pool = {
+    {
         // None is destroyed meanwhile.
         let pools = POOLS.read();
         let pool = pools.find(id)?;
+        OPEN.try_with(|open| open.borrow_mut().0.push(pool.clone())).map_err(|_| ending())?;
         pool.open.fetch_add(1, Relaxed);
-        pool
-    };
+    }
     super::forget_choices();
-    OPEN.with(|open| open.borrow_mut().0.push(pool));
     DEPTH.set(DEPTH.get() + 1);
     Ok(())
 }
 
+#[cold]
+fn ending() -> Error {
+    Error::new(Status::TCUDA_ERROR_INVALID_STATE, "The thread is ending: no memory pool is open in it any more, and none can be opened.")
+}
+
 /// Ends the newest opening of the pool in this thread.
 pub fn end(id: u64) -> Result<()> {
-    let ended = OPEN.with(|open| {
+    let ended = OPEN.try_with(|open| {
         let open = &mut open.borrow_mut().0;
         let at = open.iter().rposition(|pool| pool.id == id)?;
         Some(open.remove(at))
     });
-    let Some(pool) = ended else {
+    let Some(pool) = ended.map_err(|_| ending())? else {
         numbered(id)?;
         let text = format!("The memory pool {id} is not open in this thread: tcuda_mem_pool_begin opens it.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
