@@ -28,35 +28,37 @@ thread_local! {
 
 /// Groups may lie within each other; the outermost one counts.
 pub fn start() -> Result<()> {
-    OPEN.with_borrow_mut(|open| open.depth += 1);
-    Ok(())
+    OPEN.try_with(|open| open.borrow_mut().depth += 1).map_err(|_| {
+        let text = "The thread is ending: no group can be begun on it any more.";
+        Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+    })
+}
+
+fn depth() -> usize {
+    OPEN.try_with(|open| open.borrow().depth).unwrap_or(0)
 }
 
 pub fn end() -> Result<()> {
-    let entries = OPEN.with_borrow_mut(|open| {
-        if open.depth == 0 {
-            let text = "No group was begun on this thread. tcuda_communicator_group_start begins one.";
-            return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
-        }
+    if depth() == 0 {
+        let text = "No group was begun on this thread. tcuda_communicator_group_start begins one.";
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
+    submit(OPEN.with_borrow_mut(|open| {
         open.depth -= 1;
-        Ok(if open.depth == 0 { std::mem::take(&mut open.entries) } else { Vec::new() })
-    })?;
-    submit(entries)
+        if open.depth == 0 { std::mem::take(&mut open.entries) } else { Vec::new() }
+    }))
 }
 
 pub fn add(entry: Entry) -> Result<()> {
-    let now = OPEN.with_borrow_mut(|open| match open.depth {
-        0 => Some(entry),
-        _ => {
-            open.entries.push(entry);
-            None
-        }
-    });
-    now.map_or(Ok(()), |entry| submit(vec![entry]))
+    if depth() == 0 {
+        return submit(vec![entry]);
+    }
+    OPEN.with_borrow_mut(|open| open.entries.push(entry));
+    Ok(())
 }
 
 pub fn refuse_inside(what: &str) -> Result<()> {
-    if OPEN.with_borrow(|open| open.depth) == 0 {
+    if depth() == 0 {
         return Ok(());
     }
     Err(Error::new(

@@ -185,8 +185,7 @@ fn run<'a>(function: &Function, inputs: &'a Inputs, outputs: impl ExactSizeItera
     let dims = (0..inputs.shape.len()).map(|dim| {
         let mut strides = [0; MOST];
         for (stride, view) in strides.iter_mut().zip(&views) {
-            // Of a size of 1 it may be anything.
-            *stride = view.strides[dim].wrapping_mul(view.item() as i64);
+            *stride = view.byte_stride(dim);
         }
         Dim { size: inputs.shape[dim] as u64, strides }
     });

@@ -9,14 +9,8 @@ const LARGEST: u64 = i32::MAX as u64;
 
 /// What a fill does with the elements of a tensor, the innermost dimension first. It has elements, none of them twice.
 pub fn plan(out: &View) -> Result<Plan> {
-    let width = out.item() as i64;
-    let mut dims: Vec<Dim> = out
-        .shape
-        .iter()
-        .zip(&out.strides)
-        .map(|(size, stride)| Dim { size: *size as u64, to: stride.wrapping_mul(width), from: 0 })
-        .rev()
-        .collect();
+    let dim = |dim| Dim { size: out.shape[dim] as u64, to: out.byte_stride(dim), from: 0 };
+    let mut dims: Vec<Dim> = (0..out.shape.len()).rev().map(dim).collect();
     // Among equal strides torch puts the smaller dimension inside.
     few::sort_by_key(&mut dims, |dim| (dim.to, dim.size));
     Plan::new(out.address, 0, dims.into_iter())
@@ -25,9 +19,8 @@ pub fn plan(out: &View) -> Result<Plan> {
 /// The order of a fill that reads another tensor of the same shape: torch leaves the dimensions as they are, but for pairs of which both
 /// tensors want the exchange, or one while the other does not mind.
 pub fn pair_plan(out: &View, other: &View) -> Result<Plan> {
-    let bytes = |view: &View, at: usize| view.strides[at].wrapping_mul(view.item() as i64);
-    let mut dims: Vec<Dim> =
-        (0..out.shape.len()).map(|at| Dim { size: out.shape[at] as u64, to: bytes(out, at), from: bytes(other, at) }).collect();
+    let dim = |dim| Dim { size: out.shape[dim] as u64, to: out.byte_stride(dim), from: other.byte_stride(dim) };
+    let mut dims: Vec<Dim> = (0..out.shape.len()).map(dim).collect();
     for i in 0..dims.len() {
         for j in i + 1..dims.len() {
             let (outer, inner) = (dims[i], dims[j]);

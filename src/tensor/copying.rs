@@ -75,12 +75,8 @@ fn check_overlap(to: &View, from: &View) -> Result<()> {
 
 /// The walk over two views of one shape.
 pub fn plan(to: &View, from: &View) -> Result<Plan> {
-    let bytes = |view: &View, dim: usize| view.strides[dim] * view.item() as i64;
-    Plan::new(
-        to.address,
-        from.address,
-        (0..to.shape.len()).map(|dim| Dim { size: to.shape[dim] as u64, to: bytes(to, dim), from: bytes(from, dim) }),
-    )
+    let dim = |dim| Dim { size: to.shape[dim] as u64, to: to.byte_stride(dim), from: from.byte_stride(dim) };
+    Plan::new(to.address, from.address, (0..to.shape.len()).map(dim))
 }
 
 /// `blocks` are what it touches: memory that was made for other streams must not be reused before it is done.

@@ -25,9 +25,8 @@ pub fn fill(tensor: &View, value: [u8; 16], dtype: DType, handle: usize) -> Resu
         return Ok(());
     }
     tensor.check_writable("tensor")?;
-    let dims =
-        tensor.shape.iter().zip(&tensor.strides).map(|(size, stride)| Dim { size: *size as u64, to: stride * width as i64, from: 0 });
-    let plan = Plan::new(tensor.address, 0, dims)?;
+    let dim = |dim| Dim { size: tensor.shape[dim] as u64, to: tensor.byte_stride(dim), from: 0 };
+    let plan = Plan::new(tensor.address, 0, (0..tensor.shape.len()).map(dim))?;
     let work = Work::Fill { value, width };
     match stream {
         Some(stream) => {

@@ -140,6 +140,11 @@ impl View {
         self.dtype.size()
     }
 
+    /// Bytes from one element to the next one of a dimension; of a size of 1 it may be anything.
+    pub fn byte_stride(&self, dim: usize) -> i64 {
+        self.strides[dim].wrapping_mul(self.item() as i64)
+    }
+
     pub fn count(&self) -> u64 {
         if self.shape.contains(&0) { 0 } else { self.shape.iter().map(|size| *size as u64).product() }
     }

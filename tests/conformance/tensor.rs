@@ -22,6 +22,7 @@ tests![
     device_and_host_agree_on_what_is_undefined,
     more_elements_than_a_grid_has_threads_and_odd_ends,
     fills_of_every_type_and_layout,
+    strides_of_one_index,
     fill_refuses_what_the_type_cannot_hold,
     empty_tensors_and_single_elements,
     to_says_what_it_gave,
@@ -380,6 +381,18 @@ fn fills_of_every_type_and_layout() {
         }
         assert_eq!(storage.read(), expected, "case {seed}: {layout:?} in {place:?}");
     }
+}
+
+/// Of a dimension with one index the stride is no matter.
+fn strides_of_one_index() {
+    let (filled, copied) = (Managed::empty(CPU, F32, &[1, 4]), Managed::empty(CPU, F32, &[1, 4]));
+    let (mut shape, mut strides) = ([1i64, 4], [i64::MAX, 1]);
+    let [filled, copied] =
+        [&filled, &copied].map(|of| tcuda_tensor_t { shape: shape.as_mut_ptr(), strides: strides.as_mut_ptr(), ..*of.tensor() });
+    let value = 1f32;
+    ok!(tcuda_tensor_fill(&filled, (&raw const value).cast(), F32, null_mut()));
+    ok!(tcuda_tensor_copy(&copied, &filled, false, null_mut()));
+    assert_eq!(unsafe { std::slice::from_raw_parts(copied.data.cast::<f32>(), 4) }, [1.0; 4]);
 }
 
 fn fill_refuses_what_the_type_cannot_hold() {
