@@ -151,6 +151,10 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
     }
     // The call before may have been on another stream, which may be gone.
     event::wait(order.done.raw(), stream)?;
+    // What no stream copies is copied now: the call before has to be done with it.
+    if to_copy.iter().any(|(to, from)| to.place.device().or(from.place.device()).is_none()) {
+        runtime::runtime()?.outside_capture(|| event::synchronize(order.done.raw()))?;
+    }
     let on = stream::handle_of(stream);
     let called = to_copy
         .into_iter()

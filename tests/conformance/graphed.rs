@@ -25,6 +25,7 @@ use tcuda::capi::structs::tcuda_stream_t;
 tests![
     a_call_does_what_the_function_does,
     inputs_from_anywhere,
+    pinned_inputs_of_calls_under_way,
     nothing_is_copied_that_is_in_place: [Faults],
     the_order_of_a_pair,
     calls_on_several_streams,
@@ -55,6 +56,28 @@ fn tensor_of(data: *mut c_void, kind: i32, shape: &[i64], strides: Option<&[i64]
 /// Bytes on device 0.
 fn tensor(data: *mut c_void) -> tcuda_tensor_t {
     tensor_of(data, 2, &SHAPE, None, BYTE)
+}
+
+/// The host copies such an input itself, and not before the call before has read it.
+fn pinned_inputs_of_calls_under_way() {
+    let stream = Own::new();
+    let memory = pinned(COUNT).cast::<c_void>();
+    let (output, saved) = (allocate(COUNT, stream.0), [allocate(COUNT, stream.0), allocate(COUNT, stream.0)]);
+    let input = tensor_of(memory, 3, &SHAPE, None, BYTE);
+    let passes = graphed(&[callable(Some(passes_on), &[input], &[tensor(output)])], stream.0);
+    let gate = Gate::on(stream.0);
+    let opener = gate.open_later();
+    for (at, saved) in saved.into_iter().enumerate() {
+        let mut batch = vec![at as u8 + 1; COUNT];
+        call(passes, 0, &[tensor_of(batch.as_mut_ptr().cast(), 1, &SHAPE, None, BYTE)], stream.0);
+        ok!(tcuda_copy_async(saved, output, COUNT, stream.0));
+    }
+    opener.join().unwrap();
+    assert_eq!(saved.map(|saved| value(saved, stream.0)), [1, 2]);
+    end(passes);
+    [output, saved[0], saved[1]].into_iter().for_each(free);
+    synchronize(stream.0);
+    ok!(tcuda_host_free_cached(memory));
 }
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);
