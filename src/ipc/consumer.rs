@@ -75,7 +75,7 @@ static IMPORTS: Mutex<Imports> = Mutex::new(Imports { by_address: BTreeMap::new(
 pub fn import(blob: &Blob, stream: Stream) -> Result<(Address, usize, i32)> {
     super::begin();
     refuse_capture(stream, "tcuda_ipc_import")?;
-    if let Some((address, size, device)) = producer::take_own(&blob.export) {
+    if let Some((address, size, device)) = producer::take_own(&blob.export, stream)? {
         let import = Import { producer: None, export: blob.export, size, device, mapped: Mapped::Own, uses: 1 };
         IMPORTS.lock().insert(address, import);
         return Ok((address, size, device));

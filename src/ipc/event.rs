@@ -45,6 +45,11 @@ impl Mark {
         }
     }
 
+    /// What comes next on a stream of this process waits for it too.
+    pub fn holds_up(&self, stream: Stream) -> Result<()> {
+        event::wait(self.event, stream)
+    }
+
     /// Not for host functions.
     pub fn end(self) {
         let end = || {

@@ -246,10 +246,16 @@ impl Drop for Locked {
 }
 
 /// An import by this very process: address, size and device of what it exported itself.
-pub fn take_own(name: &Secret) -> Option<(Address, usize, i32)> {
+pub fn take_own(name: &Secret, stream: Stream) -> Result<Option<(Address, usize, i32)>> {
     let mut state = Locked::new();
     state.tidy();
-    state.take(SELF, name).map(|export| (export.address, export.size, export.hold.device))
+    let Some(export) = state.take(SELF, name) else { return Ok(None) };
+    let found = (export.address, export.size, export.hold.device);
+    let waits = export.mark.as_ref().map_or(Ok(()), |mark| mark.holds_up(stream));
+    if waits.is_err() {
+        state.give(SELF, name);
+    }
+    waits.map(|()| Some(found))
 }
 
 pub fn give_own(name: &Secret) {

@@ -340,6 +340,17 @@ fn an_export_of_ones_own() {
     ok!(tcuda_ipc_close(here, stream.0));
     fails!(INVALID_POINTER, tcuda_ipc_close(here, stream.0));
     fails!(INVALID_HANDLE, tcuda_ipc_import(&mut null_mut(), null_mut(), null_mut(), &handle, stream.0));
+    // What came before the export comes first here too.
+    let other = Own::on(0);
+    let block = filled(MIB, 1, stream.0);
+    let gate = Gate::on(stream.0);
+    ok!(tcuda_memset_async(block, 2, MIB, stream.0));
+    let here = import(&export(block, MIB, 0, stream.0), other.0);
+    let opener = gate.open_later();
+    assert_eq!(value(here, MIB, other.0), 2);
+    opener.join().unwrap();
+    ok!(tcuda_ipc_close(here, other.0));
+    free(block);
     nothing_is_left();
 }
 
