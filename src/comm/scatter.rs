@@ -118,10 +118,18 @@ pub fn scatter_out(input: &View, outputs: &[View], dim: i32, streams: Option<&[u
     for (at, (output, device)) in outputs.iter().zip(places).enumerate() {
         let from = input.narrow(dim, start, output.shape[dim]);
         start += output.shape[dim];
+        if tensor::meet(output, input) && !tensor::is_same(output, &from) {
+            return Err(overlaps(format!("Output tensor at index {at} overlaps the source tensor")));
+        }
         let other = take(output, stream_for(streams, at, device)?, || format!("outs[{at}]"))?;
         moves.push(Move { to: output.clone(), from, other });
     }
     send(source, moves)
+}
+
+#[cold]
+fn overlaps(what: String) -> Error {
+    Error::invalid_argument(format!("{what}, at another place than its own. Take memory of its own."))
 }
 
 /// From the CPU each piece is copied on its own device's stream.
@@ -201,6 +209,9 @@ fn fill(inputs: &[View], dim: usize, out: &View) -> Result<()> {
         let other = take_current(input, || format!("tensors[{at}]"))?;
         let to = out.narrow(dim, start, input.shape[dim]);
         start += input.shape[dim];
+        if tensor::meet(input, out) && !tensor::is_same(input, &to) {
+            return Err(overlaps(format!("Input tensor at index {at} overlaps the out tensor")));
+        }
         if let Some(other) = other.filter(|_| to.count() > 0) {
             moves.push(Move { to, from: input.clone(), other });
         }

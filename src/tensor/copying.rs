@@ -22,7 +22,12 @@ pub fn copy(to: &View, from: &View, non_blocking: bool, handle: usize) -> Result
     if is_same(to, from) {
         return Ok(());
     }
-    check_overlap(to, from)?;
+    if meet(to, from) {
+        return Err(Error::invalid_argument(
+            "unsupported operation: some elements of the input tensor 'src' and the written-to tensor 'dst' refer to a single memory \
+             location. Copy the input to memory of its own first.",
+        ));
+    }
     if to_stream.is_none() && from_stream.is_none() {
         to.check_host("dst")?;
         from.check_host("src")?;
@@ -57,20 +62,14 @@ fn streams(to: Place, from: Place, handle: usize) -> Result<(Option<Stream>, Opt
 }
 
 /// The same elements at the same addresses: nothing to do.
-fn is_same(to: &View, from: &View) -> bool {
+pub fn is_same(to: &View, from: &View) -> bool {
     (to.place, to.address, to.dtype) == (from.place, from.address, from.dtype) && agree(to, from)
 }
 
-/// As far as can be told cheaply: two ranges without gaps that meet.
-fn check_overlap(to: &View, from: &View) -> Result<()> {
-    let meet = to.address < from.address + from.bytes() && from.address < to.address + to.bytes();
-    if meet && to.is_dense() && from.is_dense() {
-        return Err(Error::invalid_argument(
-            "unsupported operation: some elements of the input tensor 'src' and the written-to tensor 'dst' refer to a single memory \
-             location. Copy the input to memory of its own first.",
-        ));
-    }
-    Ok(())
+/// Whether they have elements in common, as far as can be told cheaply: two ranges without gaps.
+pub fn meet(a: &View, b: &View) -> bool {
+    let (first, last) = (a.address.max(b.address), (a.address + a.bytes()).min(b.address + b.bytes()));
+    first < last && a.count() > 0 && b.count() > 0 && a.is_dense() && b.is_dense()
 }
 
 /// The walk over two views of one shape.

@@ -666,6 +666,21 @@ fn the_rules_are_torchs() {
     };
     refused(gather_out(&gpu, &[&gpu, &other], 1), INVALID, "Expected out tensor to have shape [2, 7], but got [2, 3]");
 
+    // In place is no work, elsewhere in the same memory it would be torn.
+    let eight = Managed::empty(0, F32, &[8]);
+    let (shape, strides) = ([4i64], [1i64]);
+    let half = |at: u64| {
+        let (shape, strides) = (shape.as_ptr().cast_mut(), strides.as_ptr().cast_mut());
+        tcuda_tensor_t { shape, strides, byte_offset: at * 16, ..*eight.tensor() }
+    };
+    let (first, second) = (half(0), half(1));
+    type Halves = [*const tcuda_tensor_t; 2];
+    let gather_halves = |halves: Halves| unsafe { tcuda_comm_gather_out(eight.tensor(), halves.as_ptr(), 2, 0) };
+    let scatter_halves = |halves: Halves| unsafe { tcuda_comm_scatter_out(eight.tensor(), halves.as_ptr(), 2, 0, null()) };
+    assert_eq!((gather_halves([&first, &second]), scatter_halves([&first, &second])), (TCUDA_SUCCESS, TCUDA_SUCCESS));
+    refused(gather_halves([&second, &first]), INVALID, "Input tensor at index 0 overlaps the out tensor");
+    refused(scatter_halves([&second, &first]), INVALID, "Output tensor at index 0 overlaps the source tensor");
+
     // Data that is not where its tensor says.
     let astray = tcuda_tensor_t { data: 4096 as _, ..gpu.tensor };
     refused(unsafe { tcuda_comm_gather(out, [&raw const astray].as_ptr(), 1, 0, 0) }, TCUDA_ERROR_INVALID_POINTER, "tensors[0]");
