@@ -105,14 +105,20 @@ impl Snapshot {
             self.write(format, &mut out)?;
             out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
         };
-        let written = match fs::metadata(path) {
+        let there = fs::metadata(path);
+        let written = match &there {
             Ok(there) if !there.is_file() => File::options().write(true).open(path).and_then(write),
             _ => {
                 // Where a link leads to.
                 let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-                let mut part = place.clone().into_os_string();
-                part.push(format!(".{}-{}.part", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed)));
-                let moved = File::create(&part).and_then(write).and_then(|()| fs::rename(&part, place));
+                // A name as long as may be leaves no room for more.
+                let part = format!(".tcuda-{}-{}.part", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
+                let part = place.with_file_name(part);
+                let made = File::create(&part).and_then(|file| match &there {
+                    Ok(there) => file.set_permissions(there.permissions()).map(|()| file),
+                    Err(_) => Ok(file),
+                });
+                let moved = made.and_then(write).and_then(|()| fs::rename(&part, place));
                 moved.inspect_err(|_| drop(fs::remove_file(&part)))
             }
         };
