@@ -310,17 +310,15 @@ pub fn begin(id: u64) -> Result<()> {
         // None is destroyed meanwhile.
         let pools = POOLS.read();
         let pool = pools.find(id)?;
-        OPEN.try_with(|open| open.borrow_mut().0.push(pool.clone())).map_err(|_| ending())?;
+        OPEN.try_with(|open| open.borrow_mut().0.push(pool.clone())).map_err(|_| {
+            let text = "The thread is ending: no memory pool can be opened in it any more.";
+            Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+        })?;
         pool.open.fetch_add(1, Relaxed);
     }
     super::forget_choices();
     DEPTH.set(DEPTH.get() + 1);
     Ok(())
-}
-
-#[cold]
-fn ending() -> Error {
-    Error::new(Status::TCUDA_ERROR_INVALID_STATE, "The thread is ending: no memory pool is open in it any more, and none can be opened.")
 }
 
 /// Ends the newest opening of the pool in this thread.
@@ -330,8 +328,12 @@ pub fn end(id: u64) -> Result<()> {
         let at = open.iter().rposition(|pool| pool.id == id)?;
         Some(open.remove(at))
     });
-    let Some(pool) = ended.map_err(|_| ending())? else {
+    let Some(pool) = ended.as_ref().ok().and_then(Option::as_ref) else {
         numbered(id)?;
+        // It was closed with the thread's.
+        if ended.is_err() {
+            return Ok(());
+        }
         let text = format!("The memory pool {id} is not open in this thread: tcuda_mem_pool_begin opens it.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
     };

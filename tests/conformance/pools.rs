@@ -5,6 +5,8 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use std::sync::Mutex;
+use tcuda::base::Status;
 use tcuda::capi::copy::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
@@ -16,6 +18,7 @@ tests![
     only_the_thread_that_opened_it_and_its_device: [TwoDevices],
     opened_again_after_everything_was_freed,
     the_newest_of_several_is_meant,
+    a_thread_that_ends_closes_its_own,
     by_name_from_any_thread,
     by_name_on_a_stream_that_is_captured,
     its_own_free_memory_serves_a_larger_request,
@@ -154,6 +157,32 @@ fn opened_again_after_everything_was_freed() {
         assert_eq!(pool.stats().allocation.all.current, 0);
     }
     pool.end();
+    empty_caches();
+}
+
+static ANSWERS: Mutex<Vec<Status>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn at_the_end(pool: *mut c_void) {
+    let answers = [tcuda_mem_pool_end(pool.cast()), tcuda_mem_pool_begin(pool.cast())];
+    ANSWERS.lock().unwrap().extend(answers);
+}
+
+/// Also if a destructor behind that closes it, as the end of a scope does; none can be opened there.
+fn a_thread_that_ends_closes_its_own() {
+    let pool = Apart::new();
+    let number = pool.0 as usize;
+    let thread = std::thread::spawn(move || unsafe {
+        ok!(tcuda_mem_pool_begin(number as tcuda_mem_pool_t));
+        let mut key = 0;
+        assert_eq!(libc::pthread_key_create(&mut key, Some(at_the_end)), 0);
+        assert_eq!(libc::pthread_setspecific(key, number as *const c_void), 0);
+        key
+    });
+    let key = thread.join().unwrap();
+    assert_eq!(*ANSWERS.lock().unwrap(), [Status::TCUDA_SUCCESS, Status::TCUDA_ERROR_INVALID_STATE]);
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
+    // Nobody has it open.
+    ok!(tcuda_mem_pool_destroy(pool.0));
     empty_caches();
 }
 
