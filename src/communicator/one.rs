@@ -4,6 +4,7 @@ use super::patience::{Deadline, Waited, wait};
 use super::siblings::{self, Family};
 use crate::base::{Error, Result, Status};
 use crate::event::pool::Pooled;
+use crate::memory::captures;
 use crate::runtime::collective::{self, Group, Id, Link, Work};
 use crate::stream::Stream;
 use crate::{device, event, runtime};
@@ -62,6 +63,7 @@ impl Calls {
 
     /// After calls on a stream. Captured ones are done whenever their graph is replayed.
     pub fn mark(&mut self, stream: Stream) -> Result<()> {
+        let _steady = captures::steady();
         if !stream.is_capturing().unwrap_or(true) {
             let event = self.last.take().map_or_else(|| Pooled::take(stream.device), Ok)?;
             event::record(event.raw(), stream)?;

@@ -7,7 +7,7 @@ use crate::base::Result;
 use crate::base::watch::{self, Happening};
 use crate::event::{self, pool::Pooled};
 use crate::memory::captures;
-use crate::memory::pinned::{self, Keeper};
+use crate::memory::pinned::Keeper;
 use crate::runtime;
 use crate::stream::Stream;
 use parking_lot::Mutex;
@@ -43,8 +43,7 @@ static RETIRED: Mutex<Vec<Arc<Retired>>> = Mutex::new(Vec::new());
 /// What tells that a stream is past its replays; None: it is.
 pub fn mark(stream: Stream) -> Option<Wait> {
     let outcome = runtime::runtime().and_then(|runtime| {
-        // It joins no capture meanwhile.
-        let _steady = pinned::hold_marks();
+        let _steady = captures::steady();
         runtime.outside_capture(|| {
             // An event of a capture tells nothing.
             if stream.is_capturing()? {

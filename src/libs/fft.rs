@@ -178,10 +178,13 @@ pub fn put(plan: Plan) -> Result<()> {
     // What is gone can be neither asked nor marked.
     if stream::serial(stream) != serial {
         kept.after.push(After::Device);
-    } else if is_captured(stream).unwrap_or(true) {
-        kept.stays = true;
     } else {
-        kept.after.push(mark(stream).map_or(After::Device, After::Event));
+        let _steady = captures::steady();
+        if is_captured(stream).unwrap_or(true) {
+            kept.stays = true;
+        } else {
+            kept.after.push(mark(stream).map_or(After::Device, After::Event));
+        }
     }
     keep(stream.device, kept);
     memory::free(work)

@@ -88,6 +88,12 @@ fn stop_fronts_and<T>(device: i32, work: impl FnOnce() -> T) -> T {
     unmarked(device, work)
 }
 
+/// Until this is dropped no stream begins a capture or joins one by a wait of tcuda: one that is not captured may be given work that is no part of
+/// any. Nothing that waits is done meanwhile.
+pub fn steady() -> impl Drop {
+    pinned::hold_marks()
+}
+
 /// A stream waits for an event, by which it may join a capture.
 fn around_wait(stream: Stream, wait: &mut dyn FnMut()) {
     if any() { unmarked(stream.device, wait) } else { wait() }

@@ -8,6 +8,7 @@
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Result, config, log, watch};
 use crate::device;
+use crate::memory::captures;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use parking_lot::{Condvar, Mutex};
@@ -80,7 +81,7 @@ pub fn handed_out(address: Address, size: usize, stream: Stream) {
             }
         }
         // Best effort, as all of this: what ails the device shows in the program's own calls.
-        let _ = fill(address, size, FRESH, stream);
+        let _ = fill_uncaptured(address, size, FRESH, stream);
     }
     tell();
 }
@@ -104,9 +105,15 @@ impl Drop for Freeing {
     }
 }
 
+/// False: it was not done. A graph would do it at each replay.
+fn fill_uncaptured(address: Address, size: usize, value: u8, stream: Stream) -> bool {
+    let _steady = captures::steady();
+    !stream.is_capturing().unwrap_or(true) && fill(address, size, value, stream).is_ok()
+}
+
 /// A block is about to be free memory; all its uses are before `stream`'s next work.
 pub fn freed(address: Address, size: usize, stream: Stream) {
-    if !stream.is_capturing().unwrap_or(true) && fill(address, size, FREED, stream).is_ok() {
+    if fill_uncaptured(address, size, FREED, stream) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let serial = LAST.fetch_add(1, Ordering::Relaxed);
         FILLED.lock().insert(address, Filled { end: address + size, serial, block: address, size, stream });
