@@ -2,6 +2,7 @@
 
 use super::patience::{Deadline, Waited, wait};
 use super::siblings::{self, Family};
+use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status};
 use crate::event::pool::Pooled;
 use crate::memory::captures;
@@ -342,7 +343,7 @@ impl Communicator {
                 Err(error) => Err(self.fail(&mut calls, error)),
             }
         };
-        match wait(deadline, || false, ask)? {
+        match blocking("cudaStreamQuery", Kind::Wait, || wait(deadline, || false, ask))? {
             Waited::Done => Ok(()),
             _ => Err(self.cut(late(deadline, "while the stream was waited for"))),
         }
@@ -392,7 +393,8 @@ impl Communicator {
                 asked => asked,
             };
             let ask = || Ok(self.link.is_ready()? && is_over()?);
-            let error = match wait(deadline, || self.reason().is_some(), ask) {
+            let waited = blocking("cudaEventQuery", Kind::Driver, || wait(deadline, || self.reason().is_some(), ask));
+            let error = match waited {
                 Ok(Waited::Done) => None,
                 Ok(_) => Some(late(deadline, "for what it still had to do")),
                 Err(error) => Some(error),

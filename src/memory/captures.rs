@@ -28,6 +28,8 @@ enum Whose {
     Graph {
         /// The driver's number of the capture.
         capture: u64,
+        /// Where streams take part.
+        devices: Vec<i32>,
         /// What keeps pinned memory for the graph.
         keeper: pinned::Keeper,
         thread: u64,
@@ -48,7 +50,11 @@ pub fn any() -> bool {
 
 /// Whether some graph's capture is under way on a device, which then cannot be waited for as a whole.
 pub fn is_on(device: i32) -> bool {
-    any() && ROUTES.read().iter().any(|route| route.pool.cache.device == device)
+    let is_there = |route: &Route| match &route.whose {
+        Whose::Graph { devices, .. } => devices.contains(&device),
+        Whose::Library { .. } => route.pool.cache.device == device,
+    };
+    any() && ROUTES.read().iter().any(is_there)
 }
 
 /// Waits for all work of a device. TCUDA_ERROR_CAPTURE while a graph is captured there, which that would end.
@@ -72,7 +78,8 @@ pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u
         // Who allocates on the stream meanwhile waits here for the answer.
         let mut routes = ROUTES.write();
         let capture = start()?;
-        routes.push(Route { whose: Whose::Graph { capture, keeper, thread: process::thread() }, pool });
+        let devices = vec![pool.cache.device];
+        routes.push(Route { whose: Whose::Graph { capture, devices, keeper, thread: process::thread() }, pool });
         Ok(())
     });
     if begun.is_err() {
@@ -96,7 +103,30 @@ pub fn steady() -> impl Drop {
 
 /// A stream waits for an event, by which it may join a capture.
 fn around_wait(stream: Stream, wait: &mut dyn FnMut()) {
-    if any() { unmarked(stream.device, wait) } else { wait() }
+    if !any() {
+        return wait();
+    }
+    unmarked(stream.device, || {
+        wait();
+        note_device(stream);
+    });
+}
+
+/// The capture that a stream takes part in may be new on its device.
+fn note_device(stream: Stream) {
+    let is_elsewhere = |route: &Route| matches!(&route.whose, Whose::Graph { devices, .. } if !devices.contains(&stream.device));
+    if !ROUTES.read().iter().any(is_elsewhere) {
+        return;
+    }
+    let Ok(Some(joined)) = capture_of(stream) else { return };
+    for route in ROUTES.write().iter_mut() {
+        if let Whose::Graph { capture, devices, .. } = &mut route.whose
+            && *capture == joined
+            && !devices.contains(&stream.device)
+        {
+            devices.push(stream.device);
+        }
+    }
 }
 
 /// While nobody is in the middle of asking or marking a stream: that of one that is captured by then would end the capture, and who waits for such

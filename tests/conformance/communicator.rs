@@ -28,6 +28,7 @@ tests![
     ranks_of_threads_find_each_other: [Communicators],
     calls_that_wait_within_nccl: [Communicators],
     parts_of_a_communicator: [Communicators],
+    parts_within_parts: [Communicators],
     calls_are_captured_and_replayed: [Communicators],
     what_is_wrong_is_refused: [Communicators],
     handles_end: [Communicators],
@@ -433,6 +434,20 @@ fn parts_of_a_communicator() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut part = null_mut();
     assert!(fails!(INVALID_ARGUMENT, tcuda_communicator_split(world.0[0], &mut part, -1, 0, &options(0, 1))).contains("color"));
+}
+
+/// However deep.
+fn parts_within_parts() {
+    const DEEP: usize = 20;
+    let mut parts = vec![get!(null_mut(), out => tcuda_communicator_init_all(out, [0].as_ptr(), 1, null()))];
+    for depth in 0..DEEP {
+        parts.push(get!(null_mut(), out => tcuda_communicator_split(parts[depth], out, i32::MAX, 0, null())));
+    }
+    let (input, output) = (Tensor::of(0, U8, &[7u8]), Tensor::of(0, U8, &[0u8]));
+    ok!(tcuda_communicator_all_reduce(parts[DEEP], output.get(), input.get(), TCUDA_REDUCE_SUM, NULL));
+    assert_eq!(output.read(), [7]);
+    drop((input, output));
+    parts.into_iter().for_each(|part| ok!(tcuda_communicator_destroy(part)));
 }
 
 fn calls_are_captured_and_replayed() {

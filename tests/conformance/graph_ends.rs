@@ -3,7 +3,7 @@
 use crate::graph::*;
 use crate::init::in_child;
 use crate::kit::*;
-use crate::{fails, ok, tests};
+use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,6 +15,7 @@ use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::pool::*;
 use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
 
@@ -32,6 +33,7 @@ tests![
     caches_go_on_beside_a_capture,
     a_threads_first_memory_of_its_default_stream_ends_no_capture,
     first_access_to_a_peer_ends_no_capture: [TwoDevices],
+    a_capture_of_two_devices: [TwoDevices],
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
     a_shutdown_beside_a_capture_of_another_thread,
@@ -387,6 +389,29 @@ pub fn scene_capturing_peer() {
     drop(G::captured(apart.0, || copy(to, from, MIB, here.0)));
     ok!(tcuda_stream_synchronize(here.0));
     [to, from].into_iter().for_each(free);
+}
+
+/// Neither can be waited for as a whole until it is over.
+fn a_capture_of_two_devices() {
+    let (here, there) = (Own::on(0), Own::on(1));
+    let pools = [0, 1].map(|device| get!(null_mut(), out => tcuda_mem_pool_create(out, device, std::ptr::null())));
+    let block = allocate(MIB, there.0);
+    drop(G::captured(here.0, || {
+        ok!(tcuda_stream_wait_stream(there.0, here.0));
+        fill(block, 1, MIB, there.0);
+        for pool in pools {
+            let text = fails!(CAPTURE, tcuda_mem_pool_pause(&mut 0, pool, TCUDA_PAUSE_KEEP));
+            assert!(text.contains("while a graph is captured"), "{text}");
+        }
+        ok!(tcuda_stream_wait_stream(here.0, there.0));
+    }));
+    for pool in pools {
+        ok!(tcuda_mem_pool_pause(&mut 0, pool, TCUDA_PAUSE_KEEP));
+        ok!(tcuda_mem_pool_resume(pool));
+        ok!(tcuda_mem_pool_destroy(pool));
+    }
+    free(block);
+    empty_caches();
 }
 
 fn caches_go_on_beside_a_capture() {

@@ -11,6 +11,7 @@ use tcuda::capi::memory::{tcuda_get_alloc_conf, tcuda_set_alloc_conf};
 use tcuda::capi::pinned::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
+use tcuda::capi::sync_debug::*;
 use tcuda::capi::tensor::*;
 
 tests![
@@ -347,6 +348,15 @@ fn the_limit_holds() {
     // And what is free goes back for what is too large for it.
     ok!(tcuda_memset_async(blocks[1], 1, 8 * MIB, own.0));
     blocks.into_iter().for_each(free_host);
+    // A wait that is refused is the reason, not that there is no room.
+    let whole = allocate_host(20 * MIB);
+    let gate = Gate::on(own.0);
+    ok!(tcuda_memset_async(whole, 1, 20 * MIB, own.0));
+    free_host(whole);
+    ok!(tcuda_set_thread_sync_debug_mode(2));
+    fails!(INVALID_STATE, tcuda_host_malloc_cached(&mut out, 20 * MIB));
+    ok!(tcuda_set_thread_sync_debug_mode(-1));
+    gate.open();
     let whole = allocate_host(20 * MIB);
     assert_eq!((host_stat("allocated_bytes.current"), host_stat("allocated_bytes.peak")), (20 << 20, 20 << 20));
     free_host(whole);

@@ -50,6 +50,8 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     if let Ok(Some(address)) = waited {
         return Ok(address);
     }
+    // A failure that kept memory back is the better answer.
+    let waited = waited.map(drop);
     let over = over_limit(kind);
     if over > 0
         && let Ok(address) = grow(kind, Some(over))?
@@ -58,7 +60,10 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     }
     match grow(kind, Some(usize::MAX))? {
         Ok(address) => Ok(address),
-        Err(refusal) => elsewhere().ok_or_else(|| out_of_memory(kind, &refusal)),
+        Err(refusal) => match elsewhere() {
+            Some(address) => Ok(address),
+            None => waited.and_then(|()| Err(out_of_memory(kind, &refusal))),
+        },
     }
 }
 

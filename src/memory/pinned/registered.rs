@@ -17,7 +17,7 @@ const MAPPED: u32 = 2;
 static RANGES: Mutex<BTreeMap<Address, usize>> = Mutex::new(BTreeMap::new());
 
 fn around(ranges: &BTreeMap<Address, usize>, address: Address, size: usize) -> Option<(Address, usize)> {
-    let (start, length) = ranges.range(..address + size).next_back()?;
+    let (start, length) = ranges.range(..address.saturating_add(size)).next_back()?;
     (start + length > address).then_some((*start, *length))
 }
 

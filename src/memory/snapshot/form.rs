@@ -136,9 +136,9 @@ fn write_settings(form: &mut impl Form, snapshot: &Snapshot) -> Result<()> {
     form.number(-1)?;
     form.key_number("garbage_collection_threshold", 0)?;
     form.key_flag("expandable_segments", snapshot.options.expandable_segments)?;
-    form.key_number("pinned_num_register_threads", 1)?;
+    form.key_number("pinned_num_register_threads", snapshot.options.pinned_num_register_threads as _)?;
     form.key_flag("release_lock_on_cudamalloc", true)?;
-    form.key_flag("pinned_use_cuda_host_register", false)?;
+    form.key_flag("pinned_use_cuda_host_register", snapshot.options.pinned_use_cuda_host_register)?;
     form.key("roundup_power2_divisions")?;
     form.dictionary()?;
     form.end_dictionary()?;

@@ -13,6 +13,7 @@ use super::stream::{Point, Work};
 use super::{Sim, machine};
 use crate::base::{Error, Result, Status, entropy};
 use parking_lot::Mutex;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{
@@ -55,6 +56,16 @@ enum End {
     Broken(Broken),
 }
 
+/// As long as any other, however often it was split before: the names of sockets are short.
+fn within(name: &str, split: u64) -> String {
+    let half = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        (salt, name, split).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}", half(0), half(1))
+}
+
 impl Rank {
     pub fn begin(id: &Id, size: usize, rank: usize, device: usize) -> Result<Arc<Rank>> {
         if &id[..16] != MARK {
@@ -83,7 +94,7 @@ impl Rank {
     /// All ranks make new sockets, and keep those to the ranks of their color.
     pub fn split(&self, color: Option<i32>, key: i32) -> Result<Arc<Rank>> {
         let (rank, size) = self.place();
-        let name = format!("{}.{}", self.name, self.splits.fetch_add(1, Relaxed));
+        let name = within(&self.name, self.splits.fetch_add(1, Relaxed));
         Rank::new(name, self.device, Hello { rank, size, color: color.unwrap_or(-1), key })
     }
 
