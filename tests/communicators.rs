@@ -306,6 +306,35 @@ fn a_process_that_never_comes() {
     println!("\nfine");
 }
 
+/// Each gives to the others what these do not want, or wants what nobody gives.
+#[test]
+fn ranks_that_name_different_roots() {
+    alone(&[], || {
+        let tensors = [Tensor::of(0, 1, COUNT), Tensor::of(1, 1, COUNT)];
+        let broadcast =
+            |comm, tensor: &Tensor, root| unsafe { tcuda_communicator_broadcast(comm, tensor.get(), tensor.get(), root, null_mut()) };
+        let reduce = |comm, tensor: &Tensor, root| unsafe {
+            tcuda_communicator_reduce(comm, tensor.get(), tensor.get(), TCUDA_REDUCE_SUM, root, null_mut())
+        };
+        let calls: [(&str, [&dyn Fn(tcuda_communicator_t, &Tensor) -> Status; 2]); 3] = [
+            ("broadcasts", [&|comm, tensor| broadcast(comm, tensor, 0), &|comm, tensor| broadcast(comm, tensor, 1)]),
+            ("reductions", [&|comm, tensor| reduce(comm, tensor, 0), &|comm, tensor| reduce(comm, tensor, 1)]),
+            ("both", [&|comm, tensor| broadcast(comm, tensor, 0), &|comm, tensor| reduce(comm, tensor, 0)]),
+        ];
+        for (name, calls) in calls {
+            let all = init_all(2, 60_000);
+            ok(tcuda_communicator_group_start());
+            (0..2).for_each(|rank| ok(calls[rank](all[rank], &tensors[rank])));
+            ok(tcuda_communicator_group_end());
+            for rank in 0..2 {
+                let status = unsafe { tcuda_communicator_synchronize(all[rank], default_of(rank), 0) };
+                assert_eq!(status, TCUDA_ERROR_REMOTE, "{name}, rank {rank}: {}", message());
+            }
+            all.iter().for_each(|comm| ok(tcuda_communicator_destroy(*comm)));
+        }
+    });
+}
+
 #[test]
 fn a_device_that_is_lost() {
     alone(&[], || {

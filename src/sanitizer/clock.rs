@@ -158,6 +158,11 @@ impl Clocks {
         number
     }
 
+    /// A stream's next work comes behind all of this.
+    pub fn follow(&mut self, who: Who, known: &Known) {
+        self.clocks[who].known.join(known);
+    }
+
     /// All that comes before a stream's next work.
     pub fn before(&mut self, who: Who) -> &Known {
         self.catch_up(who);

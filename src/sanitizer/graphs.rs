@@ -2,7 +2,7 @@
 //! piece of work that does everything at once, to the memory that the capture named.
 
 use super::blocks::{Block, Blocks};
-use super::clock::{Key, Recorded};
+use super::clock::{Key, Known, Recorded};
 use super::report::{self, Does, Kind, Report, Side};
 use super::world::World;
 use super::{Actor, State};
@@ -18,6 +18,8 @@ struct Use {
 
 struct Captured {
     world: World,
+    /// All that came before the last replay, and that: the next one comes behind, whatever its stream.
+    replayed: Known,
     uses: Vec<Use>,
     known: HashSet<(usize, usize, bool)>,
 }
@@ -31,7 +33,7 @@ impl Graphs {
     }
 
     fn of(&mut self, id: u64) -> &mut Captured {
-        let new = || Captured { world: World::new(), uses: Vec::new(), known: HashSet::new() };
+        let new = || Captured { world: World::new(), replayed: Known::default(), uses: Vec::new(), known: HashSet::new() };
         self.0.entry(id).or_insert_with(new)
     }
 
@@ -106,7 +108,13 @@ impl State {
             Some(outer) => self.graphs.access(outer, actor.key, &sides, &self.blocks).into_iter().for_each(|sides| self.race(sides)),
             None => {
                 let who = self.who(actor.key);
+                if let Some(captured) = self.graphs.0.get(&id) {
+                    self.world.clocks.follow(who, &captured.replayed);
+                }
                 self.world.access(who, sides.into_iter()).into_iter().for_each(|sides| self.race(sides));
+                if let Some(captured) = self.graphs.0.get_mut(&id) {
+                    captured.replayed = self.world.clocks.before(who).clone();
+                }
             }
         }
     }

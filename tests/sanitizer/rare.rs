@@ -59,6 +59,25 @@ fn a_graph_does_what_it_was_updated_from_when_that_is_gone() {
     assert_eq!(kinds_of(program, true), ["race"]);
 }
 
+#[test]
+fn a_graph_comes_behind_itself_on_any_stream() {
+    let _turn = turn();
+    let program = |reads: bool| {
+        let [one, two, three] = streams();
+        let block = block(one);
+        let graph = kept(one, || fill(block, one));
+        ok(tcuda_graph_replay(graph, one));
+        ok(tcuda_graph_replay(graph, two));
+        if reads {
+            kernel(block, READ, three);
+        }
+        synchronize(two);
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!(kinds_of(program, false), [""; 0]);
+    assert_eq!(kinds_of(program, true), ["race"]);
+}
+
 /// Every second element, beside which another stream works.
 #[test]
 fn a_permutation_writes_its_own_elements_only() {

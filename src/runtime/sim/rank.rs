@@ -221,7 +221,15 @@ impl Rank {
         for work in works {
             let (tag, bytes) = (tag(work), work.count * work.wire.size());
             let spans = self.spans(work);
-            for (peer, part) in targets(work, own, size) {
+            let (to, from) = (targets(work, own, size), sources(work, own, size));
+            // Who gets nothing, or gives nothing, says so: else only some would see that they differ.
+            for peer in partners(work, own, size) {
+                if is_of_all(work) && to.iter().all(|(target, _)| *target != peer) {
+                    sent[peer as usize].push(Frame::wanted(tag, 0));
+                }
+                wanted[peer as usize].push(Frame::wanted(tag, if from.contains(&peer) { bytes } else { 0 }));
+            }
+            for (peer, part) in to {
                 if let Some(span) = spans.iter().find(|span| !span.write) {
                     let part = Span { address: span.address + part * bytes, size: bytes, write: false };
                     let mut frame = Frame::wanted(tag, bytes);
@@ -231,13 +239,14 @@ impl Rank {
                     sent[peer as usize].push(frame);
                 }
             }
-            sources(work, own, size).for_each(|peer| wanted[peer as usize].push(Frame::wanted(tag, bytes)));
         }
         let came = self.mesh.lock().exchange(sent, wanted, || self.is_to_stop()).map_err(End::Broken)?;
         let mut came: Vec<_> = came.into_iter().map(Vec::into_iter).collect();
         for work in works {
-            let parts: Vec<Frame> = sources(work, own, size).filter_map(|peer| came[peer as usize].next()).collect();
-            let parts: Vec<&[u8]> = parts.iter().map(|frame| &frame.bytes[..]).collect();
+            let all: Vec<(i32, Frame)> =
+                partners(work, own, size).filter_map(|peer| came[peer as usize].next().map(|frame| (peer, frame))).collect();
+            let from = sources(work, own, size);
+            let parts: Vec<&[u8]> = all.iter().filter(|(peer, _)| from.contains(peer)).map(|(_, frame)| &frame.bytes[..]).collect();
             let result = match work.call {
                 Call::AllReduce(reduction) | Call::ReduceScatter(reduction) | Call::Reduce { reduction, .. } => {
                     fold(work.wire, reduction, &parts)
@@ -263,6 +272,15 @@ fn targets(work: &Asked, own: i32, size: i32) -> Vec<(i32, usize)> {
         Call::Reduce { root: peer, .. } | Call::Send { peer } => vec![(peer, 0)],
         Call::Broadcast { .. } | Call::Recv { .. } => Vec::new(),
     }
+}
+
+/// Who says something to a rank: in a call of all everybody, if only that.
+fn partners(work: &Asked, own: i32, size: i32) -> std::ops::Range<i32> {
+    if is_of_all(work) { 0..size } else { sources(work, own, size) }
+}
+
+fn is_of_all(work: &Asked) -> bool {
+    !matches!(work.call, Call::Send { .. } | Call::Recv { .. })
 }
 
 /// From whom something comes, in the order in which it is used.
