@@ -316,7 +316,8 @@ fn ranks_that_name_different_roots() {
         let reduce = |comm, tensor: &Tensor, root| unsafe {
             tcuda_communicator_reduce(comm, tensor.get(), tensor.get(), TCUDA_REDUCE_SUM, root, null_mut())
         };
-        let calls: [(&str, [&dyn Fn(tcuda_communicator_t, &Tensor) -> Status; 2]); 3] = [
+        type Call<'a> = &'a dyn Fn(tcuda_communicator_t, &Tensor) -> Status;
+        let calls: [(&str, [Call; 2]); 3] = [
             ("broadcasts", [&|comm, tensor| broadcast(comm, tensor, 0), &|comm, tensor| broadcast(comm, tensor, 1)]),
             ("reductions", [&|comm, tensor| reduce(comm, tensor, 0), &|comm, tensor| reduce(comm, tensor, 1)]),
             ("both", [&|comm, tensor| broadcast(comm, tensor, 0), &|comm, tensor| reduce(comm, tensor, 0)]),
@@ -326,8 +327,8 @@ fn ranks_that_name_different_roots() {
             ok(tcuda_communicator_group_start());
             (0..2).for_each(|rank| ok(calls[rank](all[rank], &tensors[rank])));
             ok(tcuda_communicator_group_end());
-            for rank in 0..2 {
-                let status = unsafe { tcuda_communicator_synchronize(all[rank], default_of(rank), 0) };
+            for (rank, comm) in all.iter().enumerate() {
+                let status = unsafe { tcuda_communicator_synchronize(*comm, default_of(rank), 0) };
                 assert_eq!(status, TCUDA_ERROR_REMOTE, "{name}, rank {rank}: {}", message());
             }
             all.iter().for_each(|comm| ok(tcuda_communicator_destroy(*comm)));
