@@ -2,7 +2,7 @@
 
 use super::one::{self, Communicator, Held};
 use super::patience::Deadline;
-use crate::base::{Error, Result, Status, few, watch};
+use crate::base::{Error, Result, Status, few};
 use crate::runtime::collective::{Call, Group, Work};
 use crate::stream::Stream;
 use crate::{device, memory, runtime};
@@ -108,19 +108,8 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
         streams_of(&entries, one).try_for_each(|stream| one.calls.precede(stream))?;
     }
     post(&mut guard, &held, &works).map_err(|error| one::fail(&mut held, error))?;
-    if watch::any(watch::SANITIZER) {
-        entries.iter().try_for_each(tell)?;
-    }
     one::settle(&mut held, deadline, "at the call")?;
     held.iter_mut().try_for_each(|one| mark(one, &entries)).map_err(|error| one::fail(&mut held, error))
-}
-
-/// For the sanitizer.
-#[cold]
-fn tell(entry: &Entry) -> Result<()> {
-    let (rank, size) = entry.communicator.place()?;
-    watch::accessed(Some(entry.stream.place()), &entry.work.accesses(rank, size as usize));
-    Ok(())
 }
 
 /// Behind the calls of a communicator.

@@ -33,7 +33,7 @@ tests![
     caches_go_on_beside_a_capture,
     a_threads_first_memory_of_its_default_stream_ends_no_capture,
     first_access_to_a_peer_ends_no_capture: [TwoDevices],
-    a_capture_of_two_devices: [TwoDevices],
+    a_capture_of_two_devices: [TwoDevices, VirtualMemory],
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
     a_shutdown_beside_a_capture_of_another_thread,

@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::config;
 use tcuda::capi::comm::tcuda_comm_broadcast_out;
-use tcuda::capi::communicator::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
@@ -71,8 +70,6 @@ programs![
     a_compiled_function_does_not_wait: RACE,
     a_collective_does_not_wait_for_its_input: RACE,
     nobody_waits_for_a_collective: RACE,
-    ranks_do_not_wait_for_their_input: RACE,
-    nobody_waits_for_the_ranks: RACE,
     a_copy_between_devices_is_read_too_early: RACE,
     nobody_waits_for_a_replay: RACE,
     two_replays_write_the_same: RACE,
@@ -442,42 +439,6 @@ fn nobody_waits_for_a_collective(bug: bool) {
         after(other, 0x101 as tcuda_stream_t);
     }
     kernel(to, READ, other);
-}
-
-/// A sum over two ranks into `outputs`; then what comes before the ranks' end, which waits.
-fn all_reduce(inputs: [*mut c_void; 2], outputs: [*mut c_void; 2], streams: [tcuda_stream_t; 2], then: impl FnOnce()) {
-    let mut ranks = [null_mut(); 2];
-    ok(unsafe { tcuda_communicator_init_all(ranks.as_mut_ptr(), [0, 1].as_ptr(), 2, null()) });
-    ok(tcuda_communicator_group_start());
-    for rank in 0..2 {
-        let (input, output) = (floats(inputs[rank], rank as i32), floats(outputs[rank], rank as i32));
-        let sum = TCUDA_REDUCE_SUM;
-        ok(unsafe { tcuda_communicator_all_reduce(ranks[rank], &output.tensor, &input.tensor, sum, streams[rank]) });
-    }
-    ok(tcuda_communicator_group_end());
-    then();
-    ranks.into_iter().for_each(|rank| ok(tcuda_communicator_destroy(rank)));
-}
-
-fn ranks_do_not_wait_for_their_input(bug: bool) {
-    let ([one, two], other) = (streams(), stream_on(1));
-    let (inputs, outputs) = ([block(one), block(other)], [block(two), block(other)]);
-    fill(inputs[0], one);
-    if !bug {
-        after(two, one);
-    }
-    all_reduce(inputs, outputs, [two, other], || ());
-}
-
-fn nobody_waits_for_the_ranks(bug: bool) {
-    let ([one, two], other) = (streams(), stream_on(1));
-    let (inputs, outputs) = ([block(one), block(other)], [block(one), block(other)]);
-    all_reduce(inputs, outputs, [one, other], || {
-        if !bug {
-            after(two, one);
-        }
-        kernel(outputs[0], READ, two);
-    });
 }
 
 fn a_copy_between_devices_is_read_too_early(bug: bool) {
