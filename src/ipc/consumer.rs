@@ -88,7 +88,7 @@ pub fn import(blob: &Blob, stream: Stream) -> Result<(Address, usize, i32)> {
     };
     let made = take(&producer, &mut segments, blob, &taken, stream);
     if made.is_err() {
-        producer.socket.send(&Request::Give(blob.export).write(), &[]);
+        producer.tell(Request::Give(blob.export), None);
     }
     made
 }

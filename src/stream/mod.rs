@@ -77,10 +77,11 @@ impl Stream {
         Ok(done)
     }
 
-    /// As `query`, but an error, which the capture hears nothing of, while it is captured.
+    /// As `query`, but an error, which the capture hears nothing of, while it is captured; and nothing that the program asked, so that the sanitizer
+    /// learns nothing by it.
     pub fn is_idle_uncaptured(self) -> Result<bool> {
         self.refuse_capture(|| "The stream is being captured.".into())?;
-        self.query()
+        watch::unseen(|| self.query())
     }
 
     /// Whether an event recorded now would stand for nothing that is not done; false where that cannot be told at once. It is not captured, a

@@ -11,7 +11,7 @@ use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::reach::Waited;
 use super::slot::{Slot, StreamKey};
-use crate::base::{Result, Status, watch};
+use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::captures;
@@ -357,9 +357,7 @@ impl Cache {
         }
         let stream = self.stream(key);
         let last = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| {
-                if watch::unseen(|| stream.is_idle_uncaptured())? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) }
-            })
+            runtime.outside_capture(|| if stream.is_idle_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) })
         });
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };

@@ -3,7 +3,7 @@
 //! recorded, and is recorded when memory is wanted next. An idle stream needs none.
 
 use super::core::{self, CORE};
-use crate::base::{Error, Result, Status, watch};
+use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::cache::slot::StreamKey;
@@ -337,9 +337,7 @@ fn goes(is_meant: impl Fn(&Slot) -> bool) {
     };
     for (serial, stream) in going {
         let last = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| {
-                if watch::unseen(|| stream.is_idle_uncaptured())? { Ok(None) } else { mark(stream, u64::MAX).map(Some) }
-            })
+            runtime.outside_capture(|| if stream.is_idle_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) })
         });
         let mut core = CORE.lock();
         if let Some(slot) = core.streams.slots.get_mut(&serial) {
