@@ -5,6 +5,11 @@
 
 #include "stamp.h"
 
+#include <pthread.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
 enum { BLOCKS = 4, BEFORE = 2, MOST_DEVICES = 2 };
 
 static const size_t sizes[BLOCKS] = {1000, (size_t)40 << 20, (size_t)3 << 20, (size_t)200 << 20};
@@ -158,6 +163,60 @@ static void registered_with_nccl(void)
     printf("NCCL registered memory on %d devices and worked on it\n", (int)devices);
 }
 
+static void *ends[2];
+
+static void *copies(void *argument)
+{
+    (void)argument;
+    CHECK_OK(tcuda_copy(ends[0], ends[1], 4096, false));
+    return NULL;
+}
+
+static pthread_t copying;
+
+/* Has no memory. Another thread, which makes the devices peers, waits for this one. */
+static void *none(size_t size, int32_t device, tcuda_stream_t stream, void *user_data)
+{
+    const struct timespec moment = {0, 100000000};
+
+    (void)size, (void)device, (void)stream;
+    if (__atomic_fetch_add((int *)user_data, 1, __ATOMIC_RELAXED) == 0) {
+        CHECK(pthread_create(&copying, NULL, copies, NULL) == 0);
+        nanosleep(&moment, NULL);
+        CHECK_STATUS(tcuda_copy(ends[0], ends[1], 4096, false), TCUDA_ERROR_INVALID_STATE);
+    }
+    return NULL;
+}
+
+static void never(void *ptr, size_t size, int32_t device, tcuda_stream_t stream, void *user_data)
+{
+    (void)ptr, (void)size, (void)device, (void)stream, (void)user_data;
+}
+
+/* A function of an allocator would wait for devices to become peers, and they for it. */
+static int asked_by_an_allocator(void)
+{
+    tcuda_pluggable_allocator_t allocator = NULL;
+    void *block = NULL;
+    bool can = false;
+    int calls = 0;
+
+    CHECK_OK(tcuda_device_count(&devices));
+    if (devices >= 2)
+        CHECK_OK(tcuda_can_device_access_peer(&can, 1, 0));
+    if (can) {
+        ends[0] = take(4096, 1);
+        ends[1] = take(4096, 0);
+        CHECK_OK(tcuda_pluggable_allocator_create(&allocator, none, never, &calls));
+        CHECK_OK(tcuda_change_current_allocator(allocator));
+        CHECK_STATUS(tcuda_malloc_cached(&block, (size_t)30 << 20, TCUDA_STREAM_DEFAULT(1)), TCUDA_ERROR_OUT_OF_MEMORY);
+        CHECK(calls > 0 && pthread_join(copying, NULL) == 0);
+        CHECK_OK(tcuda_copy(ends[0], ends[1], 4096, false));
+        CHECK_OK(tcuda_shutdown());
+    }
+    return CHECK_DONE();
+}
+
 static void all(const char *alloc_conf, int is_virtual)
 {
     /* The other way round each time: two devices become peers once. */
@@ -185,7 +244,15 @@ static void all(const char *alloc_conf, int is_virtual)
 int main(void)
 {
     const char *path = getenv("TCUDA_TEST_NCCL");
+    /* Two devices become peers once in a process. */
+    pid_t child = fork();
+    int status = 1;
 
+    if (child == 0) {
+        alarm(60);
+        exit(asked_by_an_allocator());
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     CHECK_OK(tcuda_device_count(&devices));
     if (!CHECK(devices >= 1))
         return CHECK_DONE();

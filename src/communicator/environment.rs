@@ -76,7 +76,7 @@ impl Job {
 
 // ---- what is said: a rank its mark, how many there are and which it is; rank 0 the mark, how many there are, the id
 
-const MARK: &[u8; 8] = b"tcudaid1";
+const MARK: &[u8; 8] = b"tcudaid2";
 const ASKED: usize = 16;
 const ANSWERED: usize = 12 + ID_BYTES;
 
@@ -110,6 +110,8 @@ fn late(deadline: Deadline, what: &str) -> Error {
     Error::new(Status::TCUDA_ERROR_TIMEOUT, format!("{what} within {}.", deadline.limit()))
 }
 
+/// What a rank says that has its answer.
+const HEARD: u8 = 1;
 const PAUSE: Duration = Duration::from_millis(5);
 /// Of a connection that says nothing.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -118,7 +120,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 fn give(job: &Job, id: &Id, deadline: Deadline) -> Result<Id> {
     let listener = listen(job)?;
-    let (mut strangers, mut served) = (Vec::new(), BTreeSet::from([0]));
+    let (mut strangers, mut told, mut served) = (Vec::new(), Vec::new(), BTreeSet::from([0]));
     while served.len() < job.size as usize {
         let mut idle = true;
         match listener.accept() {
@@ -136,13 +138,22 @@ fn give(job: &Job, id: &Id, deadline: Deadline) -> Result<Id> {
             match stranger.hear() {
                 Some(true) => {
                     idle = false;
-                    served.extend(serve(job, id, stranger)?);
+                    told.extend(tell(job, id, stranger)?);
                 }
                 Some(false) => left.push(stranger),
                 None => idle = false,
             }
         }
         strangers = left;
+        told.retain_mut(|(rank, stream): &mut (i32, TcpStream)| match stream.read(&mut [0]) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => true,
+            heard => {
+                idle = false;
+                // One that gave up before it had all comes again.
+                served.extend(matches!(heard, Ok(1)).then_some(*rank));
+                false
+            }
+        });
         if deadline.is_past() {
             let missing: Vec<String> = (0..job.size).filter(|rank| !served.contains(rank)).take(16).map(|rank| rank.to_string()).collect();
             return Err(late(
@@ -218,18 +229,19 @@ impl Stranger {
     }
 }
 
-/// The rank that has the id now.
-fn serve(job: &Job, id: &Id, mut stranger: Stranger) -> Result<Option<i32>> {
+/// The rank that is sent the id, which says so once it has it.
+fn tell(job: &Job, id: &Id, mut stranger: Stranger) -> Result<Option<(i32, TcpStream)>> {
     let (size, rank) = (number_at(&stranger.said, 8), number_at(&stranger.said, 12));
     // So little fits into a new connection at once. It hears what this one knows before it is refused.
     let told = stranger.stream.set_nonblocking(false).and_then(|()| {
         stranger.stream.set_write_timeout(Some(SILENCE))?;
-        stranger.stream.write_all(&answer(job, id))
+        stranger.stream.write_all(&answer(job, id))?;
+        stranger.stream.set_nonblocking(true)
     });
     if size != job.size {
         return Err(differ(rank, size, job.size));
     }
-    Ok(told.is_ok().then_some(rank).filter(|rank| (0..job.size).contains(rank)))
+    Ok((told.is_ok() && (0..job.size).contains(&rank)).then_some((rank, stranger.stream)))
 }
 
 // ---- the other ranks
@@ -261,6 +273,8 @@ fn try_all(job: &Job, all: &[SocketAddr], deadline: Deadline) -> Result<[u8; ANS
             stream.write_all(&question(job))?;
             let mut answered = [0; ANSWERED];
             stream.read_exact(&mut answered)?;
+            // One that is of another job has closed already, and is not to hear it.
+            let _ = stream.write_all(&[HEARD]);
             Ok(answered)
         });
         match asked {
@@ -352,6 +366,26 @@ mod tests {
         drop(silent);
         // The port is free again at once.
         drop(listen(&job(0, 4, port)).unwrap());
+    }
+
+    /// As one that waited for longer than it wanted to, and comes again.
+    #[test]
+    fn a_rank_that_left_without_its_answer_is_waited_for() {
+        let port = port();
+        let first = std::thread::spawn(move || give(&job(0, 2, port), &ID, far()));
+        let mut leaves = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        };
+        leaves.write_all(&question(&job(1, 2, port))).unwrap();
+        leaves.read_exact(&mut [0; ANSWERED - 1]).unwrap();
+        drop(leaves);
+        std::thread::sleep(10 * PAUSE);
+        assert!(!first.is_finished());
+        assert_eq!(fetch(&job(1, 2, port), far()), Ok(ID));
+        assert_eq!(first.join().unwrap(), Ok(ID));
     }
 
     /// 127.1 is no address in Rust's eyes, and to the system a name for 127.0.0.1.

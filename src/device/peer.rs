@@ -4,6 +4,7 @@ use super::{Guard, resolve};
 use crate::base::Result;
 use crate::runtime::{self, code};
 use parking_lot::{Mutex, RwLock};
+use std::sync::OnceLock;
 
 /// Told when `device` gets access to the memory of `peer`, so that memory which is mapped page by page can be mapped for `device`.
 /// An error leaves the pair as it was: the next need tries again.
@@ -17,6 +18,8 @@ enum State {
     Impossible,
 }
 
+/// Whether the calling thread may wait for hooks.
+static MAY_WAIT: OnceLock<fn() -> Result<()>> = OnceLock::new();
 static HOOKS: RwLock<Vec<Hook>> = RwLock::new(Vec::new());
 /// One at a time enables; readers of PAIRS go on meanwhile.
 static ENABLING: Mutex<()> = Mutex::new(());
@@ -26,6 +29,11 @@ static PAIRS: RwLock<Vec<(i32, i32, State)>> = RwLock::new(Vec::new());
 pub fn can_access(device: i32, peer: i32) -> Result<bool> {
     let (device, peer) = (resolve(device)?, resolve(peer).map_err(|error| error.context("Invalid peer device"))?);
     if device == peer { Ok(false) } else { runtime::runtime()?.can_access_peer(device, peer) }
+}
+
+/// From now on a thread is asked whether it may wait for hooks: one that holds up what a hook waits for may not.
+pub fn ask_before(may_wait: fn() -> Result<()>) {
+    let _ = MAY_WAIT.set(may_wait);
 }
 
 /// Registers a hook, once per function.
@@ -61,6 +69,7 @@ pub fn ensure(device: i32, peer: i32) -> Result<bool> {
 
 #[cold]
 fn enable(device: i32, peer: i32) -> Result<bool> {
+    MAY_WAIT.get().map_or(Ok(()), |may_wait| may_wait())?;
     let _one_at_a_time = ENABLING.lock();
     match state(device, peer) {
         Some(State::Enabled) => return Ok(true),

@@ -67,6 +67,7 @@ fn caches() -> Result<&'static [Cache]> {
     let caches = CACHES
         .get_or_try_init(|| {
             stream::on_gone(stream::Turn::Caches, stream_goes);
+            device::peer::ask_before(provider::refuse_inside);
             device::peer::on_enabled(peer_enabled);
             if !block::reserve() {
                 let text = "The host has no addresses for the table of blocks.";

@@ -284,8 +284,6 @@ impl Cache {
                     Err(error) => return Err(device::blame(self.device)(error)),
                 }
             }
-            // That would end a capture of the device.
-            None if captures::is_on(self.device) => return Ok(false),
             None => {
                 let counts: Vec<(Serial, u32)> = {
                     let mut core = self.core.lock();
@@ -296,7 +294,11 @@ impl Cache {
                     };
                     slots.map(count).collect()
                 };
-                captures::wait_for_device(self.device)?;
+                match captures::wait_for_device(self.device) {
+                    // That would end a capture of the device.
+                    Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
+                    other => other?,
+                }
                 let mut core = self.core.lock();
                 for (index, (serial, count)) in counts.into_iter().enumerate() {
                     core.advance(index as StreamSlot, serial, count);

@@ -8,7 +8,6 @@ use super::segment::access_list;
 use super::slot::{StreamKey, slot_of_block};
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
-use crate::device;
 use crate::memory::stats::Family;
 use crate::memory::{captures, provider};
 use crate::runtime::api::MemPoolAttribute;
@@ -109,12 +108,9 @@ impl Cache {
     /// What the driver's pool does not need goes back to the device. All that was freed has to be past for that.
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
         let Some(raw) = *self.ordered.lock() else { return };
-        // Waiting for the device would end a capture there.
-        if !captures::is_on(self.device) {
-            let _ = runtime.outside_capture(|| {
-                let _ = device::synchronize(self.device);
-                runtime.mem_pool_trim(raw, 0)
-            });
+        // Not while a graph is captured there, which waiting would end. Of a lost device all is past.
+        if !matches!(captures::wait_for_device(self.device), Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE) {
+            let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
         }
         // Not between a block that comes and its count.
         let _growing = self.growing.lock();
