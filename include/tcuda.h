@@ -4473,7 +4473,7 @@ tcuda_status_t tcuda_sync_debug_reset_stats(void);
  * comes first; memory that is used after its free; a block that is freed while a stream may use it that was not recorded; waits for an event
  * that was never recorded; and replays of a graph over memory that was freed since. It finds them whichever way the race goes, since it
  * compares what is known and not what happens.
- * It sees what goes through tcuda: copies, fills, tensors, random numbers, compiled functions, tcuda_comm_*, graphs, allocations and frees,
+ * It sees what goes through tcuda: copies, fills, tensors, random numbers, compiled functions, collectives, graphs, allocations and frees,
  * events and waits. A program says what its own kernels and its host code do by tcuda_sanitizer_annotate_access. Both sides of each report
  * are named, with the call, the stream, the annotation of the thread and a number that grows with each access. TCUDA_SANITIZER=1 turns it
  * on at the start. docs/SANITIZER.md says what it knows and what not. While it is off each call reads one word for it.

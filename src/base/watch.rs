@@ -111,6 +111,14 @@ pub enum Happening {
     GraphGone {
         capture: u64,
     },
+    /// What a stream does next comes behind all that streams which met at the place did before they met; until nobody meets there any more.
+    Meets {
+        place: usize,
+        on: Place,
+    },
+    MeetsNoMore {
+        place: usize,
+    },
 }
 
 /// Of strided memory so many stretches are told, the first ones.

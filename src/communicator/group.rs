@@ -2,6 +2,7 @@
 
 use super::one::{self, Communicator, Held};
 use super::patience::Deadline;
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, few};
 use crate::runtime::collective::{Call, Group, Work};
 use crate::stream::Stream;
@@ -108,8 +109,26 @@ fn submit(entries: Vec<Entry>) -> Result<()> {
         streams_of(&entries, one).try_for_each(|stream| one.calls.precede(stream))?;
     }
     post(&mut guard, &held, &works).map_err(|error| one::fail(&mut held, error))?;
+    if watch::any(watch::SANITIZER) {
+        held.iter().try_for_each(|one| tell(one, &entries))?;
+    }
     one::settle(&mut held, deadline, "at the call")?;
     held.iter_mut().try_for_each(|one| mark(one, &entries)).map_err(|error| one::fail(&mut held, error))
+}
+
+/// For the sanitizer. All calls of a communicator are in one order, and those of a group begin when all of its streams are there, and end for all.
+#[cold]
+fn tell(one: &Held, entries: &[Entry]) -> Result<()> {
+    let (communicator, place) = (one.communicator, std::ptr::from_ref(one.communicator) as usize);
+    let (rank, size) = communicator.place()?;
+    let meet = || streams_of(entries, one).for_each(|stream| watch::tell(|| Happening::Meets { place, on: stream.place() }));
+    // Those that came first learn of the last ones at the second time.
+    (meet(), meet());
+    for entry in entries.iter().filter(|entry| std::ptr::eq(&*entry.communicator, communicator)) {
+        watch::accessed(Some(entry.stream.place()), &entry.work.accesses(rank, size as usize));
+    }
+    (meet(), meet());
+    Ok(())
 }
 
 /// Behind the calls of a communicator.

@@ -3,6 +3,7 @@
 use super::patience::{Deadline, Waited, wait};
 use super::siblings::{self, Family};
 use crate::base::sync_debug::{Kind, blocking};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::event::pool::Pooled;
 use crate::memory::captures;
@@ -71,6 +72,12 @@ impl Calls {
             self.last = Some(event);
         }
         Ok(())
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        watch::tell(|| Happening::MeetsNoMore { place: std::ptr::from_ref(self) as usize });
     }
 }
 

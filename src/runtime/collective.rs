@@ -7,6 +7,7 @@ use super::select;
 use super::sim::{self, rank::Rank};
 use super::table::{Address, RawStream};
 use crate::base::Result;
+use crate::base::watch::Access;
 use std::sync::Arc;
 
 /// What makes the ranks of one communicator find each other.
@@ -107,6 +108,18 @@ pub struct Work {
     pub input: Address,
     pub output: Address,
     pub stream: RawStream,
+}
+
+impl Work {
+    /// What it reads and writes of the rank's memory.
+    pub fn accesses(&self, rank: i32, size: usize) -> Vec<Access> {
+        let (reads, writes) = self.call.ends(rank);
+        let (inputs, outputs) = self.call.shares(size);
+        let bytes = self.count * self.wire.size();
+        let read = Access { address: self.input, size: inputs * bytes, write: false };
+        let written = Access { address: self.output, size: outputs * bytes, write: true };
+        [reads.then_some(read), writes.then_some(written)].into_iter().flatten().collect()
+    }
 }
 
 /// For a new communicator. For NCCL it holds an address of this machine.

@@ -81,12 +81,13 @@ pub struct Clocks {
     clocks: Vec<Clock>,
     by_key: HashMap<Key, Who>,
     events: HashMap<usize, Event>,
+    meetings: HashMap<usize, Known>,
 }
 
 impl Clocks {
     pub fn new() -> Clocks {
         let host = Clock { key: None, blocking: false, gone: false, born: 0, known: Known::default() };
-        Clocks { clocks: vec![host], by_key: HashMap::new(), events: HashMap::new() }
+        Clocks { clocks: vec![host], by_key: HashMap::new(), events: HashMap::new(), meetings: HashMap::new() }
     }
 
     pub fn find(&self, key: Key) -> Option<Who> {
@@ -193,6 +194,18 @@ impl Clocks {
         recorded
     }
 
+    /// A stream comes to where others were, goes on behind them, and those that come later behind it.
+    pub fn meet(&mut self, place: usize, who: Who) {
+        let mut met = self.meetings.remove(&place).unwrap_or_default();
+        met.join(self.before(who));
+        self.clocks[who].known = met.clone();
+        self.meetings.insert(place, met);
+    }
+
+    pub fn meet_no_more(&mut self, place: usize) {
+        self.meetings.remove(&place);
+    }
+
     /// All work of a device, or of all.
     fn all(&self, device: Option<i32>) -> Known {
         let mut all = Known::default();
@@ -247,6 +260,26 @@ mod tests {
         clocks.wait(2, c);
         assert!(is_before(&mut clocks, a, first, c) && !is_before(&mut clocks, a, second, c));
         clocks.record(1, a);
+        assert!(!is_before(&mut clocks, a, second, b));
+    }
+
+    #[test]
+    fn who_comes_to_a_meeting_goes_on_behind_those_before() {
+        let (mut clocks, a, b) = two();
+        let first = clocks.work(a);
+        clocks.meet(1, a);
+        let second = clocks.work(a);
+        clocks.meet(2, b);
+        assert!(!is_before(&mut clocks, a, first, b));
+        clocks.meet(1, b);
+        assert!(is_before(&mut clocks, a, first, b) && !is_before(&mut clocks, a, second, b));
+        let third = clocks.work(b);
+        clocks.meet(1, b);
+        assert!(!is_before(&mut clocks, b, third, a));
+        clocks.meet(1, a);
+        assert!(is_before(&mut clocks, b, third, a));
+        clocks.meet_no_more(2);
+        clocks.meet(2, a);
         assert!(!is_before(&mut clocks, a, second, b));
     }
 

@@ -65,6 +65,12 @@ impl Graphs {
         clocks.wait(event, who)
     }
 
+    pub fn meet(&mut self, id: u64, place: usize, key: Key) {
+        let clocks = &mut self.of(id).world.clocks;
+        let who = clocks.add(key, false);
+        clocks.meet(place, who);
+    }
+
     /// Memory that was allocated or freed in a capture.
     pub fn forget(&mut self, id: u64, address: usize, size: usize) {
         if let Some(captured) = self.0.get_mut(&id) {

@@ -396,6 +396,16 @@ impl Observer for Sanitizer {
             }),
             Happening::Replayed { capture, on } => actor(on).and_then(|actor| with(|state| state.replayed(capture, &actor, call))),
             Happening::GraphGone { capture } => with(|state| state.graphs.gone(capture)),
+            Happening::Meets { place, on } => actor(on).and_then(|actor| {
+                with(|state| match actor.capture {
+                    Some(id) => state.graphs.meet(id, place, actor.key),
+                    None => {
+                        let who = state.who(actor.key);
+                        state.world.clocks.meet(place, who);
+                    }
+                })
+            }),
+            Happening::MeetsNoMore { place } => with(|state| state.world.clocks.meet_no_more(place)),
             Happening::Freed { .. } => None,
         };
     }

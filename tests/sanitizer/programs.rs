@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::config;
 use tcuda::capi::comm::tcuda_comm_broadcast_out;
+use tcuda::capi::communicator::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
@@ -70,6 +71,10 @@ programs![
     a_compiled_function_does_not_wait: RACE,
     a_collective_does_not_wait_for_its_input: RACE,
     nobody_waits_for_a_collective: RACE,
+    ranks_do_not_wait_for_their_input: RACE,
+    nobody_waits_for_the_ranks: RACE,
+    only_calls_of_a_communicator_are_in_order: RACE,
+    only_streams_of_a_group_wait_for_each_other: RACE,
     a_copy_between_devices_is_read_too_early: RACE,
     nobody_waits_for_a_replay: RACE,
     two_replays_write_the_same: RACE,
@@ -439,6 +444,77 @@ fn nobody_waits_for_a_collective(bug: bool) {
         after(other, 0x101 as tcuda_stream_t);
     }
     kernel(to, READ, other);
+}
+
+/// What two ranks do; their end waits.
+fn with_ranks(work: impl FnOnce([tcuda_communicator_t; 2])) {
+    let mut ranks = [null_mut(); 2];
+    ok(unsafe { tcuda_communicator_init_all(ranks.as_mut_ptr(), [0, 1].as_ptr(), 2, null()) });
+    work(ranks);
+    ranks.into_iter().for_each(|rank| ok(tcuda_communicator_destroy(rank)));
+}
+
+/// Sums over two ranks into `outputs`, in one group.
+fn all_reduce(ranks: [tcuda_communicator_t; 2], sums: &[(Blocks, Blocks, [tcuda_stream_t; 2])]) {
+    ok(tcuda_communicator_group_start());
+    for (inputs, outputs, streams) in sums {
+        for rank in 0..2 {
+            let (input, output) = (floats(inputs[rank], rank as i32), floats(outputs[rank], rank as i32));
+            let sum = TCUDA_REDUCE_SUM;
+            ok(unsafe { tcuda_communicator_all_reduce(ranks[rank], &output.tensor, &input.tensor, sum, streams[rank]) });
+        }
+    }
+    ok(tcuda_communicator_group_end());
+}
+
+type Blocks = [*mut c_void; 2];
+
+fn ranks_do_not_wait_for_their_input(bug: bool) {
+    let ([one, two], other) = (streams(), stream_on(1));
+    let (inputs, outputs) = ([block(one), block(other)], [block(two), block(other)]);
+    fill(inputs[0], one);
+    if !bug {
+        after(two, one);
+    }
+    with_ranks(|ranks| all_reduce(ranks, &[(inputs, outputs, [two, other])]));
+}
+
+fn nobody_waits_for_the_ranks(bug: bool) {
+    let ([one, two], other) = (streams(), stream_on(1));
+    let (inputs, outputs) = ([block(one), block(other)], [block(one), block(other)]);
+    with_ranks(|ranks| {
+        all_reduce(ranks, &[(inputs, outputs, [one, other])]);
+        if !bug {
+            after(two, one);
+        }
+        kernel(outputs[0], READ, two);
+    });
+}
+
+fn only_calls_of_a_communicator_are_in_order(bug: bool) {
+    let ([one, two], other) = (streams(), stream_on(1));
+    let [inputs, outputs, sums] = [(); 3].map(|()| [block(one), block(other)]);
+    with_ranks(|ranks| {
+        all_reduce(ranks, &[(inputs, outputs, [one, other])]);
+        let next = |ranks| all_reduce(ranks, &[(outputs, sums, [two, other])]);
+        if bug {
+            with_ranks(next)
+        } else {
+            next(ranks)
+        }
+        kernel(outputs[0], READ, two);
+    });
+}
+
+fn only_streams_of_a_group_wait_for_each_other(bug: bool) {
+    let ([one, two], [other, another]) = (streams(), [stream_on(1), stream_on(1)]);
+    let [inputs, outputs, others, sums] = [(); 4].map(|()| [block(one), block(other)]);
+    with_ranks(|ranks| {
+        let sums = [(inputs, outputs, [one, other]), (others, sums, [two, another])];
+        kernel(outputs[0], WRITE, two);
+        all_reduce(ranks, if bug { &sums[..1] } else { &sums });
+        kernel(outputs[0], WRITE, two);
+    });
 }
 
 fn a_copy_between_devices_is_read_too_early(bug: bool) {
