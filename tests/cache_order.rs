@@ -6,7 +6,7 @@ mod gate;
 use gate::Gate;
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::{Status, config};
-use tcuda::memory::{self, stats::Family};
+use tcuda::memory::{self, stats::Family, stats::Pool};
 use tcuda::runtime::{self, code, sim};
 use tcuda::stream::{self, Stream};
 
@@ -50,6 +50,41 @@ fn a_destroy_that_fails_leaves_the_order_as_it_was() {
     memory::free(other).unwrap();
     stream::destroy(a.raw).unwrap();
     stream::destroy(b.raw).unwrap();
+}
+
+/// Who reads the statistics holds nobody up, and asks the driver little, be it that a block waits for a busy stream.
+#[test]
+fn statistics_are_read_beside_blocks_that_wait() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    let block = memory::allocate(8 * M, 1, a).unwrap();
+    memory::record_stream(block, b).unwrap();
+    let gate = Gate::on(b);
+    memory::free(block).unwrap();
+    assert_eq!(held(Family::ActiveBytes), 8 * M);
+    let faults = sim::machine().unwrap().faults();
+    let kept = memory::allocate(4096, 1, a).unwrap();
+    let stops = memory::stops(0);
+    faults.reset_counts();
+    for _ in 0..100 {
+        assert_eq!((held(Family::AllocatedBytes), held(Family::ReservedBytes) >= 8 * M), (4096, true));
+    }
+    assert_eq!(faults.count(None).unwrap(), 0);
+    for _ in 0..100 {
+        assert_eq!(memory::stats(0).get(Family::ActiveBytes, Pool::All).current as usize, 8 * M + 4096);
+        // The thread goes on as if nobody read.
+        memory::free(memory::allocate(4096, 1, a).unwrap()).unwrap();
+    }
+    assert_eq!(memory::stops(0), stops);
+    assert_eq!(faults.count(Some("cudaEventRecord")).unwrap(), 0);
+    drop(gate);
+    b.synchronize().unwrap();
+    // Nobody allocates, and yet it is seen.
+    assert_eq!(held(Family::ActiveBytes), 4096);
+    memory::free(kept).unwrap();
+    [a, b].into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+    memory::empty_cache(None).unwrap();
+    memory::check(0);
 }
 
 /// A look costs by what there is, not by how many streams there are or were.

@@ -198,7 +198,12 @@ fn the_same_block_freed_by_two_threads_is_free_once() {
     stream::destroy(stream.raw).unwrap();
 }
 
-/// While several threads run, a peak may lag behind by what the documents say; alone it is exact.
+/// What the documents say: a 16th of the peak for each thread, or 2 MiB.
+fn is_near(peak: usize, most: usize, threads: usize) -> bool {
+    peak <= most && peak + threads * (most / 16).max(2 << 20) >= most
+}
+
+/// While several threads run, a peak may lag behind by what the documents say; alone it is exact, whoever allocated before the reset.
 #[test]
 fn peaks_are_exact_alone_and_near_with_threads() {
     let _turn = machine();
@@ -212,12 +217,8 @@ fn peaks_are_exact_alone_and_near_with_threads() {
         thread.join().unwrap();
         memory::peak(Family::AllocatedBytes, 0)
     };
-    // The thread of the test before may take its time to end.
-    let exact = (0..2000).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        alone() == 1000 * 1024
-    });
-    assert!(exact, "the peak of a thread that is alone");
+    memory::free(memory::allocate(700, 1, stream).unwrap()).unwrap();
+    assert_eq!(alone(), 1000 * 1024);
     assert_eq!(memory::peak(Family::RequestedBytes, 0), 1000 * 700);
     assert_eq!(memory::peak(Family::Allocation, 0), 1000);
     memory::reset_peak_stats(0);
@@ -235,9 +236,8 @@ fn peaks_are_exact_alone_and_near_with_threads() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let total = tcuda::device::properties(0).unwrap().total_memory as usize;
     let peak = memory::peak(Family::AllocatedBytes, 0) as usize;
-    assert!(peak <= THREADS * EACH && peak + THREADS * total / 256 >= THREADS * EACH, "{peak}");
+    assert!(is_near(peak, THREADS * EACH, THREADS), "{peak}");
     all_is_back();
     stream::destroy(stream.raw).unwrap();
 }
@@ -281,9 +281,8 @@ fn a_peak_of_two_threads_is_seen_after_frees() {
         });
     });
     let most = 2 * EACH;
-    let total = tcuda::device::properties(0).unwrap().total_memory as usize;
     let peak = memory::peak(Family::AllocatedBytes, 0) as usize;
-    assert!(peak <= most && peak + 2 * total / 256 >= most, "{peak} of {most}");
+    assert!(is_near(peak, most, 2), "{peak} of {most}");
     all_is_back();
 }
 

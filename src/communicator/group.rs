@@ -123,11 +123,13 @@ fn tell(one: &Held, entries: &[Entry]) -> Result<()> {
     let (rank, size) = communicator.place()?;
     let meet = || streams_of(entries, one).for_each(|stream| watch::tell(|| Happening::Meets { place, on: stream.place() }));
     // Those that came first learn of the last ones at the second time.
-    (meet(), meet());
+    meet();
+    meet();
     for entry in entries.iter().filter(|entry| std::ptr::eq(&*entry.communicator, communicator)) {
         watch::accessed(Some(entry.stream.place()), &entry.work.accesses(rank, size as usize));
     }
-    (meet(), meet());
+    meet();
+    meet();
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::device;
 use crate::event;
 use crate::runtime;
 use crate::runtime::api::CaptureStatus;
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -42,8 +42,6 @@ enum Whose {
 
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 static ROUTES: RwLock<Vec<Route>> = RwLock::new(Vec::new());
-/// Read while a device is waited for; written where a capture comes to one. Before all other locks there, and never waited for to be read.
-static WAITS: RwLock<()> = RwLock::new(());
 
 #[inline]
 pub fn any() -> bool {
@@ -61,8 +59,7 @@ pub fn is_on(device: i32) -> bool {
 
 /// Waits for all work of a device. TCUDA_ERROR_CAPTURE while a graph is captured there, which that would end.
 pub fn wait_for_device(device: i32) -> Result<()> {
-    let waits = WAITS.try_read();
-    if waits.is_none() || is_on(device) {
+    if is_on(device) {
         let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
         return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
     }
@@ -76,7 +73,6 @@ pub fn wait_for_device(device: i32) -> Result<()> {
 pub fn begin(pool: u64, keeper: pinned::Keeper, start: impl FnOnce() -> Result<u64>) -> Result<()> {
     let pool = pools::private(pool)?;
     caches()?;
-    let _no_wait = WAITS.write();
     ACTIVE.fetch_add(1, Relaxed);
     let begun = stop_fronts_and(pool.cache.device, || {
         // Who allocates on the stream meanwhile waits here for the answer.
@@ -110,22 +106,16 @@ fn around_wait(stream: Stream, wait: &mut dyn FnMut()) {
     if !any() {
         return wait();
     }
-    let _no_wait = is_elsewhere(stream.device).then(|| WAITS.write());
     unmarked(stream.device, || {
         wait();
         note_device(stream);
     });
 }
 
-/// Whether there is a capture that no stream of the device takes part in so far.
-fn is_elsewhere(device: i32) -> bool {
-    let is_it = |route: &Route| matches!(&route.whose, Whose::Graph { devices, .. } if !devices.contains(&device));
-    ROUTES.read().iter().any(is_it)
-}
-
 /// The capture that a stream takes part in may be new on its device.
 fn note_device(stream: Stream) {
-    if !is_elsewhere(stream.device) {
+    let is_elsewhere = |route: &Route| matches!(&route.whose, Whose::Graph { devices, .. } if !devices.contains(&stream.device));
+    if !ROUTES.read().iter().any(is_elsewhere) {
         return;
     }
     let Ok(Some(joined)) = capture_of(stream) else { return };
@@ -195,7 +185,7 @@ fn with_route<T>(stream: Stream, work: impl FnOnce(&Route) -> T) -> Result<Optio
     if let Some(route) = routes.iter().rev().find(chosen) {
         return Ok(Some(work(route)));
     }
-    if stream.is_default() {
+    if stream.raw == stream::DEFAULT {
         return Ok(None);
     }
     let entered = stream.enter()?;

@@ -515,7 +515,7 @@ pub fn stats(device: i32) -> Stats {
 }
 
 pub fn reset_peak_stats(device: i32) {
-    all(Some(device)).into_iter().for_each(|cache| cache.core.lock().stats.reset_peak());
+    all(Some(device)).into_iter().for_each(|cache| cache.core.lock().reset_peak());
 }
 
 pub fn reset_accumulated_stats(device: i32) {
@@ -523,7 +523,7 @@ pub fn reset_accumulated_stats(device: i32) {
 }
 
 pub fn current(family: Family, device: i32) -> i64 {
-    stats(device).current(family)
+    all(Some(device)).into_iter().map(|cache| cache.current(family)).last().unwrap_or(0)
 }
 
 pub fn peak(family: Family, device: i32) -> i64 {

@@ -30,6 +30,14 @@ pub enum Family {
     RequestedBytes,
 }
 
+impl Family {
+    /// Whether blocks count in it that wait for other streams.
+    pub fn has_pending(self) -> bool {
+        use Family::*;
+        matches!(self, Active | ActiveBytes | RequestedBytes | InactiveSplit | InactiveSplitBytes)
+    }
+}
+
 pub const FAMILIES: [(Family, &str); 9] = [
     (Family::Allocation, "allocation"),
     (Family::Segment, "segment"),

@@ -363,9 +363,12 @@ pub fn given() -> u32 {
     GIVEN.lock().next
 }
 
-/// Whether some ten thousand more blocks have room: one request may cut blocks of many streams, each with records of its own.
+/// So many records are left for who has the lock: one request may cut blocks of many streams, each with records of its own, and what goes back to
+/// the driver is cut out.
+const SOME: u32 = 1 << 16;
+
+/// Whether these are there.
 pub fn has_room() -> bool {
-    const SOME: u32 = 1 << 16;
     let mut given = GIVEN.lock();
     let end = given.next + SOME;
     given.open(end)
@@ -381,7 +384,7 @@ impl Pool {
     /// None: the table is full.
     #[inline(always)]
     pub fn take(&mut self, table: Table) -> Option<BlockId> {
-        if self.first == NIL && !self.refill() {
+        if self.first == NIL && !self.refill(SOME) {
             return None;
         }
         let id = self.first;
@@ -391,16 +394,23 @@ impl Pool {
 
     #[cold]
     #[inline(never)]
-    fn refill(&mut self) -> bool {
+    fn refill(&mut self, left: u32) -> bool {
         let mut given = GIVEN.lock();
         let ids = given.next..given.next + BATCH;
-        if !given.open(ids.end) {
+        if !given.open(ids.end + left) {
             return false;
         }
         given.next = ids.end;
         drop(given);
         ids.rev().for_each(|id| self.put(table(), id));
         true
+    }
+
+    /// Has one, if need be of the last ones.
+    pub fn insist(&mut self) {
+        if self.first == NIL {
+            self.refill(0);
+        }
     }
 
     /// One that can be done without: the last are for what cannot.

@@ -69,7 +69,9 @@ impl Core {
     pub fn split(&mut self, id: BlockId, size: usize) -> BlockId {
         let owner = block::at(id).owner();
         let units = (size >> block::UNIT_SHIFT) as u32;
-        self.shelf(owner).pool.split(block::table(), id, units).expect("`has_records` was asked")
+        let pool = &mut self.shelf(owner).pool;
+        pool.insist();
+        pool.split(block::table(), id, units).expect("some records are left for who has the lock")
     }
 
     /// Joins a block with its right neighbour, whosever that is.

@@ -557,12 +557,17 @@ impl Core {
         self.slots[slot as usize].home.note_free()
     }
 
+    /// Whether all uses of a block that waits are past.
+    pub fn is_done(&self, pending: &Pending) -> bool {
+        let is_past = |(slot, epoch): &(StreamSlot, u32)| self.slots[*slot as usize].past >= *epoch;
+        pending.uses.iter().all(is_past) && !self.held.contains_key(&pending.block)
+    }
+
     /// Frees the pending blocks whose uses are past.
     pub fn finish_pending(&mut self) {
         let mut waiting = std::mem::take(&mut self.pending);
         for pending in waiting.drain(..) {
-            let past = pending.uses.iter().all(|(slot, epoch)| self.slots[*slot as usize].past >= *epoch);
-            if past && !self.held.contains_key(&pending.block) {
+            if self.is_done(&pending) {
                 let record = block::at(pending.block);
                 self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
                 self.stats.done(record.small(), record.size(), pending.requested);

@@ -152,16 +152,27 @@ impl Fronts {
         }
     }
 
-    /// Which threads are at work is to be found out anew. All are stopped.
+    /// Which threads are at work is to be found out anew, and whether several are. All are stopped.
     pub fn forget_work(&mut self) {
+        self.rest();
+        (self.first, self.shared) = (None, false);
+    }
+
+    /// All threads are at rest. All are stopped.
+    fn rest(&mut self) {
         debug_assert!(self.stopped);
         self.stops += STOPS;
-        (self.first, self.shared) = (None, false);
         self.find_at_work();
     }
 }
 
 impl Core {
+    /// Every peak becomes the current figure; it is exact while one thread allocates from here on.
+    pub fn reset_peak(&mut self) {
+        self.fronts.rest();
+        self.stats.reset_peak();
+    }
+
     /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had.
     pub fn arm(&mut self, thread: &'static Thread, slot: StreamSlot, allocates: bool) -> Option<&'static Front> {
         let front = self.front_of(thread, slot)?;

@@ -63,7 +63,7 @@ use crate::base::Result;
 use crate::memory::history::History;
 use crate::memory::options::Options;
 use crate::memory::provider::{self, Source};
-use crate::memory::stats::Stats;
+use crate::memory::stats::{Family, Stats};
 use crate::memory::totals::{Shard, Totals};
 use crate::memory::{captures, poison};
 use crate::runtime::Runtime;
@@ -175,13 +175,17 @@ impl Cache {
         Ok(())
     }
 
-    /// The statistics. While blocks wait for other streams, these are asked first, so that an idle device shows none; else there is no lock.
+    /// The statistics. While blocks wait for other streams, these are asked first, so that an idle device shows none. Nobody is held up
+    /// but where a block is free by that.
     pub fn stats(&self) -> Stats {
-        /// No slot: all streams count as others.
-        const NOBODY: StreamSlot = StreamSlot::MAX;
-        if self.stats.has_pending() {
-            self.settle(NOBODY);
+        if self.stats.has_pending() && self.has_moved() {
+            self.settle_all();
         }
         self.stats.stats()
+    }
+
+    /// One of them now.
+    pub fn current(&self, family: Family) -> i64 {
+        if family.has_pending() { self.stats().current(family) } else { self.stats.current(family) }
     }
 }

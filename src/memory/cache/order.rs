@@ -26,6 +26,13 @@ pub struct Mark {
     event: Pooled,
 }
 
+impl Mark {
+    /// As far as the driver can be asked.
+    fn is_past(&self, runtime: &Runtime) -> bool {
+        runtime.event_query(self.event.raw()).unwrap_or(false)
+    }
+}
+
 /// What a count belongs to: the stream of a slot, and how often its epochs began anew.
 pub(super) type Serial = (u64, u32);
 
@@ -140,14 +147,45 @@ impl Cache {
             })
         });
         let mut core = self.core.lock();
-        for question in questions {
-            let slot = &mut core.slots[question.slot as usize];
-            if slot.serial() == question.serial {
-                slot.marks.extend(question.marks);
-            }
-        }
+        questions.into_iter().for_each(|question| core.keep_marks(question));
         core.finish_pending();
         true
+    }
+
+    /// Whether to ask how far the streams are would tell anything of blocks that wait for them. For who only looks: no thread is stopped, and nobody
+    /// waited for.
+    pub fn has_moved(&self) -> bool {
+        let Some(_driving) = self.driving.try_lock() else { return false };
+        let mut waited_for = {
+            let mut core = self.core.quiet();
+            if core.pending.iter().any(|pending| core.is_done(pending)) {
+                return true;
+            }
+            let mut slots: Vec<StreamSlot> = Vec::new();
+            for (slot, epoch) in core.pending.iter().flat_map(|pending| &pending.uses) {
+                if core.slots[*slot as usize].past < *epoch && !slots.contains(slot) {
+                    slots.push(*slot);
+                }
+            }
+            slots.into_iter().map(|slot| core.question(slot, 0)).collect::<Vec<_>>()
+        };
+        let has_moved = |runtime: &Runtime, question: &Question| {
+            let stream = self.stream(question.key);
+            if question.gone || !question.key.reachable() || stream.is_capturing().unwrap_or(true) {
+                return question.marks.first().is_some_and(|mark| mark.is_past(runtime));
+            }
+            stream.is_past().unwrap_or(false)
+                || match question.marks.first() {
+                    Some(mark) => mark.is_past(runtime),
+                    // It is to be marked.
+                    None => question.key.raw != stream::DEFAULT,
+                }
+        };
+        let moved = runtime::runtime()
+            .and_then(|runtime| runtime.outside_capture(|| Ok(waited_for.iter().any(|question| has_moved(runtime, question)))));
+        let mut core = self.core.quiet();
+        waited_for.drain(..).for_each(|question| core.keep_marks(question));
+        moved.unwrap_or(false)
     }
 
     /// Whether the device has work of a stream, or of any for which memory was asked, as far as they can be asked.
@@ -178,12 +216,12 @@ impl Cache {
         let stream = self.stream(question.key);
         let asks = !question.gone && question.key.reachable() && !stream.is_capturing().unwrap_or(true);
         // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
-        if cfg!(feature = "planted-order") || asks && stream.query().unwrap_or(false) {
+        if cfg!(feature = "planted-order") || asks && stream.is_past().unwrap_or(false) {
             question.marks.clear();
             return Some(question.count);
         }
         // Oldest first: behind one that is not ready none is.
-        let ready = question.marks.iter().take_while(|mark| runtime.event_query(mark.event.raw()).unwrap_or(false)).count();
+        let ready = question.marks.iter().take_while(|mark| mark.is_past(runtime)).count();
         let passed = question.marks.drain(..ready).next_back().map(|mark| mark.count);
         let marked = question.marks.last().map_or(passed.unwrap_or(0), |mark| mark.count);
         // An event on the legacy default stream would hold other streams up.
@@ -279,9 +317,15 @@ impl Cache {
             Some(mark) => {
                 match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
                     Ok(()) => self.core.lock().advance(slot, serial, mark.count),
-                    // Another library had the stream join a capture at that moment.
-                    Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
-                    Err(error) => return Err(device::blame(self.device)(error)),
+                    Err(error) => {
+                        // That of a stream that is gone cannot be made again.
+                        self.core.lock().keep_mark(slot, serial, mark);
+                        // Another library had the stream join a capture at that moment.
+                        if error.status == Status::TCUDA_ERROR_CAPTURE {
+                            return Ok(false);
+                        }
+                        return Err(device::blame(self.device)(error));
+                    }
                 }
             }
             None => {
@@ -359,7 +403,7 @@ impl Cache {
         }
         let stream = self.stream(key);
         let last = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| if stream.is_idle_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) })
+            runtime.outside_capture(|| if stream.is_past_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) })
         });
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
@@ -381,11 +425,31 @@ impl Core {
         let behind: Vec<StreamSlot> = self.awake.iter().copied().filter(|slot| self.slots[*slot as usize].is_behind()).collect();
         let question = |slot: StreamSlot| {
             let count = self.end_epoch(slot);
-            let found = &mut self.slots[slot as usize];
-            let marks = std::mem::take(&mut found.marks);
-            Question { slot, serial: found.serial(), key: found.key, count, gone: found.gone, marks }
+            self.question(slot, count)
         };
         behind.into_iter().map(question).collect()
+    }
+
+    fn question(&mut self, slot: StreamSlot, count: u32) -> Question {
+        let found = &mut self.slots[slot as usize];
+        let marks = std::mem::take(&mut found.marks);
+        Question { slot, serial: found.serial(), key: found.key, count, gone: found.gone, marks }
+    }
+
+    /// The oldest come first.
+    fn keep_mark(&mut self, slot: StreamSlot, serial: Serial, mark: Mark) {
+        let slot = &mut self.slots[slot as usize];
+        if slot.serial() == serial && mark.count > slot.past {
+            let at = slot.marks.partition_point(|other| other.count <= mark.count);
+            slot.marks.insert(at, mark);
+        }
+    }
+
+    fn keep_marks(&mut self, question: Question) {
+        let slot = &mut self.slots[question.slot as usize];
+        if slot.serial() == question.serial {
+            slot.marks.extend(question.marks);
+        }
     }
 
     /// The streams whose free memory may still be in use, other than `slot`.

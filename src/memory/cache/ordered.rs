@@ -4,7 +4,7 @@
 use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::physical::{Backing, HandleId, Mapping};
-use super::segment::access_list;
+use super::segment::{access_list, insist};
 use super::slot::{StreamKey, slot_of_block};
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
@@ -38,9 +38,9 @@ impl Cache {
     pub(super) fn drop_ordered(&self, runtime: &Runtime, address: Address, raw: RawStream) {
         let Some(pool) = *self.ordered.lock() else { return };
         // What cannot be given back is lost with its device.
-        let _ = Stream { device: self.device, raw }.enter().and_then(|entered| {
-            let give = || entered.runtime.free_async(address, entered.raw);
-            runtime.outside_capture(|| give().or_else(|_| give()))
+        insist(|| {
+            let entered = Stream { device: self.device, raw }.enter()?;
+            runtime.outside_capture(|| runtime.free_async(address, entered.raw))
         });
         self.count_spare(runtime, 0);
         let held = {

@@ -23,7 +23,7 @@ impl Cache {
         let mut core = self.core.lock();
         core.no_split = no_split;
         core.pool = id;
-        core.stats.reset_peak();
+        core.reset_peak();
         core.stats.reset_accumulated();
     }
 

@@ -103,7 +103,9 @@ pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
 impl Core {
     fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
         let flags = if small { SMALL } else { 0 } | if plain { 0 } else { MAPPED };
-        let first = self.shelf(slot).pool.insert(base, size, flags, State::Unmapped, slot).expect("`has_records` was asked");
+        let pool = &mut self.shelf(slot).pool;
+        pool.insist();
+        let first = pool.insert(base, size, flags, State::Unmapped, slot).expect("some records are left for who has the lock");
         self.unmapped.insert(base, first);
         self.areas.insert(base, Area { base, size, small, plain, first });
         first
@@ -553,6 +555,10 @@ impl Cache {
         core.physical.map(handle, base);
         core.unmapped.remove(&base);
         core.tell_memory(first, true);
+        if !matches!(abilities.source, Source::Driver) {
+            // It is there for this stream only, behind what the stream was given so far.
+            block::at(first).set_ticket(core.note_free(slot));
+        }
         core.make_free(first);
         core.allocate(slot, request, true).ok_or_else(|| Refusal::Driver(Error::internal("A new segment does not hold its request.")))
     }

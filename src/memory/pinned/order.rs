@@ -173,7 +173,7 @@ fn ask(runtime: &Runtime, question: &Question) -> (u64, Option<Mark>) {
     const MOST_MARKS: usize = 8;
     let asks = question.asks && !question.stream.is_capturing().unwrap_or(true);
     // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
-    if cfg!(feature = "planted-order") || asks && question.stream.query().unwrap_or(false) {
+    if cfg!(feature = "planted-order") || asks && question.stream.is_past().unwrap_or(false) {
         return (question.count, None);
     }
     // Oldest first: behind one that is not ready none is.
@@ -337,7 +337,7 @@ fn goes(is_meant: impl Fn(&Slot) -> bool) {
     };
     for (serial, stream) in going {
         let last = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| if stream.is_idle_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) })
+            runtime.outside_capture(|| if stream.is_past_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) })
         });
         let mut core = CORE.lock();
         if let Some(slot) = core.streams.slots.get_mut(&serial) {

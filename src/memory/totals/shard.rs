@@ -1,7 +1,7 @@
 //! What a thread hands out and takes back it counts alone, in its own shard: sums over time, of which the current figure is the
 //! difference. A peak belongs to all shards together, so each has a ceiling: how far its figures may rise before somebody must look
 //! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
-//! ceiling is `CREDIT` of the device's memory away, twice that at most, and a peak is exact to so much for each thread.
+//! ceiling is `CREDIT` of what was in use away, twice that at most, and a peak is exact to so much for each thread.
 
 use super::ebb::LOOK;
 use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
@@ -228,7 +228,7 @@ impl Shard {
     /// With several threads: the room that frees have made is given back in time.
     #[inline(always)]
     pub fn check_room(&self) {
-        if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.totals.credit {
+        if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.totals.credit() {
             self.lower();
         }
     }
@@ -258,6 +258,7 @@ impl Shard {
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
         } else {
+            self.totals.fit_credit();
             self.set_ceilings(|_, measure, now| now + self.totals.credit_of(measure));
         }
     }
