@@ -52,6 +52,62 @@ fn a_destroy_that_fails_leaves_the_order_as_it_was() {
     stream::destroy(b.raw).unwrap();
 }
 
+/// What comes behind the legacy default stream is in order with its work, and who takes memory of such a stream is not by itself.
+#[test]
+fn a_stream_behind_the_legacy_one_is_past_when_that_is() {
+    let _turn = machine();
+    let runtime = runtime::runtime().unwrap();
+    let raw = runtime.stream_create(0, 0).unwrap();
+    let (blocking, other) = (stream::resolve(raw).unwrap(), own());
+    for behind in [blocking, PER_THREAD] {
+        memory::empty_cache(None).unwrap();
+        memory::set_limit(Some(64 * M), 0).unwrap();
+        let block = memory::allocate(40 * M, 1, behind).unwrap();
+        let gate = Gate::on(DEFAULT);
+        memory::free(block).unwrap();
+        let took = memory::allocate(20 * M, 1, other).unwrap();
+        assert!(!(block..block + 40 * M).contains(&took), "memory that the legacy stream may use went to another");
+        drop(gate);
+        DEFAULT.synchronize().unwrap();
+        let next = memory::allocate(40 * M, 1, other).unwrap();
+        assert_eq!(next, block);
+        [took, next].into_iter().for_each(|block| memory::free(block).unwrap());
+        memory::set_limit(None, 0).unwrap();
+    }
+    stream::destroy(other.raw).unwrap();
+    runtime.stream_destroy(raw).unwrap();
+    memory::empty_cache(None).unwrap();
+    memory::check(0);
+}
+
+/// The mark of a stream that is gone is the last that tells of it.
+#[test]
+fn a_wait_that_is_refused_can_be_made_again() {
+    let _turn = machine();
+    let (a, b, captured) = (own(), own(), own());
+    memory::set_limit(Some(64 * M), 0).unwrap();
+    let block = memory::allocate(40 * M, 1, a).unwrap();
+    let gate = Gate::on(a);
+    memory::free(block).unwrap();
+    stream::destroy(a.raw).unwrap();
+    let faults = sim::machine().unwrap().faults();
+    faults.fail_at(Some("cudaEventSynchronize"), 1, code::INVALID_VALUE).unwrap();
+    assert!(memory::allocate(40 * M, 1, b).is_err());
+    drop(gate);
+    // What is captured forbids to wait for the device as a whole.
+    let runtime = runtime::runtime().unwrap();
+    runtime.begin_capture(captured.raw, 2).unwrap();
+    let next = memory::allocate(40 * M, 1, b).unwrap();
+    assert_eq!(next, block);
+    let graph = runtime.end_capture(captured.raw).unwrap();
+    runtime.graph_destroy(graph).unwrap();
+    memory::free(next).unwrap();
+    memory::set_limit(None, 0).unwrap();
+    [b, captured].into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+    memory::empty_cache(None).unwrap();
+    memory::check(0);
+}
+
 /// Who reads the statistics holds nobody up, and asks the driver little, be it that a block waits for a busy stream.
 #[test]
 fn statistics_are_read_beside_blocks_that_wait() {

@@ -92,10 +92,24 @@ pub fn place_of(address: Address) -> Result<Place> {
 /// The place of memory that is to be used.
 fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
     let place = place_of(address)?;
-    if place == Place::Pageable {
+    if place.device().is_none() {
         check_host(name, address, size)?;
     }
     Ok(place)
+}
+
+/// Refuses what reaches past memory of a device, as far as the block tells, or of somebody else's memory the last byte.
+pub fn check_device(name: impl std::fmt::Display, address: Address, size: usize) -> Result<()> {
+    let last = address.saturating_add(size.max(1) - 1);
+    let is_there = match memory::end_of_block(address) {
+        Some(end) => last < end,
+        None => place_of(last)?.device().is_some(),
+    };
+    if is_there {
+        return Ok(());
+    }
+    let text = format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, behind the memory that begins there.");
+    Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text))
 }
 
 /// Refuses what the host would fault on, as far as the first and the last byte tell. What belongs to a cache is no host memory.

@@ -446,6 +446,13 @@ pub fn device_of(address: Address) -> Option<i32> {
     block_around(address).map(|(_, device)| device)
 }
 
+/// Where the live block ends that holds an address; None for memory of somebody else.
+pub fn end_of_block(address: Address) -> Option<Address> {
+    let end = |cache: &Cache| cache.core.quiet().block_around(address).map(|id| block::at(id).end());
+    let at_its_start = lookup::find(address).and_then(cache_of_block).and_then(end);
+    at_its_start.or_else(|| pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()).find_map(end))
+}
+
 /// Notes that a stream uses the block that starts here (Tensor.record_stream): after the free it is reused only when that stream has
 /// done what was enqueued until the free. Costs nothing before the free.
 pub fn record_stream(address: Address, stream: Stream) -> Result<()> {

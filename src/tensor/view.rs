@@ -241,13 +241,21 @@ impl View {
                 copy::check_host(name, self.address, self.bytes())?;
                 Err(self.misplaced(Place::Pageable, name))
             }
+            (Place::Device(_), Some(stream), Found::Device { .. }) => {
+                copy::check_device(name, self.address, self.bytes())?;
+                Ok(End::device(self.address, stream))
+            }
             (Place::Device(_), Some(stream), _) => Ok(End::device(self.address, stream)),
             (_, _, Found::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
             (_, _, Found::Unregistered) => {
                 copy::check_host(name, self.address, self.bytes())?;
                 Ok(End::host(self.address, Place::Pageable))
             }
-            (_, _, Found::Pinned { .. } | Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
+            (_, _, Found::Pinned { .. }) => {
+                copy::check_host(name, self.address, self.bytes())?;
+                Ok(End::host(self.address, Place::Pinned))
+            }
+            (_, _, Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
         }
     }
 

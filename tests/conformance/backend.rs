@@ -12,6 +12,7 @@ use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
 use tcuda::capi::plugin::*;
+use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
@@ -88,6 +89,20 @@ pub fn scene_backend() {
     // The driver's pool keeps what is freed, and gives it back when asked.
     ok!(tcuda_empty_cache(0));
     assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
+    // What an aligned block leaves of its memory is there behind the stream's work only.
+    let first = allocate(602_624, stream.0);
+    let gate = Gate::on(stream.0);
+    ok!(tcuda_memset_async(first, 0x11, 602_624, stream.0));
+    free(first);
+    let aligned = get!(null_mut(), out => tcuda_malloc_cached_aligned(out, 570_343, 32_768, stream.0));
+    let rest = allocate(7211, other.0);
+    ok!(tcuda_memset_async(rest, 0x22, 7211, other.0));
+    ok!(tcuda_stream_synchronize(other.0));
+    gate.open();
+    ok!(tcuda_synchronize(0));
+    assert!(bytes_of(rest, 7211, other.0).iter().all(|byte| *byte == 0x22));
+    [aligned, rest].into_iter().for_each(free);
+    ok!(tcuda_empty_cache(0));
     // Aligned, in a batch, by several threads, freed by others.
     let aligned = get!(null_mut(), out => tcuda_malloc_cached_aligned(out, 5000, 1 << 16, stream.0));
     assert_eq!(aligned as usize % (1 << 16), 0);
@@ -131,6 +146,21 @@ pub fn scene_backend() {
         blocks.iter().skip(1).step_by(2).for_each(|block| free(*block));
     }
     fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 1 << 50, stream.0));
+    // A block beyond the limit goes back, whichever call fails meanwhile.
+    for call in (1..30).filter(|_| backend() == "sim") {
+        let _limit = Limit::of(0, 64 * MIB as u64);
+        let blocks = [(); 2].map(|()| allocate(15 * MIB, stream.0));
+        ok!(tcuda_sim_delay(stream.0, 5_000_000));
+        blocks.into_iter().for_each(free);
+        ok!(tcuda_sim_fail_at(c"cudaGetDevice".as_ptr(), call, 999));
+        let mut large = null_mut();
+        let _status = unsafe { tcuda_malloc_cached(&mut large, 40 * MIB, other.0) };
+        ok!(tcuda_sim_clear_faults());
+        free(large);
+        ok!(tcuda_synchronize(0));
+        ok!(tcuda_empty_cache(0));
+        assert_eq!(stat(0, "reserved_bytes.all.current"), 0, "the {call}th call failed");
+    }
     assert_eq!(stat(0, "allocated_bytes.all.current"), 0);
     drop((stream, other));
     empty_caches();

@@ -2,7 +2,7 @@
 
 use crate::graph::{G, pinned};
 use crate::kit::*;
-use crate::{fails, ok, tests};
+use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status::{TCUDA_ERROR_INVALID_ARGUMENT, TCUDA_ERROR_INVALID_POINTER};
@@ -197,6 +197,13 @@ fn where_no_memory_is_nothing_is_copied() {
         assert!(fails!(INVALID_POINTER, tcuda_memset_async(nowhere, 0, 16, null_mut())).contains("where no memory is"));
     }
     assert_eq!(host, [1; 64]);
+    // Pinned memory that ends before the copy does.
+    let pinned = get!(null_mut(), out => tcuda::capi::pinned::tcuda_host_malloc_cached(out, 1000));
+    let mut long = vec![0u8; 1 << 30];
+    let long: *mut c_void = long.as_mut_ptr().cast();
+    assert!(fails!(INVALID_POINTER, tcuda_copy(long, pinned, 1 << 30, false)).contains("where no memory is"));
+    assert!(fails!(INVALID_POINTER, tcuda_copy(pinned, long, 1 << 30, false)).contains("where no memory is"));
+    ok!(tcuda::capi::pinned::tcuda_host_free_cached(pinned));
 }
 
 fn what_cuda_refuses_is_named() {

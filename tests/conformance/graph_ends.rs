@@ -32,6 +32,7 @@ tests![
     resets_beside_captures_and_updates,
     caches_go_on_beside_a_capture,
     a_threads_first_memory_of_its_default_stream_ends_no_capture,
+    a_threads_default_stream_in_a_capture_has_its_memory_from_the_graph,
     first_access_to_a_peer_ends_no_capture: [TwoDevices],
     a_capture_of_two_devices: [TwoDevices, VirtualMemory],
     a_capture_out_of_memory: [VirtualMemory],
@@ -88,6 +89,34 @@ fn a_spoilt_capture_names_what_did_it() {
     assert!(!done);
     ok!(tcuda_event_destroy(past));
     drop(graph);
+    empty_caches();
+}
+
+fn a_threads_default_stream_in_a_capture_has_its_memory_from_the_graph() {
+    empty_caches();
+    let (stream, own) = (Own::new(), handle(2));
+    let (fork, join) = (event(), event());
+    // So that it is known as this thread's.
+    free(allocate(40 * MIB, own));
+    let graph = G::new();
+    let captured = graph.capture(stream.0, || {
+        order(stream.0, own, fork);
+        let block = allocate(40 * MIB, own);
+        fill(block, 0x11, 40 * MIB, own);
+        free(block);
+        order(own, stream.0, join);
+        block
+    });
+    let block = allocate(40 * MIB, own);
+    assert_ne!(block, captured);
+    fill(block, 0x22, 40 * MIB, own);
+    synchronize(own);
+    graph.replay(stream.0);
+    synchronize(stream.0);
+    assert!(bytes_of(block, 40 * MIB, own).iter().all(|byte| *byte == 0x22));
+    free(block);
+    [fork, join].into_iter().for_each(|event| ok!(tcuda_event_destroy(event)));
+    drop((graph, stream));
     empty_caches();
 }
 

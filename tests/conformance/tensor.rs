@@ -583,6 +583,22 @@ fn data_is_where_its_tensor_says() {
             refused(status, TCUDA_ERROR_INVALID_POINTER, "0x1000 lies where no memory is");
         }
     }
+    // Its data begins where it says and ends behind it.
+    let mut long = [1i64 << 30];
+    let mut too_long = |tensor: &tcuda_tensor_t| tcuda_tensor_t { ndim: 1, shape: (&raw mut long).cast(), strides: null_mut(), ..*tensor };
+    let pinned = Managed({
+        let mut out = null_mut();
+        ok!(tcuda_tensor_pin(&mut out, null_mut(), home.tensor()));
+        out
+    });
+    let single = [0, CPU].map(|device| Managed::empty(device, F32, &[1]));
+    for tensor in [good.tensor(), pinned.tensor()] {
+        let bad = too_long(tensor);
+        for status in [fill(&bad), copy(&bad, single[0].tensor()), copy(&bad, single[1].tensor())] {
+            refused(status, TCUDA_ERROR_INVALID_POINTER, "bytes from");
+        }
+    }
+    ok!(tcuda_synchronize(0));
     // Right all the while, and a device reaches pinned memory by the same address.
     let mut out = null_mut();
     ok!(tcuda_tensor_pin(&mut out, null_mut(), home.tensor()));
