@@ -2121,12 +2121,14 @@ tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 tcuda_status_t tcuda_empty_cache(int32_t device);
 
 /**
- * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation.
+ * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Holds up no thread. Figures are exact when no thread
+ * allocates or frees at the moment; peaks while one thread does, and within a 16th for each thread while several do (docs/MEMORY.md).
  *
  * @param stats  struct_size has to be set; gets the figures.
  * @param device -1: the current one.
  */
-tcuda_status_t tcuda_memory_stats(tcuda_memory_stats_t *stats, int32_t device);
+tcuda_status_t tcuda_memory_stats(tcuda_memory_stats_t *stats,
+                                  int32_t device);
 
 /**
  * One figure by torch's key, such as `allocated_bytes.all.peak` or `num_ooms`. tcuda_memory_stat_key lists the keys; `allocated.*`, as
@@ -2184,7 +2186,7 @@ tcuda_status_t tcuda_memory_cached(uint64_t *bytes, int32_t device);
 tcuda_status_t tcuda_max_memory_cached(uint64_t *bytes, int32_t device);
 
 /**
- * Every peak becomes the current figure (torch.cuda.reset_peak_memory_stats).
+ * Every peak becomes the current figure (torch.cuda.reset_peak_memory_stats). From here on peaks are exact until a second thread allocates.
  */
 tcuda_status_t tcuda_reset_peak_memory_stats(int32_t device);
 

@@ -314,7 +314,8 @@ pub extern "C" fn tcuda_empty_cache(device: i32) -> tcuda_status_t {
     })
 }
 
-/// All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation.
+/// All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Holds up no thread. Figures are exact when no thread
+/// allocates or frees at the moment; peaks while one thread does, and within a 16th for each thread while several do (docs/MEMORY.md).
 ///
 /// @param stats  struct_size has to be set; gets the figures.
 /// @param device -1: the current one.
@@ -443,7 +444,7 @@ fn reset(function: &'static str, device: i32, reset: impl Fn(i32)) -> tcuda_stat
     })
 }
 
-/// Every peak becomes the current figure (torch.cuda.reset_peak_memory_stats).
+/// Every peak becomes the current figure (torch.cuda.reset_peak_memory_stats). From here on peaks are exact until a second thread allocates.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_reset_peak_memory_stats(device: i32) -> tcuda_status_t {
     reset("tcuda_reset_peak_memory_stats", device, memory::reset_peak_stats)

@@ -384,7 +384,7 @@ impl Pool {
     /// None: the table is full.
     #[inline(always)]
     pub fn take(&mut self, table: Table) -> Option<BlockId> {
-        if self.first == NIL && !self.refill(SOME) {
+        if self.first == NIL && !self.refill() {
             return None;
         }
         let id = self.first;
@@ -394,7 +394,12 @@ impl Pool {
 
     #[cold]
     #[inline(never)]
-    fn refill(&mut self, left: u32) -> bool {
+    fn refill(&mut self) -> bool {
+        self.refill_but(SOME)
+    }
+
+    /// So many records stay with nobody.
+    fn refill_but(&mut self, left: u32) -> bool {
         let mut given = GIVEN.lock();
         let ids = given.next..given.next + BATCH;
         if !given.open(ids.end + left) {
@@ -409,7 +414,7 @@ impl Pool {
     /// Has one, if need be of the last ones.
     pub fn insist(&mut self) {
         if self.first == NIL {
-            self.refill(0);
+            self.refill_but(0);
         }
     }
 

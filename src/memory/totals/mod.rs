@@ -7,7 +7,6 @@ mod shard;
 
 pub use shard::Shard;
 
-use super::cache::block::UNIT_SHIFT;
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Mutex};
 use ebb::LOOK;
@@ -25,7 +24,7 @@ const SIZES: usize = 2;
 const SMALL: usize = 0;
 const LARGE: usize = 1;
 
-/// A lane with several threads is the most that was in use over this, within the device's memory over that.
+/// A lane with several threads is the most that was in use over this, or what the thread's blocks need, within the device's memory over that.
 const CREDIT: i64 = 32;
 const MOST_CREDIT: i64 = 512;
 const LEAST_CREDIT: i64 = 1 << 20;
@@ -92,7 +91,6 @@ pub struct Totals {
     floor: AtomicI64,
     low: AtomicI64,
     threads: AtomicU32,
-    credit: AtomicI64,
     most_credit: i64,
     /// Of small, large and all blocks: allocated, and active.
     peaks: [[AtomicI64; MEASURES]; SIZES + 1],
@@ -135,7 +133,6 @@ impl Totals {
             floor: AtomicI64::new(0),
             low: AtomicI64::new(0),
             threads: AtomicU32::new(0),
-            credit: AtomicI64::new(LEAST_CREDIT),
             most_credit: (memory as i64 / MOST_CREDIT).max(LEAST_CREDIT),
             peaks: Default::default(),
             active_peaks: Default::default(),
@@ -230,22 +227,12 @@ impl Totals {
     fn renew(&self) {
         self.alone.store(self.threads.load(Relaxed) <= 1, Relaxed);
         self.raise_peaks();
-        self.fit_credit();
         self.shards().for_each(Shard::close);
     }
 
-    /// A power of two, so that the line of it stays everybody's.
-    fn fit_credit(&self) {
-        let wanted = (self.active_peaks[SIZES][BYTES].load(Relaxed) / CREDIT).clamp(LEAST_CREDIT, self.most_credit);
-        let credit = 1 << wanted.ilog2();
-        if self.credit() != credit {
-            self.credit.store(credit, Relaxed);
-        }
-    }
-
-    #[inline(always)]
-    fn credit(&self) -> i64 {
-        self.credit.load(Relaxed)
+    /// For a thread of which so much was wanted.
+    fn credit(&self, wanted: i64) -> i64 {
+        wanted.max(self.active_peaks[SIZES][BYTES].load(Relaxed) / CREDIT).clamp(LEAST_CREDIT, self.most_credit)
     }
 
     /// What is handed out now, of small and of large blocks; and all that ever was.
@@ -263,10 +250,6 @@ impl Totals {
         add(&mut allocated, |shard| &shard.allocated);
         add(&mut freed, |shard| &shard.freed);
         (allocated, freed)
-    }
-
-    fn credit_of(&self, measure: usize) -> i64 {
-        if measure == COUNT { self.credit() >> UNIT_SHIFT } else { self.credit() }
     }
 
     /// Of small, of large and of all blocks: each peak with the current figure of its own, be it of blocks handed out or of active ones.

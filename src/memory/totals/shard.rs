@@ -1,13 +1,17 @@
 //! What a thread hands out and takes back it counts alone, in its own shard: sums over time, of which the current figure is the
 //! difference. A peak belongs to all shards together, so each has a ceiling: how far its figures may rise before somebody must look
 //! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
-//! ceiling is `CREDIT` of what was in use away, twice that at most, and a peak is exact to so much for each thread.
+//! ceiling is `CREDIT` of what was in use away, or as far as its blocks need, twice that at most, and a peak is exact to so much for each thread.
 
 use super::ebb::LOOK;
 use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
+use crate::memory::cache::block::UNIT_SHIFT;
 use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+/// A ceiling that is no measure of anything.
+const CLOSED_BY: i64 = i64::MAX / 2;
 
 #[inline(always)]
 fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
@@ -29,6 +33,8 @@ pub struct Shard {
     pub(super) freed: [[AtomicI64; MEASURES]; SIZES],
     /// What may be handed out of small, of large and of all blocks.
     ceilings: [[Cell<i64>; MEASURES]; SIZES + 1],
+    /// With several threads: how many bytes a ceiling is away.
+    credit: Cell<i64>,
     pub(super) totals: &'static Totals,
     /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
     pub(super) common: bool,
@@ -56,6 +62,7 @@ impl Shard {
             allocated: Default::default(),
             freed: Default::default(),
             ceilings: Default::default(),
+            credit: Cell::new(0),
             totals,
             common,
             of_parts: AtomicBool::new(false),
@@ -228,7 +235,7 @@ impl Shard {
     /// With several threads: the room that frees have made is given back in time.
     #[inline(always)]
     pub fn check_room(&self) {
-        if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.totals.credit() {
+        if !self.totals.alone.load(Relaxed) && self.rooms(BYTES)[SIZES] > 2 * self.credit.get() {
             self.lower();
         }
     }
@@ -246,7 +253,8 @@ impl Shard {
     /// It looks anew at its next block.
     pub(super) fn close(&self) {
         self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
-        self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
+        self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(-CLOSED_BY));
+        self.credit.set(0);
     }
 
     /// Raises the peaks to what is handed out now, and makes new room.
@@ -258,8 +266,11 @@ impl Shard {
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
         } else {
-            self.totals.fit_credit();
-            self.set_ceilings(|_, measure, now| now + self.totals.credit_of(measure));
+            // A thread that comes to its ceiling and back with each block would look each time.
+            let past = self.now(SMALL, BYTES) + self.now(LARGE, BYTES) - self.ceilings[SIZES][BYTES].get();
+            let wanted = if past < CLOSED_BY { 2 * past } else { 0 };
+            self.credit.set(self.totals.credit(wanted.max(self.credit.get())));
+            self.set_ceilings(|_, measure, now| now + self.credit_of(measure));
         }
     }
 
@@ -267,7 +278,11 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn lower(&self) {
-        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + self.totals.credit_of(measure) / 4 * 7));
+        self.set_ceilings(|of, measure, now| self.ceilings[of][measure].get().min(now + self.credit_of(measure) / 4 * 7));
+    }
+
+    fn credit_of(&self, measure: usize) -> i64 {
+        if measure == COUNT { self.credit.get() >> UNIT_SHIFT } else { self.credit.get() }
     }
 
     fn set_ceilings(&self, ceiling: impl Fn(usize, usize, i64) -> i64) {
