@@ -2,6 +2,7 @@
 
 use super::snapshot;
 use super::text::c_text;
+use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::{self, own};
@@ -73,6 +74,7 @@ pub fn guard_bytes(function: &'static str, bytes: Option<usize>, body: impl FnOn
 
 #[inline]
 fn caught(function: &'static str, reads: bool, body: impl FnOnce() -> Result<()>) -> tcuda_status_t {
+    let _whole = Uncancelled::enter();
     let scope = watch::Scope::enter(function);
     let work = || {
         if reads && watch::any(watch::UNREAD) {

@@ -14,6 +14,7 @@ use super::guard::{Out, guard, guard_always, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
 use crate::base::dlpack::{self, tcuda_dlpack_version_t, tcuda_managed_tensor_t, tcuda_place_t, tcuda_tensor_t};
 use crate::base::dtype::tcuda_dtype_t;
+use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::copy::Place;
@@ -103,6 +104,7 @@ unsafe extern "C" fn delete(tensor: *mut tcuda_managed_tensor_t) {
     if tensor.is_null() {
         return;
     }
+    let _whole = Uncancelled::enter();
     let whole = unsafe { Box::from_raw((*tensor).manager_ctx.cast::<Managed>()) };
     // A deleter has no way to report; what can fail has been logged.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(whole)));

@@ -8,6 +8,7 @@
 use super::cxx;
 use super::guard::{guard, last_error};
 use super::structs::tcuda_stream_t;
+use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Result, Status, log, process};
 use crate::stream::{self, Stream};
@@ -116,6 +117,7 @@ fn apart(function: &'static str, body: impl FnOnce() -> Result<()>) -> tcuda_sta
 #[inline(never)]
 fn tell(status: tcuda_status_t) {
     if status != Status::TCUDA_SUCCESS {
+        let _whole = Uncancelled::enter();
         let last = last_error();
         let (function, message) = unsafe { (CStr::from_ptr(last.function), CStr::from_ptr(last.message)) };
         log::warn(&format!("{}: {}", function.to_string_lossy(), message.to_string_lossy()));

@@ -1,5 +1,6 @@
 //! Events without timing for tcuda's own marks: taken and given back, hardly ever made. A thread has a small store of its own.
 
+use crate::base::spared::Uncancelled;
 use crate::base::watch::{self, Happening};
 use crate::base::{Result, process};
 use crate::device;
@@ -30,6 +31,7 @@ struct Home(Store);
 
 impl Drop for Home {
     fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
         // In the child of a fork another thread of the parent may have held a lock.
         if process::is_forked() {
             return;

@@ -3,6 +3,7 @@
 use super::handles;
 use super::one::Graph;
 use super::retire;
+use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status, process};
 use crate::memory::{captures, pools};
 use crate::runtime::api::CaptureStatus;
@@ -50,6 +51,7 @@ struct Own(RefCell<Vec<u64>>);
 
 impl Drop for Own {
     fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
         if process::is_running() {
             // Nobody else can: what fails is tried once more.
             self.0.take().into_iter().for_each(|id| drop(abandon(id).or_else(|_| abandon(id))));

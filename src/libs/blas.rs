@@ -2,6 +2,7 @@
 //! and of streams that went are given out again.
 
 use super::{is_captured, with_memory};
+use crate::base::spared::Uncancelled;
 use crate::base::{Result, config, log, process};
 use crate::device;
 use crate::memory;
@@ -40,6 +41,7 @@ struct End;
 
 impl Drop for End {
     fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
         if process::is_running() {
             leave(|key| key.0 == process::thread());
         }

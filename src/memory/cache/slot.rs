@@ -6,6 +6,7 @@ use super::core::Core;
 use super::front::{self, Front};
 use super::home::Home;
 use super::order::Mark;
+use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status};
 use crate::runtime::{RawStream, runtime};
 use crate::stream::{self, Stream};
@@ -41,6 +42,7 @@ fn this_thread(used: Option<Stream>) -> u64 {
     struct Number(u64);
     impl Drop for Number {
         fn drop(&mut self) {
+            let _whole = Uncancelled::enter();
             crate::memory::thread_ends(self.0);
         }
     }

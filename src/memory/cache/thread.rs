@@ -4,6 +4,7 @@ use super::block::{self, BlockId};
 use super::front::{self, Front, NOBODY, Thread};
 use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, tls};
+use crate::base::spared::Uncancelled;
 use crate::base::{Result, process};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ struct End(&'static Thread);
 
 impl Drop for End {
     fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
         tls::set(&NOBODY);
         if process::is_running() {
             crate::memory::forget_thread(self.0);

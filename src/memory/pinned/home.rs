@@ -4,6 +4,7 @@
 use super::core::{self, CORE};
 use super::table::{self, Kind, State};
 use crate::base::process;
+use crate::base::spared::Uncancelled;
 use crate::runtime::Address;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -113,6 +114,7 @@ struct Own(Arc<Home>);
 
 impl Drop for Own {
     fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
         // In the child of a fork another thread of the parent may have held a lock.
         if !process::is_forked() {
             self.0.empty();

@@ -3,6 +3,7 @@
 use super::super::table::{Code, code};
 use super::Sim;
 use crate::base::process;
+use crate::base::spared::Uncancelled;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,6 +27,7 @@ struct Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
         // The child of a fork must not take locks that a thread of the parent may have held.
         if !process::is_forked() {
             for (sim, _, stream) in &self.streams {
