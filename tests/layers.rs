@@ -24,7 +24,7 @@ const UNSAFE_FILES: &[&str] = &[
     "base/process.rs",         // pthread_atfork, membarrier
     "base/dlpack.rs",          // the type of a deleter
     "base/entropy.rs",         // getrandom
-    "base/spared.rs",          // pthread_setcancelstate
+    "base/spared.rs",          // pthread_setcancelstate, signals
     "nvtx/stream.rs",          // host functions
     "ipc/socket.rs",           // sockets, and files that travel along
     "memory/history/clock.rs", // the processor's counter

@@ -1,6 +1,6 @@
 //! Warnings and notes: to the program's callback, else to stderr as far as TCUDA_LOG asks for them.
 
-use super::{config, process, work};
+use super::{config, process, spared, work};
 use once_cell::race::OnceNonZeroUsize;
 use parking_lot::RwLock;
 use std::fs::File;
@@ -41,10 +41,10 @@ pub fn write(level: Level, text: &str) {
         None if level as usize <= threshold() => {
             let line = format!("tcuda: {text}\n");
             // Past std's lock, which a child of fork may find held. stderr may be closed: a log line is not worth a panic.
-            let _ = match stderr().as_fd().try_clone_to_owned() {
+            let _ = spared::sigpipe(|| match stderr().as_fd().try_clone_to_owned() {
                 Ok(stderr) => File::from(stderr).write_all(line.as_bytes()),
                 Err(_) => stderr().write_all(line.as_bytes()),
-            };
+            });
         }
         None => {}
     }

@@ -1,6 +1,8 @@
-//! What a thread of the program's is spared while it is in tcuda: to be cancelled.
+//! What a thread of the program's is spared while it is in tcuda: to be cancelled, and the signal of a pipe that nobody reads.
 
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 
 const DISABLE: i32 = 1;
 
@@ -39,9 +41,75 @@ impl Drop for Uncancelled {
     }
 }
 
+/// A write to a pipe or socket that nobody reads is an error in here, and no SIGPIPE, which ends a program that does not expect it.
+pub fn sigpipe<T>(write: impl FnOnce() -> T) -> T {
+    /// Takes the signal that came meanwhile, and lets later ones come as before.
+    struct Blocked {
+        pipe: libc::sigset_t,
+        before: libc::sigset_t,
+    }
+    impl Drop for Blocked {
+        fn drop(&mut self) {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            unsafe {
+                while libc::sigtimedwait(&self.pipe, null_mut(), &now) < 0 && *libc::__errno_location() == libc::EINTR {}
+                libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, null_mut());
+            }
+        }
+    }
+    let _blocked = unsafe {
+        let (mut pending, mut pipe, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed(), MaybeUninit::zeroed());
+        libc::sigpending(pending.as_mut_ptr());
+        libc::sigemptyset(pipe.as_mut_ptr());
+        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        // One that waits already is the program's, and another would not be told from it.
+        if libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1 {
+            None
+        } else {
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+            Some(Blocked { pipe: pipe.assume_init(), before: before.assume_init() })
+        }
+    };
+    write()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_pipe_that_nobody_reads_is_an_error_only() {
+        // The tests themselves ignore it.
+        let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let written = sigpipe(|| writer.write(b"1").and(writer.write(b"2")));
+        unsafe { libc::signal(libc::SIGPIPE, before) };
+        assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_signal_that_waits_already_stays() {
+        let pending = || unsafe {
+            let mut pending = MaybeUninit::zeroed();
+            libc::sigpending(pending.as_mut_ptr());
+            libc::sigismember(pending.as_ptr(), libc::SIGPIPE)
+        };
+        std::thread::spawn(move || unsafe {
+            let mut pipe = MaybeUninit::zeroed();
+            libc::sigemptyset(pipe.as_mut_ptr());
+            libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), null_mut());
+            libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE);
+            // An ignored one does not wait at all: it is so where the tests ignore it.
+            let before = pending();
+            sigpipe(|| assert_eq!(pending(), before));
+            assert_eq!(pending(), before);
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn calls_lie_within_each_other() {

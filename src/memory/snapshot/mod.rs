@@ -12,7 +12,7 @@ pub use super::cache::picture::{Block, Segment, Use};
 pub use super::history::{Action, Entry, Trace};
 use super::options::{self, Options};
 use super::stats::Stats;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, spared};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -107,7 +107,7 @@ impl Snapshot {
         };
         let there = fs::metadata(path);
         let written = match &there {
-            Ok(there) if !there.is_file() => File::options().write(true).open(path).and_then(write),
+            Ok(there) if !there.is_file() => spared::sigpipe(|| File::options().write(true).open(path).and_then(write)),
             _ => {
                 // Where a link leads to.
                 let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());

@@ -1,6 +1,7 @@
 //! Capture and graphs.
 
 use super::*;
+use crate::base::spared;
 use std::path::Path;
 
 /// cudaStreamCaptureStatus, with the number of the capture.
@@ -81,6 +82,6 @@ impl Runtime {
     pub fn graph_dot(&self, graph: RawGraph, path: &Path) -> Result<()> {
         const VERBOSE: u32 = 1;
         let path = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| Error::invalid_argument("The path holds a zero byte."))?;
-        call_if_there!(self.cudaGraphDebugDotPrint(graph, path.as_ptr(), VERBOSE))
+        spared::sigpipe(|| call_if_there!(self.cudaGraphDebugDotPrint(graph, path.as_ptr(), VERBOSE)))
     }
 }
