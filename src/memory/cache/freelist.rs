@@ -39,8 +39,14 @@ fn bits_down(mut word: u64) -> impl Iterator<Item = usize> {
 }
 
 impl FreeList {
-    /// `nil` is a record that is used for nothing else.
-    pub fn new(nil: BlockId) -> FreeList {
+    /// Makes a list of what is all 0. `nil` is a record that is used for nothing else.
+    pub fn begin(&mut self, nil: BlockId) {
+        self.nil = nil;
+        self.heads.fill(nil);
+    }
+
+    #[cfg(test)]
+    fn new(nil: BlockId) -> FreeList {
         FreeList { summary: 0, words: [0; WORDS], heads: [nil; CLASSES], nil }
     }
 

@@ -187,17 +187,31 @@ impl Home {
     /// None: the table of blocks is full.
     pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
         let mut pool = Pool::default();
-        let lists = [FreeList::new(pool.take(table())?), FreeList::new(pool.take(table())?)];
-        let (sizes, fences) = Default::default();
-        let shelf = Shelf { slot, lists, pool, sizes, beside: None, asks_from: u64::MAX, fences, totals };
-        Some(Box::leak(Box::new(Home {
-            owner: AtomicPtr::new(null_mut()),
-            taken: AtomicBool::new(false),
-            incoming: AtomicU32::new(NIL),
-            epoch: AtomicU32::new(FIRST_EPOCH),
-            freed_in: AtomicU32::new(0),
-            shelf: UnsafeCell::new(shelf),
-        })))
+        let ends = [pool.take(table())?, pool.take(table())?];
+        // At its place from the start: the lists are larger than what small stacks have left.
+        let mut made = Box::<Home>::new_uninit();
+        let home = made.as_mut_ptr();
+        let made = unsafe {
+            let shelf = UnsafeCell::raw_get(&raw const (*home).shelf);
+            (&raw mut (*home).owner).write(AtomicPtr::new(null_mut()));
+            (&raw mut (*home).taken).write(AtomicBool::new(false));
+            (&raw mut (*home).incoming).write(AtomicU32::new(NIL));
+            (&raw mut (*home).epoch).write(AtomicU32::new(FIRST_EPOCH));
+            (&raw mut (*home).freed_in).write(AtomicU32::new(0));
+            (&raw mut (*shelf).slot).write(slot);
+            (&raw mut (*shelf).lists).write_bytes(0, 1);
+            for (list, end) in ends.into_iter().enumerate() {
+                (*shelf).lists[list].begin(end);
+            }
+            (&raw mut (*shelf).pool).write(pool);
+            (&raw mut (*shelf).sizes).write(Sizes::default());
+            (&raw mut (*shelf).beside).write(None);
+            (&raw mut (*shelf).asks_from).write(u64::MAX);
+            (&raw mut (*shelf).fences).write(Fences::default());
+            (&raw mut (*shelf).totals).write(totals);
+            made.assume_init()
+        };
+        Some(Box::leak(made))
     }
 
     /// Another stream's: nothing of it is left.
