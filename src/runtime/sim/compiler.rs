@@ -3,8 +3,10 @@
 use crate::base::{Error, Result, Status, config};
 use crate::runtime::compile::{Failure, Image, Program};
 use once_cell::sync::OnceCell;
+use std::io::{self, PipeReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub struct HostCompiler {
@@ -14,7 +16,8 @@ pub struct HostCompiler {
 }
 
 const NAMES: [&str; 3] = ["c++", "g++", "clang++"];
-const OPTIONS: &[&str] = &["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-w", "-fvisibility=hidden"];
+/// As CUDA's compilers do, it refuses exceptions.
+const OPTIONS: &[&str] = &["-std=c++17", "-O2", "-ffp-contract=off", "-fno-exceptions", "-fPIC", "-shared", "-w", "-fvisibility=hidden"];
 
 /// The compiler, found at the first call. A failure is not kept.
 pub fn find() -> Result<&'static HostCompiler> {
@@ -24,17 +27,19 @@ pub fn find() -> Result<&'static HostCompiler> {
 
 fn search() -> Result<HostCompiler> {
     if let Some(given) = config::get("TCUDA_CXX") {
-        return ask(Path::new(&given)).map_err(|found| {
-            Error::not_supported(format!(
+        return ask(Path::new(&given)).map_err(|found| match found {
+            Found::Other(found) => Error::not_supported(format!(
                 "TCUDA_CXX names no C++ compiler: {found}. Correct it, or unset it: tcuda then searches by itself."
-            ))
+            )),
+            Found::Failure(error) => error,
         });
     }
     let mut tried = Vec::new();
     for name in NAMES {
         match ask(Path::new(name)) {
             Ok(compiler) => return Ok(compiler),
-            Err(found) => tried.push(found),
+            Err(Found::Other(found)) => tried.push(found),
+            Err(Found::Failure(error)) => return Err(error),
         }
     }
     Err(Error::not_supported(format!(
@@ -44,34 +49,102 @@ fn search() -> Result<HostCompiler> {
     )))
 }
 
-/// The compiler of that name or path. Err says what it is instead.
-fn ask(program: &Path) -> Result<HostCompiler, String> {
+/// What is there instead of a compiler: something else, or a system that starts no program now.
+enum Found {
+    Other(String),
+    Failure(Error),
+}
+
+/// The compiler of that name or path.
+fn ask(program: &Path) -> Result<HostCompiler, Found> {
     let name = program.display();
-    let answer = Command::new(program).arg("--version").stdin(Stdio::null()).output().map_err(|error| format!("{name}: {error}"))?;
-    if !answer.status.success() {
-        return Err(format!("{name} --version ends with {}", answer.status));
+    let start = |error: io::Error| match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+            Found::Failure(system("The C++ compiler could not be started", &error))
+        }
+        _ => Found::Other(format!("{name}: {error}")),
+    };
+    let (reader, writer) = io::pipe().map_err(start)?;
+    let mut command = Command::new(program);
+    command.arg("--version").stdout(writer).stderr(Stdio::null());
+    let (status, answer) = run(command, reader).map_err(start)?;
+    match status {
+        Some(status) if !status.success() => return Err(Found::Other(format!("{name} --version ends with {status}"))),
+        None if answer.is_empty() => return Err(Found::Other(format!("{name} --version says nothing"))),
+        _ => {}
     }
-    let version = String::from_utf8_lossy(&answer.stdout).lines().next().unwrap_or_default().to_owned();
+    let version = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
     let identity = format!("{version}, {name} {} for {}", OPTIONS.join(" "), std::env::consts::ARCH);
     Ok(HostCompiler { program: program.into(), identity })
+}
+
+fn system(what: &str, error: &io::Error) -> Error {
+    Error::new(Status::TCUDA_ERROR_SYSTEM, format!("{what}: {error}")).with_native(error.raw_os_error().unwrap_or(0))
+}
+
+/// Runs a program to its end: how that was, and what came out of the pipe that it was given. None: nobody knows how it ended, since this process
+/// ignores SIGCHLD, or has a handler that waits for all children.
+fn run(mut command: Command, mut heard: PipeReader) -> io::Result<(Option<ExitStatus>, Vec<u8>)> {
+    command.stdin(Stdio::null());
+    if ignores_children() {
+        // It would inherit that, and has children of its own.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+                Ok(())
+            })
+        };
+    }
+    let mut child = command.spawn()?;
+    // With the end of the pipe that is the child's.
+    drop(command);
+    let mut said = Vec::new();
+    let read = heard.read_to_end(&mut said);
+    let status = match child.wait() {
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => None,
+        status => Some(status?),
+    };
+    read.map(|_| (status, said))
+}
+
+fn ignores_children() -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    unsafe {
+        libc::sigaction(libc::SIGCHLD, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
 }
 
 impl HostCompiler {
     pub fn compile(&self, program: &Program) -> Result<Image, Failure> {
         let folder = Folder::new().map_err(Failure::Compiler)?;
-        let system = |what: &str, error: std::io::Error| {
-            let text = format!("{what} {}: {error}", folder.0.display());
-            Failure::Compiler(Error::new(Status::TCUDA_ERROR_SYSTEM, text).with_native(error.raw_os_error().unwrap_or(0)))
-        };
+        let system = |what: &str, error: io::Error| Failure::Compiler(system(&format!("{what} {}", folder.0.display()), &error));
         let (source, object) = (folder.0.join("source.cpp"), folder.0.join("object.so"));
         std::fs::write(&source, program.text).map_err(|error| system("A source could not be written in", error))?;
+        let start = |error| system("The C++ compiler could not be started in", error);
+        let (reader, writer) = io::pipe().map_err(start)?;
         let mut command = Command::new(&self.program);
         command.args(OPTIONS).args(program.options).arg("-o").arg(&object).arg(&source);
         // Messages in English, which are looked into.
-        let answer = command.stdin(Stdio::null()).env("LC_ALL", "C").output();
-        let answer = answer.map_err(|error| system("The C++ compiler could not be started in", error))?;
-        if !answer.status.success() {
-            return Err(Failure::Source(String::from_utf8_lossy(&answer.stderr).into_owned()));
+        command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(writer);
+        let (status, said) = run(command, reader).map_err(start)?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let killed = |how: &str| {
+            let text = format!("The C++ compiler {} did not come to its end: {how}.", self.program.display());
+            Failure::Compiler(Error::new(Status::TCUDA_ERROR_SYSTEM, text))
+        };
+        match status {
+            Some(status) if status.signal().is_some() => return Err(killed(&status.to_string())),
+            // Where it was a part of the compiler, which says so.
+            Some(status) if !status.success() => {
+                return Err(said
+                    .lines()
+                    .find(|line| line.contains(" signal terminated program "))
+                    .map_or(Failure::Source(said.clone()), killed));
+            }
+            // A compiler that failed leaves no object.
+            None if !object.exists() => return Err(if said.is_empty() { killed("it left nothing") } else { Failure::Source(said) }),
+            _ => {}
         }
         let code = std::fs::read(&object).map_err(|error| system("The C++ compiler left nothing in", error))?;
         Ok(Image { code, symbols: Vec::new() })
