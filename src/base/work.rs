@@ -75,10 +75,10 @@ pub fn aside<T>(function: impl FnOnce() -> T) -> T {
     function()
 }
 
-/// For what leaves nothing of a call that is in its middle.
+/// For what leaves nothing of a call that is under way, nor of what it gives.
 pub fn refuse_aside(what: &str) -> Result<()> {
-    if ASIDE.get() && !watch::is_delivering() {
-        let text = format!("{what} cannot be called by a function that tcuda calls in the middle of a call.");
+    if ASIDE.get() || watch::is_delivering() {
+        let text = format!("{what} cannot be called by a function that tcuda calls in a call of its own.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
     }
     Ok(())

@@ -1,0 +1,77 @@
+/* What is refused, and what is said then: tcuda_shutdown by functions that are told of what happened, a group from before a shutdown, inputs that a callable does not have, pools that never were. */
+
+#include "check.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static int told;
+
+static void ends_tcuda(void)
+{
+    told++;
+    CHECK_STATUS(tcuda_shutdown(), TCUDA_ERROR_INVALID_STATE);
+}
+
+static void traced(const tcuda_trace_t *happened, void *unused)
+{
+    (void)happened;
+    (void)unused;
+    ends_tcuda();
+}
+
+static void waited(const tcuda_sync_t *sync, void *unused)
+{
+    (void)sync;
+    (void)unused;
+    ends_tcuda();
+}
+
+static void reported(const tcuda_sanitizer_report_t *report, void *unused)
+{
+    (void)report;
+    (void)unused;
+    ends_tcuda();
+}
+
+static void nobody_is_told_and_ends_tcuda(void)
+{
+    tcuda_stream_t one = NULL, two = NULL;
+    uint64_t number = 0;
+    void *block = NULL;
+
+    CHECK_OK(tcuda_trace_register(&number, TCUDA_TRACE_ALL, traced, NULL));
+    CHECK_OK(tcuda_malloc_cached(&block, 1000, NULL));
+    CHECK_OK(tcuda_trace_unregister(number));
+    CHECK(told > 0);
+    told = 0;
+    CHECK_OK(tcuda_sync_debug_set_callback(waited, NULL));
+    CHECK_OK(tcuda_set_sync_debug_mode(TCUDA_SYNC_WARN));
+    CHECK_OK(tcuda_synchronize(0));
+    CHECK_OK(tcuda_set_sync_debug_mode(TCUDA_SYNC_DEFAULT));
+    CHECK_OK(tcuda_sync_debug_set_callback(NULL, NULL));
+    CHECK(told > 0);
+    told = 0;
+    CHECK_OK(tcuda_free_cached(block));
+    CHECK_OK(tcuda_sanitizer_enable());
+    CHECK_OK(tcuda_sanitizer_set_callback(reported, NULL));
+    CHECK_OK(tcuda_stream_create(&one, 0, 0));
+    CHECK_OK(tcuda_stream_create(&two, 0, 0));
+    CHECK_OK(tcuda_malloc_cached(&block, 400, one));
+    CHECK_OK(tcuda_sanitizer_annotate_access(block, 400, TCUDA_ACCESS_WRITE, one, NULL));
+    CHECK_OK(tcuda_sanitizer_annotate_access(block, 400, TCUDA_ACCESS_WRITE, two, NULL));
+    CHECK_OK(tcuda_sanitizer_set_callback(NULL, NULL));
+    CHECK_OK(tcuda_sanitizer_disable());
+    CHECK(told > 0);
+    CHECK_OK(tcuda_free_cached(block));
+    CHECK_OK(tcuda_stream_destroy(one));
+    CHECK_OK(tcuda_stream_destroy(two));
+}
+
+int main(void)
+{
+    nobody_is_told_and_ends_tcuda();
+
+    CHECK_OK(tcuda_shutdown());
+    return CHECK_DONE();
+}
