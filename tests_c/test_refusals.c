@@ -72,6 +72,11 @@ int main(void)
 {
     nobody_is_told_and_ends_tcuda();
 
+    CHECK_STATUS(tcuda_set_thread_sync_debug_mode(7), TCUDA_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(tcuda_last_error_message(), "-1 (follow)") != NULL);
+    CHECK_STATUS(tcuda_set_sync_debug_mode(-1), TCUDA_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(tcuda_last_error_message(), "follow") == NULL);
+
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }

@@ -119,8 +119,17 @@ fn look() {
 }
 
 pub fn parse(mode: i32) -> Result<Mode> {
+    known(mode, "")
+}
+
+/// A thread's; None: that of the process.
+pub fn parse_own(mode: i32) -> Result<Option<Mode>> {
+    if mode == FOLLOW { Ok(None) } else { known(mode, "-1 (follow), ").map(Some) }
+}
+
+fn known(mode: i32, or: &str) -> Result<Mode> {
     [Mode::Default, Mode::Warn, Mode::Error].into_iter().find(|known| *known as i32 == mode).ok_or_else(|| {
-        let text = format!("invalid value of debug_mode, expected one of 0 (default), 1 (warn), 2 (error): {mode}.");
+        let text = format!("invalid value of debug_mode, expected one of {or}0 (default), 1 (warn), 2 (error): {mode}.");
         Error::invalid_argument(text)
     })
 }

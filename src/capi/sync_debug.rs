@@ -14,7 +14,7 @@ use super::guard::{Out, guard_always};
 use super::structs::{Growing, StructOut, UserData};
 use super::text::c_text;
 use crate::base::status::tcuda_status_t;
-use crate::base::sync_debug::{self, Blocked, FOLLOW};
+use crate::base::sync_debug::{self, Blocked};
 use crate::base::{annotation, process};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn tcuda_get_sync_debug_mode(mode: *mut i32) -> tcuda_stat
 pub extern "C" fn tcuda_set_thread_sync_debug_mode(mode: i32) -> tcuda_status_t {
     guard_always("tcuda_set_thread_sync_debug_mode", || {
         process::refuse_forked()?;
-        sync_debug::set_own(if mode == FOLLOW { None } else { Some(sync_debug::parse(mode)?) })
+        sync_debug::set_own(sync_debug::parse_own(mode)?)
     })
 }
 
