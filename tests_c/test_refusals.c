@@ -70,12 +70,17 @@ static void nobody_is_told_and_ends_tcuda(void)
 
 int main(void)
 {
+    tcuda_memory_stats_t stats = TCUDA_MEMORY_STATS_INIT;
+    tcuda_pool_id_t never = {123456789, 0};
+
     nobody_is_told_and_ends_tcuda();
 
     CHECK_STATUS(tcuda_set_thread_sync_debug_mode(7), TCUDA_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(tcuda_last_error_message(), "-1 (follow)") != NULL);
     CHECK_STATUS(tcuda_set_sync_debug_mode(-1), TCUDA_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(tcuda_last_error_message(), "follow") == NULL);
+    CHECK_STATUS(tcuda_graph_pool_stats(&stats, never), TCUDA_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(tcuda_last_error_message(), "There is no graph pool (123456789, 0)") != NULL);
 
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();

@@ -106,7 +106,10 @@ pub fn stats(id: PoolId) -> Result<Stats> {
     // A pool that was never used holds nothing.
     match (id.first, id.second) {
         (0, second) if pools::is_reserved(second) => Ok(Stats::default()),
-        (first, second) => Err(Error::invalid_argument(format!("No graph uses the pool ({first}, {second}) any more."))),
+        (first, second) => {
+            let text = format!("There is no graph pool ({first}, {second}), or the last graph that used it is gone.");
+            Err(Error::invalid_argument(text))
+        }
     }
 }
 
