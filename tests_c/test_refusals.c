@@ -68,12 +68,53 @@ static void nobody_is_told_and_ends_tcuda(void)
     CHECK_OK(tcuda_stream_destroy(two));
 }
 
+static int32_t nothing(const tcuda_tensor_t *inputs, size_t input_count, const tcuda_tensor_t *outputs, size_t output_count,
+                       tcuda_stream_t stream, void *unused)
+{
+    (void)inputs;
+    (void)input_count;
+    (void)outputs;
+    (void)output_count;
+    (void)stream;
+    (void)unused;
+    return 0;
+}
+
+static void one_input_too_many(void)
+{
+    const tcuda_dtype_t floats = {2, 32, 1};
+    const int64_t shape[1] = {4};
+    const tcuda_pool_id_t own = {0, 0};
+    tcuda_callable_t callable = {nothing, NULL, NULL, 0, NULL, 0};
+    tcuda_graphed_callable_t graphed = NULL;
+    tcuda_managed_tensor_t *tensor = NULL;
+    tcuda_tensor_t inputs[2];
+
+    if (!CHECK_OK(tcuda_tensor_empty(&tensor, 0, floats, 1, shape, NULL)))
+        return;
+    /* What lies behind the only input is no tensor. */
+    memset(inputs, 0x5a, sizeof inputs);
+    inputs[0] = tensor->tensor;
+    callable.inputs = inputs;
+    callable.input_count = 1;
+    CHECK_OK(tcuda_graphed_callable_create(&graphed, &callable, 1, 0, own, NULL));
+    CHECK_STATUS(tcuda_graphed_callable_call(graphed, 0, inputs, 2, NULL), TCUDA_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(tcuda_last_error_message(), "2 inputs were given; the callable was captured with 1") != NULL);
+    CHECK_STATUS(tcuda_graphed_callable_call(graphed, 0, inputs, 0, NULL), TCUDA_ERROR_INVALID_ARGUMENT);
+    CHECK_OK(tcuda_graphed_callable_call(graphed, 0, inputs, 1, NULL));
+    CHECK_OK(tcuda_graphed_callable_call(graphed, 0, NULL, 0, NULL));
+    CHECK_OK(tcuda_synchronize(0));
+    CHECK_OK(tcuda_graphed_callable_destroy(graphed));
+    CHECK_OK(tcuda_tensor_destroy(tensor));
+}
+
 int main(void)
 {
     tcuda_memory_stats_t stats = TCUDA_MEMORY_STATS_INIT;
     tcuda_pool_id_t never = {123456789, 0};
 
     nobody_is_told_and_ends_tcuda();
+    one_input_too_many();
 
     CHECK_STATUS(tcuda_set_thread_sync_debug_mode(7), TCUDA_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(tcuda_last_error_message(), "-1 (follow)") != NULL);

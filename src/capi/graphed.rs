@@ -127,6 +127,9 @@ pub unsafe extern "C" fn tcuda_graphed_callable_call(
     stream: tcuda_stream_t,
 ) -> tcuda_status_t {
     guard("tcuda_graphed_callable_call", || {
+        if !inputs.is_null() {
+            callable::check_count(graphed as usize, index, input_count)?;
+        }
         let views = unsafe { views(inputs, input_count, "inputs") }?;
         let inputs = if inputs.is_null() { None } else { Some(&views[..]) };
         callable::call(graphed as usize, index, inputs, stream::resolve(stream as usize)?)

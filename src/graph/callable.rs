@@ -118,14 +118,30 @@ fn refuse_capture(stream: Stream, what: &str) -> Result<()> {
     stream.refuse_capture(|| format!("A graphed callable cannot be {what} on a stream that is being captured."))
 }
 
-/// What a callable does, with these inputs; None: those of the capture.
+impl Graphed {
+    fn part(&self, index: usize) -> Result<&Part> {
+        let count = self.parts.len();
+        let none = || Error::invalid_argument(format!("There is no callable {index}: {count} were captured, counted from 0."));
+        self.parts.get(index).ok_or_else(none)
+    }
+}
+
+/// Before inputs are looked at: beyond those that a callable has there may be none.
+pub fn check_count(handle: usize, index: usize, given: usize) -> Result<()> {
+    let graphed = GRAPHED.get(handle)?;
+    let count = graphed.part(index)?.inputs.len();
+    if given != count {
+        let text = format!("{given} inputs were given; the callable was captured with {count}.");
+        return Err(Error::invalid_argument(text));
+    }
+    Ok(())
+}
+
+/// What a callable does, with these inputs, as many as it has; None: those of the capture.
 pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream) -> Result<()> {
     let graphed = GRAPHED.get(handle)?;
     let count = graphed.parts.len();
-    let part = graphed
-        .parts
-        .get(index)
-        .ok_or_else(|| Error::invalid_argument(format!("There is no callable {index}: {count} were captured, counted from 0.")))?;
+    let part = graphed.part(index)?;
     if stream.device != graphed.side.0.device {
         return Err(Error::invalid_argument(format!(
             "The callables were captured on device {}, the stream belongs to device {}.",
@@ -169,10 +185,6 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
 
 /// The inputs that lie elsewhere than at the capture, each behind its place.
 fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<(&'a View, &'a View)>> {
-    if fixed.len() != given.len() {
-        let text = format!("{} inputs were given; the callable was captured with {}.", given.len(), fixed.len());
-        return Err(Error::invalid_argument(text));
-    }
     let mut differing = Vec::new();
     for (at, (to, from)) in fixed.iter().zip(given).enumerate() {
         if to.shape != from.shape || to.dtype != from.dtype {
