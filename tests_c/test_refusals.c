@@ -123,6 +123,14 @@ int main(void)
     CHECK_STATUS(tcuda_graph_pool_stats(&stats, never), TCUDA_ERROR_INVALID_ARGUMENT);
     CHECK(strstr(tcuda_last_error_message(), "There is no graph pool (123456789, 0)") != NULL);
 
+    CHECK_OK(tcuda_communicator_group_start());
+    CHECK_OK(tcuda_communicator_group_start());
+    CHECK_OK(tcuda_shutdown());
+    CHECK_OK(tcuda_init(NULL));
+    CHECK_STATUS(tcuda_communicator_group_end(), TCUDA_ERROR_INVALID_STATE);
+    CHECK_OK(tcuda_communicator_group_start());
+    CHECK_OK(tcuda_communicator_group_end());
+    CHECK_STATUS(tcuda_communicator_group_end(), TCUDA_ERROR_INVALID_STATE);
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }

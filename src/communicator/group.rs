@@ -3,7 +3,7 @@
 use super::one::{self, Communicator, Held};
 use super::patience::Deadline;
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, few};
+use crate::base::{Error, Result, Status, few, process};
 use crate::runtime::collective::{Call, Group, Work};
 use crate::stream::Stream;
 use crate::{device, memory, runtime};
@@ -21,22 +21,35 @@ pub struct Entry {
 struct Open {
     depth: usize,
     entries: Vec<Entry>,
+    /// `process::run`: a shutdown ends the groups of all threads.
+    run: u32,
 }
 
 thread_local! {
-    static OPEN: RefCell<Open> = const { RefCell::new(Open { depth: 0, entries: Vec::new() }) };
+    static OPEN: RefCell<Open> = const { RefCell::new(Open { depth: 0, entries: Vec::new(), run: 0 }) };
 }
 
 /// Groups may lie within each other; the outermost one counts.
 pub fn start() -> Result<()> {
-    OPEN.try_with(|open| open.borrow_mut().depth += 1).map_err(|_| {
+    let begin = |open: &RefCell<Open>| {
+        let mut open = open.borrow_mut();
+        let now = Open { depth: 1, entries: Vec::new(), run: process::run() };
+        if open.run == now.run {
+            open.depth += 1;
+            return None;
+        }
+        Some(std::mem::replace(&mut *open, now))
+    };
+    // What is left of one before a shutdown ends when it is not borrowed any more.
+    OPEN.try_with(begin).map(drop).map_err(|_| {
         let text = "The thread is ending: no group can be begun on it any more.";
         Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
     })
 }
 
 fn depth() -> usize {
-    OPEN.try_with(|open| open.borrow().depth).unwrap_or(0)
+    let begun = |open: &Open| if open.run == process::run() { open.depth } else { 0 };
+    OPEN.try_with(|open| begun(&open.borrow())).unwrap_or(0)
 }
 
 pub fn end() -> Result<()> {
