@@ -1,4 +1,5 @@
-/* What is refused, and what is said then: tcuda_shutdown by functions that are told of what happened, a group from before a shutdown, inputs that a callable does not have, pools that never were. */
+/* What is refused, and what is said then: tcuda_shutdown by functions that are told of what happened, structs that end inside of a field, a group
+ * from before a shutdown, inputs that a callable does not have, pools that never were. */
 
 #include "check.h"
 
@@ -68,6 +69,29 @@ static void nobody_is_told_and_ends_tcuda(void)
     CHECK_OK(tcuda_stream_destroy(two));
 }
 
+static void structs_end_where_fields_do(void)
+{
+    tcuda_mem_pool_options_t options = TCUDA_MEM_POOL_OPTIONS_INIT;
+    tcuda_init_options_t init = TCUDA_INIT_OPTIONS_INIT;
+    tcuda_mem_pool_t pool = NULL;
+    size_t size;
+
+    for (size = sizeof(size_t); size <= sizeof options; size++) {
+        int whole = size == sizeof(size_t) || size == offsetof(tcuda_mem_pool_options_t, use_on_oom)
+            || size == offsetof(tcuda_mem_pool_options_t, no_split) || size == sizeof options;
+        options.struct_size = size;
+        CHECK_STATUS(tcuda_mem_pool_create(&pool, 0, &options), whole ? TCUDA_SUCCESS : TCUDA_ERROR_INVALID_ARGUMENT);
+        if (whole)
+            CHECK_OK(tcuda_mem_pool_destroy(pool));
+        else
+            CHECK(strstr(tcuda_last_error_message(), "inside of a field") != NULL);
+    }
+    init.struct_size = offsetof(tcuda_init_options_t, cudart_path) + 4;
+    CHECK_STATUS(tcuda_init(&init), TCUDA_ERROR_INVALID_ARGUMENT);
+    init.struct_size = offsetof(tcuda_init_options_t, cudart_path);
+    CHECK_OK(tcuda_init(&init));
+}
+
 static int32_t nothing(const tcuda_tensor_t *inputs, size_t input_count, const tcuda_tensor_t *outputs, size_t output_count,
                        tcuda_stream_t stream, void *unused)
 {
@@ -114,6 +138,7 @@ int main(void)
     tcuda_pool_id_t never = {123456789, 0};
 
     nobody_is_told_and_ends_tcuda();
+    structs_end_where_fields_do();
     one_input_too_many();
 
     CHECK_STATUS(tcuda_set_thread_sync_debug_mode(7), TCUDA_ERROR_INVALID_ARGUMENT);

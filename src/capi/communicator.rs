@@ -18,7 +18,7 @@
 //! changes nothing. docs/COMM.md.
 
 use super::guard::{Out, guard, guard_destroy, guard_out, null, slice};
-use super::structs::{self, Growing, tcuda_stream_t};
+use super::structs::{self, tcuda_stream_t};
 use super::tensor::view;
 use crate::base::dlpack::tcuda_tensor_t;
 use crate::base::status::tcuda_status_t;
@@ -63,7 +63,7 @@ pub struct tcuda_communicator_options_t {
     /// 0.
     pub reserved: i32,
 }
-unsafe impl Growing for tcuda_communicator_options_t {}
+structs::input!(tcuda_communicator_options_t: timeout_ms, non_blocking, nccl_blocking, reserved);
 impl Default for tcuda_communicator_options_t {
     /// TCUDA_COMMUNICATOR_OPTIONS_INIT.
     fn default() -> Self {

@@ -6,7 +6,7 @@
 //! nothing. docs/THREADS.md lists what works all the same, as texts of errors, versions, snapshots and marks for tools.
 
 use super::guard::{guard_always, guard_value, lasting, text};
-use super::structs::{self, Growing};
+use super::structs;
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status, config, process, sync_debug, work};
@@ -27,7 +27,7 @@ pub struct tcuda_init_options_t {
     /// Options of the device cache; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
     pub alloc_conf: *const c_char,
 }
-unsafe impl Growing for tcuda_init_options_t {}
+structs::input!(tcuda_init_options_t: backend, cudart_path, alloc_conf);
 const _: () = assert!(size_of::<tcuda_init_options_t>() == 32);
 
 /// Finds the backend and its devices (torch.cuda.init). Called again it does nothing, and after tcuda_shutdown it starts again. No

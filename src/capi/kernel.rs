@@ -6,7 +6,7 @@
 //! tcuda_kernel_compile answers TCUDA_ERROR_NOT_SUPPORTED.
 
 use super::guard::{Out, guard, guard_destroy, guard_out, slice, text};
-use super::structs::{Growing, StructOut, read, tcuda_stream_t};
+use super::structs::{self, Growing, StructOut, read, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::jit::{self, Argument, Launch, Options};
@@ -42,7 +42,7 @@ pub struct tcuda_kernel_options_t {
     pub names: *const *const c_char,
     pub name_count: usize,
 }
-unsafe impl Growing for tcuda_kernel_options_t {}
+structs::input!(tcuda_kernel_options_t: name, options, option_count, names, name_count);
 
 /// A value that a kernel takes.
 #[repr(C)]

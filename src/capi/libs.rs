@@ -7,7 +7,7 @@
 
 use super::guard::{guard, guard_out, null};
 use super::stream::resolve;
-use super::structs::{self, Growing, tcuda_stream_t};
+use super::structs::{self, tcuda_stream_t};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::libs::{blas, fft};
@@ -54,7 +54,7 @@ pub struct tcuda_cufft_transform_t {
     pub output_stride: i64,
     pub output_distance: i64,
 }
-unsafe impl Growing for tcuda_cufft_transform_t {}
+structs::input!(tcuda_cufft_transform_t: kind, rank, n, batch, input_embed, input_stride, input_distance, output_embed, output_stride, output_distance);
 const _: () = assert!(size_of::<tcuda_cufft_transform_t>() == 128);
 
 fn transform_of(t: &tcuda_cufft_transform_t) -> Transform {

@@ -9,7 +9,7 @@
 
 use super::guard::{Out, guard, guard_always, guard_out, guard_value, null};
 use super::stream::resolve;
-use super::structs::{self, Growing, tcuda_stream_t};
+use super::structs::{self, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::nvtx::{self, Event, Message, Payload};
@@ -42,7 +42,7 @@ pub struct tcuda_nvtx_event_t {
     pub category: u32,
     pub reserved: u32,
 }
-unsafe impl Growing for tcuda_nvtx_event_t {}
+structs::input!(tcuda_nvtx_event_t: message, integer, real, payload, color, category, reserved);
 const _: () = assert!(size_of::<tcuda_nvtx_event_t>() == 48);
 
 // The header has them by hand.

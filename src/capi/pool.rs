@@ -11,7 +11,7 @@
 use super::guard::{guard, guard_destroy, guard_out};
 use super::memory::tcuda_memory_stats_t;
 use super::plugin::tcuda_pluggable_allocator_t;
-use super::structs::{Growing, StructOut, read, tcuda_stream_t};
+use super::structs::{self, StructOut, read, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::memory;
@@ -41,7 +41,7 @@ pub struct tcuda_mem_pool_options_t {
     /// pool cannot be paused.
     pub no_split: i32,
 }
-unsafe impl Growing for tcuda_mem_pool_options_t {}
+structs::input!(tcuda_mem_pool_options_t: allocator, use_on_oom, no_split);
 
 // The header has them by hand.
 pub const TCUDA_PAUSE_DROP: i32 = 0;

@@ -32,7 +32,7 @@ pub struct tcuda_sim_options_t {
     /// 1: work is done when the call returns; over CUDA_LAUNCH_BLOCKING.
     pub launch_blocking: i32,
 }
-unsafe impl Growing for tcuda_sim_options_t {}
+structs::input!(tcuda_sim_options_t: memory, seed, peers, devices, launch_blocking);
 const _: () = assert!(size_of::<tcuda_sim_options_t>() == 40);
 
 /// What lives on the simulated machine: CUDA's objects, not tcuda's. Set it to TCUDA_SIM_LIVE_INIT before the call.

@@ -27,17 +27,45 @@ unsafe impl Sync for UserData {}
 /// `repr(C)`, first field `struct_size: usize`, no padding, and any bytes are a valid value (so no `bool`, no enum).
 pub unsafe trait Growing: Copy {}
 
+/// One that comes in.
+///
+/// # Safety
+/// `STARTS` has where all fields but the first begin.
+pub unsafe trait Input: Growing {
+    const STARTS: &[usize];
+}
+
+/// `Growing` and `Input`, from all fields but the first.
+macro_rules! input {
+    ($name:ident: $($field:ident),+) => {
+        unsafe impl $crate::capi::structs::Growing for $name {}
+        unsafe impl $crate::capi::structs::Input for $name {
+            const STARTS: &[usize] = {
+                let _all = |$name { struct_size: _, $($field: _),+ }: $name| {};
+                &[$(std::mem::offset_of!($name, $field)),+]
+            };
+        }
+    };
+}
+pub(super) use input;
+
 /// An input struct. NULL gives None; an older caller's shorter struct is filled up with zeros, a newer one's longer struct is taken
-/// if the part that is not known here is all zero.
+/// if the part that is not known here is all zero. One that ends inside of a field is nobody's.
 ///
 /// # Safety
 /// `pointer` is NULL or has `struct_size` readable bytes.
-pub unsafe fn read<T: Growing>(pointer: *const T, parameter: &str) -> Result<Option<T>> {
+pub unsafe fn read<T: Input>(pointer: *const T, parameter: &str) -> Result<Option<T>> {
     if pointer.is_null() {
         return Ok(None);
     }
     let size = unsafe { pointer.cast::<usize>().read() };
     check_size::<T>(size, parameter)?;
+    if size < size_of::<T>() && !T::STARTS.contains(&size) {
+        return Err(Error::invalid_argument(format!(
+            "'{parameter}' has struct_size {size}, which ends inside of a field. Set it to sizeof of the struct ({} in this version).",
+            size_of::<T>()
+        )));
+    }
     let bytes = pointer.cast::<u8>();
     if size > size_of::<T>() {
         let tail = unsafe { std::slice::from_raw_parts(bytes.add(size_of::<T>()), size - size_of::<T>()) };
@@ -111,7 +139,7 @@ mod tests {
         first: u64,
         second: u64,
     }
-    unsafe impl Growing for New {}
+    input!(New: first, second);
 
     #[repr(C)]
     #[derive(Clone, Copy)]
@@ -119,7 +147,7 @@ mod tests {
         struct_size: usize,
         first: u64,
     }
-    unsafe impl Growing for Old {}
+    input!(Old: first);
 
     #[test]
     fn input_of_an_older_and_a_newer_caller() {
@@ -132,6 +160,20 @@ mod tests {
         let error = unsafe { read(std::ptr::from_ref(&new).cast::<Old>(), "options") }.err().unwrap();
         assert_eq!(error.status, Status::TCUDA_ERROR_VERSION_MISMATCH);
         assert!(unsafe { read::<New>(std::ptr::null(), "options") }.unwrap().is_none());
+    }
+
+    #[test]
+    fn a_field_that_is_cut_is_refused() {
+        for (struct_size, fits) in [(8, true), (9, false), (12, false), (15, false), (16, true), (20, false), (23, false), (24, true)] {
+            let value = New { struct_size, first: 1 << 40 | 1, second: 0 };
+            let status = unsafe { read(&value, "options") }.map_err(|error| error.status);
+            let expected = if fits {
+                Ok(1 << 40 | 1).map(|first| if struct_size == 8 { 0 } else { first })
+            } else {
+                Err(Status::TCUDA_ERROR_INVALID_ARGUMENT)
+            };
+            assert_eq!(status.map(|value| value.unwrap().first), expected, "{struct_size}");
+        }
     }
 
     #[test]
