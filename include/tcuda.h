@@ -432,7 +432,7 @@ typedef struct tcuda_error_info_t {
 typedef void (*tcuda_log_fn_t)(int32_t level, const char *message, void *user_data);
 
 /**
- * How to start. Set it to TCUDA_INIT_OPTIONS_INIT; NULL and 0 mean that the environment decides.
+ * How to start. Set it to TCUDA_INIT_OPTIONS_INIT; NULL, 0 and empty texts mean that the environment decides.
  */
 typedef struct tcuda_init_options_t {
     size_t struct_size;
@@ -445,7 +445,7 @@ typedef struct tcuda_init_options_t {
      */
     const char *cudart_path;
     /**
-     * Options of the device cache; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
+     * Options of the caches; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
      */
     const char *alloc_conf;
 } tcuda_init_options_t;
@@ -1706,10 +1706,13 @@ tcuda_status_t tcuda_set_log_callback(tcuda_log_fn_t function, void *user_data);
  */
 
 /**
- * Finds the backend and its devices (torch.cuda.init). Called again it does nothing, and after tcuda_shutdown it starts again. No
- * context is made and no memory taken on any device.
+ * Finds the backend and its devices (torch.cuda.init). No context is made and no memory taken on any device. The first call's options
+ * hold, also if other calls found the backend before; its alloc_conf is put in effect as by tcuda_set_alloc_conf, so that a limit that was
+ * set stays unless it is named. Called again it does nothing: its options are only checked, with a line in the log about an alloc_conf
+ * that is not in effect (tcuda_set_alloc_conf changes options at any time). After tcuda_shutdown it starts again, with the options that it
+ * is given over those from before.
  *
- * @param options NULL for the defaults.
+ * @param options NULL: the environment decides.
  * @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
  *         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already. TCUDA_ERROR_FORKED.
  */
@@ -2237,9 +2240,10 @@ tcuda_status_t tcuda_get_memory_limit(uint64_t *bytes, int32_t device);
 
 /**
  * Sets the options of the device caches (torch.cuda.memory._set_allocator_settings), over TCUDA_ALLOC_CONF and the options of
- * tcuda_init. Keys that the text does not name get their defaults. What the options say holds from the next growth on; the limit, also
- * one of tcuda_set_memory_limit, becomes what the text says at once. Keys of torch that would change nothing in tcuda are taken, with a
- * line in the log; docs/MEMORY.md lists all keys. Not to be called while other threads set options.
+ * tcuda_init. Keys that the text does not name get their defaults, but for limits that a call set (tcuda_set_memory_limit,
+ * tcuda_set_per_process_memory_fraction, tcuda_host_set_memory_limit): they stay unless the text names per_process_memory_fraction, which
+ * is for all devices, or pinned_limit_mb. Limits hold at once, the rest from the next growth on. Keys of torch that would change nothing
+ * in tcuda are taken, with a line in the log; docs/MEMORY.md lists all keys. Not to be called while other threads set options.
  *
  * @param alloc_conf `key:value,key:value`; empty: the defaults; NULL: what TCUDA_ALLOC_CONF says.
  * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed.
@@ -2247,8 +2251,8 @@ tcuda_status_t tcuda_get_memory_limit(uint64_t *bytes, int32_t device);
 tcuda_status_t tcuda_set_alloc_conf(const char *alloc_conf);
 
 /**
- * The options in effect, every key with its value, as a text that tcuda_set_alloc_conf takes. A limit that was set otherwise is not
- * among them: tcuda_get_memory_limit.
+ * The options in effect, every key with its value, as a text that tcuda_set_alloc_conf takes. The limits are those that hold now, however
+ * they were set: per_process_memory_fraction is the current device's (tcuda_get_per_process_memory_fraction), exact to the byte.
  *
  * @param text   gets the text with a terminating zero; NULL with capacity 0 asks for the size only.
  * @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.

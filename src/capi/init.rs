@@ -9,12 +9,13 @@ use super::guard::{guard_always, guard_value, lasting, text};
 use super::structs;
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, Status, config, process, sync_debug, work};
+use crate::base::{Error, Result, Status, config, log, process, sync_debug, work};
 use crate::{communicator, device, event, graph, ipc, jit, libs, memory, random, runtime, sanitizer, stream};
 use std::ffi::c_char;
 use std::fmt::Write;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// How to start. Set it to TCUDA_INIT_OPTIONS_INIT; NULL and 0 mean that the environment decides.
+/// How to start. Set it to TCUDA_INIT_OPTIONS_INIT; NULL, 0 and empty texts mean that the environment decides.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types)]
@@ -24,16 +25,19 @@ pub struct tcuda_init_options_t {
     pub backend: *const c_char,
     /// The CUDA runtime library to load before any other; over TCUDA_CUDART_PATH.
     pub cudart_path: *const c_char,
-    /// Options of the device cache; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
+    /// Options of the caches; over TCUDA_ALLOC_CONF. See tcuda_set_alloc_conf.
     pub alloc_conf: *const c_char,
 }
 structs::input!(tcuda_init_options_t: backend, cudart_path, alloc_conf);
 const _: () = assert!(size_of::<tcuda_init_options_t>() == 32);
 
-/// Finds the backend and its devices (torch.cuda.init). Called again it does nothing, and after tcuda_shutdown it starts again. No
-/// context is made and no memory taken on any device.
+/// Finds the backend and its devices (torch.cuda.init). No context is made and no memory taken on any device. The first call's options
+/// hold, also if other calls found the backend before; its alloc_conf is put in effect as by tcuda_set_alloc_conf, so that a limit that was
+/// set stays unless it is named. Called again it does nothing: its options are only checked, with a line in the log about an alloc_conf
+/// that is not in effect (tcuda_set_alloc_conf changes options at any time). After tcuda_shutdown it starts again, with the options that it
+/// is given over those from before.
 ///
-/// @param options NULL for the defaults.
+/// @param options NULL: the environment decides.
 /// @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
 ///         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already. TCUDA_ERROR_FORKED.
 #[unsafe(no_mangle)]
@@ -52,6 +56,9 @@ pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcu
     })
 }
 
+/// Somebody called tcuda_init already.
+static CALLED: AtomicBool = AtomicBool::new(false);
+
 type Wish = (&'static str, String);
 
 unsafe fn wishes(options: &tcuda_init_options_t) -> Result<Vec<Wish>> {
@@ -61,7 +68,8 @@ unsafe fn wishes(options: &tcuda_init_options_t) -> Result<Vec<Wish>> {
         (memory::options::VARIABLE, options.alloc_conf, "options.alloc_conf"),
     ];
     let given = fields.into_iter().filter(|(_, pointer, _)| !pointer.is_null());
-    given.map(|(variable, pointer, field)| Ok((variable, unsafe { text(pointer, field) }?.to_owned()))).collect()
+    let wishes = given.map(|(variable, pointer, field)| Ok((variable, unsafe { text(pointer, field) }?.to_owned())));
+    wishes.filter(|wish| !wish.as_ref().is_ok_and(|(_, value)| value.trim().is_empty())).collect()
 }
 
 fn start(wishes: Vec<Wish>, again: bool) -> Result<()> {
@@ -77,16 +85,27 @@ fn start(wishes: Vec<Wish>, again: bool) -> Result<()> {
             ));
         }
     }
-    for (_, options) in wishes.iter().filter(|(variable, _)| *variable == memory::options::VARIABLE) {
+    let alloc_conf = wishes.iter().find(|(variable, _)| *variable == memory::options::VARIABLE).map(|(_, options)| options);
+    if let Some(options) = alloc_conf {
         memory::options::parse(options)?;
     }
-    let configures = again || wishes.iter().any(|(variable, _)| *variable == memory::options::VARIABLE);
+    if CALLED.load(Relaxed) && !again {
+        runtime::runtime()?;
+        if let Some(options) = alloc_conf.filter(|options| config::get(memory::options::VARIABLE).as_ref() != Some(options)) {
+            let why = "tcuda_init was called before, and somebody may count on what is in effect; tcuda_set_alloc_conf changes it.";
+            log::warn(&format!("The alloc_conf '{options}' of tcuda_init has no effect: {why}"));
+        }
+        return Ok(());
+    }
+    let configures = again || alloc_conf.is_some();
     let before: Vec<_> = wishes.into_iter().map(|(variable, value)| (variable, config::exchange(variable, Some(value)))).collect();
     runtime::runtime().and_then(|_| if configures { memory::configure() } else { Ok(()) }).inspect_err(|_| {
         for (variable, value) in before.into_iter().rev() {
             config::exchange(variable, value);
         }
-    })
+    })?;
+    CALLED.store(true, Relaxed);
+    Ok(())
 }
 
 /// Whether this process has a backend in use (torch.cuda.is_initialized): false before the first need, in a forked child and after
@@ -185,7 +204,7 @@ pub unsafe extern "C" fn tcuda_config_dump(text: *mut c_char, capacity: usize, n
         if runtime::is_initialized() {
             let _ = writeln!(lines, "# backend {}: {}", runtime::backend_name(), runtime::backend_reason().replace('\n', " "));
         }
-        let _ = writeln!(lines, "# options of the caches: {}", memory::options::show(&memory::options::get()));
+        let _ = writeln!(lines, "# options of the caches: {}", memory::options::show(&memory::limits::in_effect()));
         for variable in config::VARIABLES {
             let (value, source) = config::in_effect(variable);
             let from = match source {

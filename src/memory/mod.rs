@@ -16,6 +16,7 @@ pub mod captures;
 pub mod history;
 pub mod hooks;
 pub mod lent;
+pub mod limits;
 mod lookup;
 pub mod options;
 pub mod pinned;
@@ -32,6 +33,7 @@ pub use cache::access_list;
 pub use cache::front::Further;
 pub use cache::front::{free as free_at_hand, free_at_once, free_further, malloc as allocate_at_hand, malloc_at_once, malloc_further};
 pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
+pub use limits::{fraction, limit, set_fraction, set_limit};
 
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, config, log, process};
@@ -47,6 +49,7 @@ use provider::Source;
 use snapshot::Snapshot;
 use stats::{Family, Stats};
 use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
@@ -58,7 +61,7 @@ pub fn is_locked() -> bool {
 /// The caches of all devices, made at the first allocation.
 fn caches() -> Result<&'static [Cache]> {
     // Read first: what is wrong with them goes to the log, where the program's function may allocate.
-    let fraction = options::get().per_process_memory_fraction;
+    let options = options::get();
     if let Some(caches) = CACHES.get() {
         return Ok(caches);
     }
@@ -76,7 +79,7 @@ fn caches() -> Result<&'static [Cache]> {
             process::in_child_of_fork(&(thread::forked as fn()));
             let cache = |device| {
                 let cache = Cache::new(device as u32, device, device::total_memory(device)?);
-                cache.stats.set_limit(limit_of(fraction, device)?);
+                cache.stats.set_limit(limits::of_options(&options, device, false)?.flatten());
                 Ok(cache)
             };
             (0..count).map(cache).collect()
@@ -543,39 +546,6 @@ pub fn summary(device: i32, abbreviated: bool) -> String {
     summary::summary(device, &stats(device), &graphs, abbreviated)
 }
 
-/// The most bytes that may be held from the driver; None: as many as there are.
-pub fn set_limit(limit: Option<usize>, device: i32) -> Result<()> {
-    cache_of(device)?.stats.set_limit(limit);
-    Ok(())
-}
-
-pub fn limit(device: i32) -> Result<Option<usize>> {
-    Ok(cache_of(device)?.stats.limit())
-}
-
-/// The limit as a share of the device's memory; 1 takes it away.
-pub fn set_fraction(fraction: f64, device: i32) -> Result<()> {
-    if !(0.0..=1.0).contains(&fraction) {
-        return Err(Error::invalid_argument(format!("Invalid fraction value: {fraction}. Allowed range: 0 to 1.")));
-    }
-    set_limit(limit_of(fraction, device)?, device)
-}
-
-fn limit_of(fraction: f64, device: i32) -> Result<Option<usize>> {
-    if fraction >= 1.0 {
-        return Ok(None);
-    }
-    let total = device::total_memory(device)?;
-    Ok(Some((fraction * total as f64).round() as usize))
-}
-
-/// The limit as a share; 1 without one.
-pub fn fraction(device: i32) -> Result<f64> {
-    let total = device::total_memory(device)?;
-    let limit = cache_of(device)?.stats.limit();
-    Ok(limit.map_or(1.0, |limit| (limit as f64 / total as f64).min(1.0)))
-}
-
 /// Puts options over the environment's; None takes them away again. Nothing changes on failure.
 pub fn set_options(text: Option<String>) -> Result<()> {
     // Before it is in effect for anybody.
@@ -590,18 +560,22 @@ pub fn set_options(text: Option<String>) -> Result<()> {
     })
 }
 
-/// Reads the options anew: what they say holds from the next growth on, the fraction at once.
+/// Reads the options anew: what they say holds from the next growth on, limits that they name at once.
 pub fn configure() -> Result<()> {
-    let fraction = options::reload().per_process_memory_fraction;
+    let options = options::reload();
     poison::configure().iter().for_each(|wrong| log::warn(wrong));
     let caches = || CACHES.get().into_iter().flatten();
     pools::caches().into_iter().for_each(Cache::forget_abilities);
-    let limits: Vec<_> = caches().map(|cache| limit_of(fraction, cache.device)).collect::<Result<_>>()?;
+    let limit_of = |cache: &Cache| limits::of_options(&options, cache.device, cache.limit_is_a_calls.load(Relaxed));
+    let limits: Vec<_> = caches().map(limit_of).collect::<Result<_>>()?;
     for (cache, limit) in caches().zip(limits) {
         cache.forget_abilities();
         // With all fronts stopped: where segments are plain from now on there are none.
         let _stopped = cache.core.lock();
-        cache.stats.set_limit(limit);
+        if let Some(limit) = limit {
+            cache.limit_is_a_calls.store(false, Relaxed);
+            cache.stats.set_limit(limit);
+        }
     }
     pinned::reconfigure();
     Ok(())
@@ -678,6 +652,7 @@ pub fn shutdown() {
     lent::forget();
     poison::forget_all();
     poison::tell();
+    limits::forget();
     options::reset();
 }
 

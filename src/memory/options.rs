@@ -57,10 +57,10 @@ keys! {
         "True or False", "virtual memory; False: plain segments, one cudaMalloc each";
     large_segment_size_mb: usize = 20, |text| number(text, 11, 4096),
         "a whole number from 11 to 4096", "size of a plain segment for blocks from 1 to 10 MiB";
-    per_process_memory_fraction: f64 = 1.0, |text| share(text),
-        "a number from 0 to 1", "the limit to start with, as a share of the device's memory";
-    pinned_limit_mb: Option<usize> = None, optional,
-        "none, or a whole number", "the limit of pinned host memory to start with";
+    per_process_memory_fraction: Option<f64> = None, |text| share(text).map(Some),
+        "a number from 0 to 1", "the limit, as a share of the device's memory; not named, a limit that a call set stays";
+    pinned_limit_mb: PinnedLimit = PinnedLimit::NotNamed, PinnedLimit::parse,
+        "none, or a number", "the limit of pinned host memory; not named, a limit that a call set stays";
     pinned_max_cached_size_mb: Option<usize> = None, optional,
         "none, or a whole number", "larger pinned segments are not kept: they go back at the next allocation that needs more than its thread keeps";
     pinned_num_register_threads: usize = 1, |text| number(text, 1, 128).filter(|threads| threads.is_power_of_two()),
@@ -103,6 +103,35 @@ pub enum Node {
     Given(u32),
 }
 
+/// The limit of pinned host memory.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum PinnedLimit {
+    /// The text leaves it as it is.
+    NotNamed,
+    None,
+    /// With decimals where a call set it: they are exact.
+    Megabytes(f64),
+}
+
+impl PinnedLimit {
+    fn parse(text: &str) -> Option<PinnedLimit> {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number = || text.parse().ok().filter(|_| digits).map(PinnedLimit::Megabytes);
+        if text == "none" { Some(PinnedLimit::None) } else { number() }
+    }
+
+    pub fn of(bytes: Option<usize>) -> PinnedLimit {
+        bytes.map_or(PinnedLimit::None, |bytes| PinnedLimit::Megabytes(bytes as f64 / f64::from(1 << 20)))
+    }
+
+    pub fn bytes(self) -> Option<usize> {
+        match self {
+            PinnedLimit::Megabytes(megabytes) => Some((megabytes * f64::from(1 << 20)).round() as usize),
+            PinnedLimit::NotNamed | PinnedLimit::None => None,
+        }
+    }
+}
+
 /// A value as the text in effect has it.
 trait Value {
     fn show(&self) -> String;
@@ -135,6 +164,21 @@ impl Value for Node {
             Node::Any => "any".into(),
             Node::Given(node) => node.to_string(),
         }
+    }
+}
+
+impl Value for PinnedLimit {
+    fn show(&self) -> String {
+        match self {
+            PinnedLimit::Megabytes(megabytes) => megabytes.to_string(),
+            PinnedLimit::NotNamed | PinnedLimit::None => "none".into(),
+        }
+    }
+}
+
+impl Value for Option<f64> {
+    fn show(&self) -> String {
+        self.unwrap_or(1.0).show()
     }
 }
 
@@ -217,6 +261,7 @@ pub const WITHOUT_EFFECT: &[WithoutEffect] = &[
         "free memory goes back when the limit or the device has no more",
     ),
     without_effect("expandable_segments_reserve", is_reserve, "addresses are reserved as they are needed"),
+    without_effect("expandable_segments_reserve_by_class", is_reserve_by_class, "addresses are reserved as they are needed"),
     without_effect("release_lock_on_cudamalloc", is_flag, "no thread that finds free memory waits for the driver in any case"),
     without_effect("graph_capture_record_stream_reuse", is_flag, "blocks that other streams of a capture used wait for its end"),
     without_effect(
@@ -239,6 +284,13 @@ fn is_number(text: &str) -> bool {
 /// A share, or gibibytes as `80G`.
 fn is_reserve(text: &str) -> bool {
     text.strip_suffix('G').unwrap_or(text).parse().is_ok_and(|reserve: f64| reserve > 0.0 && reserve.is_finite())
+}
+
+/// torch's list `[name:0.5,name:80G]` of classes of streams.
+fn is_reserve_by_class(text: &str) -> bool {
+    let list = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let entry = |entry: &str| entry.split_once(':').is_some_and(|(name, reserve)| !name.trim().is_empty() && is_reserve(reserve.trim()));
+    list.is_some_and(|list| list.split(',').all(entry))
 }
 
 /// A power of two, or torch's list `[256:1,512:2,>:4]` of mebibytes and powers of two.
@@ -407,16 +459,30 @@ mod tests {
             assert_eq!(parse(text).unwrap(), Options::default());
         }
         let both = parse("expandable_segments:False, per_process_memory_fraction : 0.5").unwrap();
-        assert_eq!(both, Options { expandable_segments: false, per_process_memory_fraction: 0.5, ..Options::default() });
+        assert_eq!(both, Options { expandable_segments: false, per_process_memory_fraction: Some(0.5), ..Options::default() });
         assert_eq!(parse("large_segment_size_mb:64").unwrap().large_segment_size_mb, 64);
     }
 
     #[test]
     fn every_key_is_shown_as_it_is_read() {
         let options = parse("expandable_segments:0,per_process_memory_fraction:0.25,throw_on_cudamalloc_oom:1").unwrap();
+        // What is shown names every key.
+        let options = Options { pinned_limit_mb: PinnedLimit::None, ..options };
         assert_eq!(parse(&show(&options)).unwrap(), options);
         for key in KEYS {
             assert!(show(&Options::default()).contains(&format!("{}:{}", key.name, key.default())));
+        }
+    }
+
+    #[test]
+    fn a_limit_of_pinned_memory_is_shown_to_the_byte() {
+        for bytes in [None, Some(0), Some(1), Some(3 << 20), Some((5 << 30) + 4096), Some((1 << 45) - 1)] {
+            let options = Options { pinned_limit_mb: PinnedLimit::of(bytes), ..Options::default() };
+            assert_eq!(parse(&show(&options)).unwrap().pinned_limit_mb.bytes(), bytes);
+        }
+        assert_eq!(PinnedLimit::of(Some(3 << 20)).show(), "3");
+        for wrong in ["", "-3", "+3", "1e3", "inf", ".", "1.2.3", "None"] {
+            assert!(parse(&format!("pinned_limit_mb:{wrong}")).is_err(), "{wrong}");
         }
     }
 
@@ -427,7 +493,15 @@ mod tests {
         assert_eq!(options, Options::default());
         assert_eq!(notices.len(), 3);
         assert!(notices[0].contains("max_split_size_mb has no effect"), "{notices:?}");
+        let by_class = "expandable_segments_reserve:80G,expandable_segments_reserve_by_class:[main:0.5, side : 2G],slack:0.5";
+        let (options, notices) = read(by_class).unwrap();
+        assert_eq!((options, notices.len()), (Options { slack: 0.5, ..Options::default() }, 2));
         for wrong in [
+            "expandable_segments_reserve_by_class:0.5",
+            "expandable_segments_reserve_by_class:[]",
+            "expandable_segments_reserve_by_class:[main]",
+            "expandable_segments_reserve_by_class:[:1]",
+            "expandable_segments_reserve_by_class:[main:-1]",
             "max_split_size_mb:64abc",
             "max_split_size_mb:-1",
             "max_split_size_mb:+1",

@@ -8,11 +8,13 @@ use tcuda::base::Status;
 use tcuda::capi::device::*;
 use tcuda::capi::event::{tcuda_event_create, tcuda_event_destroy};
 use tcuda::capi::init::*;
+use tcuda::capi::memory::{tcuda_get_memory_limit, tcuda_set_memory_limit};
 use tcuda::capi::stream::*;
 use tcuda::capi::version::tcuda_version_string;
 
 tests![
     init_again_does_nothing,
+    init_again_takes_nothing_away,
     options_are_checked,
     a_backend_is_named_and_explained,
     nothing_is_initialized_before_the_first_need,
@@ -33,6 +35,39 @@ fn init_again_does_nothing() {
     ok!(tcuda_init(&options(null())));
     ok!(tcuda_init(&options(c"auto".as_ptr())));
     assert!(tcuda_is_initialized() && tcuda_is_available());
+}
+
+fn init_again_takes_nothing_away() {
+    in_child("init_again", &[("TCUDA_ALLOC_CONF", "slack:0.25")]);
+}
+
+/// A program's limit and options before what a library of its asks for later.
+fn scene_init_again() {
+    let init = |alloc_conf: &std::ffi::CStr| ok!(tcuda_init(&tcuda_init_options_t { alloc_conf: alloc_conf.as_ptr(), ..options(null()) }));
+    let limit = || get!(0, out => tcuda_get_memory_limit(out, 0));
+    let has = |part: &str| assert!(statistics::configuration().contains(part), "{}", statistics::configuration());
+    // Nothing given: the environment decides.
+    ok!(tcuda_set_memory_limit(64 << 20, 0));
+    has("slack:0.25");
+    // The first one counts, though the backend is in use; the limit is not named.
+    init(c"slack:0.5");
+    has("slack:0.5");
+    assert_eq!(limit(), 64 << 20);
+    for again in [c"", c" ", c"slack:0.125", c"per_process_memory_fraction:1.0"] {
+        init(again);
+        ok!(tcuda_init(&tcuda_init_options_t { cudart_path: c"".as_ptr(), alloc_conf: again.as_ptr(), ..options(c"".as_ptr()) }));
+        has("slack:0.5");
+        assert_eq!(limit(), 64 << 20);
+    }
+    // After the end it is the first one again; limits of calls are gone.
+    ok!(tcuda_shutdown());
+    init(c"");
+    has("slack:0.5");
+    assert_eq!(limit(), u64::MAX);
+    ok!(tcuda_shutdown());
+    init(c"tight:True");
+    has("slack:0.035");
+    has("tight:True");
 }
 
 fn options_are_checked() {
@@ -72,6 +107,7 @@ pub fn in_child(scene: &str, environment: &[(&str, &str)]) {
 pub fn child(scene: &str) {
     match scene {
         "before_init" => scene_before_init(),
+        "init_again" => scene_init_again(),
         "graphed_faults" => crate::graphed::scene_faults(),
         "graphed_end" => crate::graphed::scene_end(),
         "ipc_other" => crate::ipc_other::scene(),

@@ -374,9 +374,18 @@ fn the_limit_is_an_option_too() {
     let mut text = [0u8; 2048];
     ok!(tcuda_get_alloc_conf(text.as_mut_ptr().cast(), text.len(), null_mut()));
     assert!(String::from_utf8_lossy(&text).contains("pinned_limit_mb:3,"));
-    assert!(fails!(INVALID_ARGUMENT, tcuda_set_alloc_conf(c"pinned_limit_mb:-3".as_ptr())).contains("none, or a whole number"));
+    assert!(fails!(INVALID_ARGUMENT, tcuda_set_alloc_conf(c"pinned_limit_mb:-3".as_ptr())).contains("none, or a number"));
     ok!(tcuda_set_alloc_conf(std::ptr::null()));
     assert_eq!(get!(0, out => tcuda_host_get_memory_limit(out)), u64::MAX);
+    // One that a call set stays, and is shown.
+    ok!(tcuda_host_set_memory_limit((5 << 20) + (1 << 18)));
+    ok!(tcuda_set_alloc_conf(c"slack:0.5".as_ptr()));
+    assert_eq!(get!(0, out => tcuda_host_get_memory_limit(out)), (5 << 20) + (1 << 18));
+    ok!(tcuda_get_alloc_conf(text.as_mut_ptr().cast(), text.len(), null_mut()));
+    assert!(String::from_utf8_lossy(&text).contains("pinned_limit_mb:5.25,"));
+    ok!(tcuda_set_alloc_conf(c"pinned_limit_mb:none".as_ptr()));
+    assert_eq!(get!(0, out => tcuda_host_get_memory_limit(out)), u64::MAX);
+    ok!(tcuda_set_alloc_conf(std::ptr::null()));
 }
 
 fn statistics_have_torchs_keys() {

@@ -347,7 +347,7 @@ fn wrong_options_are_refused() {
     assert_eq!(configuration(), before);
 }
 
-fn configuration() -> String {
+pub fn configuration() -> String {
     let mut needed = 0;
     ok!(tcuda_get_alloc_conf(null_mut(), 0, &mut needed));
     let mut buffer = vec![1u8; needed];
@@ -371,7 +371,22 @@ fn options_are_set_and_read() {
     assert!(limit().abs_diff(total / 2) <= 1, "{} of {total}", limit());
     ok!(tcuda_set_memory_limit(123 << 20, 0));
     assert_eq!(limit(), 123 << 20);
-    // Each text replaces the one before and the limit.
+    // Each text replaces the one before; a limit that a call set stays until it is named.
+    for stays in [c"".as_ptr(), c"slack:0.5".as_ptr(), null()] {
+        ok!(tcuda_set_alloc_conf(stays));
+        assert_eq!(limit(), 123 << 20);
+    }
+    // It is in the text, which gives it again to the byte.
+    let text = std::ffi::CString::new(configuration()).unwrap();
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:1".as_ptr()));
+    assert_eq!((limit(), fraction()), (u64::MAX, 1.0));
+    ok!(tcuda_set_alloc_conf(text.as_ptr()));
+    assert_eq!((limit(), configuration().as_bytes()), (123 << 20, text.as_bytes()));
+    ok!(tcuda_set_per_process_memory_fraction(0.3, 0));
+    ok!(tcuda_set_alloc_conf(c"expandable_segments_reserve_by_class:[a:0.5,b:8G]".as_ptr()));
+    assert!(configuration().contains("per_process_memory_fraction:0.3,") && fraction() == 0.3, "{}", configuration());
+    // What a text said and not a call goes with that text.
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:0.5".as_ptr()));
     ok!(tcuda_set_alloc_conf(c"".as_ptr()));
     assert_eq!((limit(), fraction()), (u64::MAX, 1.0));
     ok!(tcuda_set_alloc_conf(c"expandable_segments:False,large_segment_size_mb:32".as_ptr()));
@@ -393,7 +408,6 @@ fn a_limit_can_refuse_at_once() {
     free(allocate(6 << 20, NULL));
     for (text, calls) in [(c"expandable_segments:False,throw_on_cudamalloc_oom:True", 0), (c"expandable_segments:False", 1)] {
         ok!(tcuda_set_alloc_conf(text.as_ptr()));
-        ok!(tcuda_set_memory_limit(32 << 20, 0));
         ok!(tcuda_reset_accumulated_memory_stats(0));
         fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 40 << 20, NULL));
         assert_eq!((stat(0, "num_ooms"), stat(0, "num_alloc_retries"), stat(0, "num_sync_all_streams")), (1, calls, calls));

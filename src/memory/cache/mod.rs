@@ -97,6 +97,8 @@ pub struct Cache {
     pub core: Lock,
     pub stats: &'static Totals,
     pub history: &'static History,
+    /// A device's: its limit was set by a call, and not by what options say.
+    pub limit_is_a_calls: AtomicBool,
     driving: Mutex<()>,
     climbing: Mutex<()>,
     /// The device's, for its pools too: what is held is compared with the limit and counted in one step.
@@ -126,6 +128,7 @@ impl Cache {
             core: Lock::new(Core::new(number, device, stats, history)),
             stats,
             history,
+            limit_is_a_calls: AtomicBool::new(false),
             driving: Mutex::new(()),
             climbing: Mutex::new(()),
             growing,

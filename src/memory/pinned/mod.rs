@@ -37,7 +37,7 @@ use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
 use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
-use crate::memory::options::{self, Node};
+use crate::memory::options::{self, Node, PinnedLimit};
 use crate::runtime::{self, Address, api::Place};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
@@ -48,6 +48,9 @@ use table::Kind;
 
 /// Whether the options were read, and there may be something to ask for.
 static READY: AtomicBool = AtomicBool::new(false);
+
+/// The limit was set by a call, and not by what options say.
+static LIMIT_IS_A_CALLS: AtomicBool = AtomicBool::new(false);
 
 /// The node of all memory, or that it depends on the current device.
 static NODE: AtomicU32 = AtomicU32::new(0);
@@ -68,13 +71,16 @@ fn get_ready() -> Result<()> {
     Ok(())
 }
 
-/// What the options say holds from now on; the limit, also one that was set otherwise, becomes theirs.
+/// What the options say holds from now on; a limit that a call set stays where they name none.
 pub fn configure(options: &options::Options) {
     let several = runtime::host::nodes().len() > 1;
     let node = if several && options.pinned_numa_node == Node::Device { BY_DEVICE } else { source::wanted_node(options.pinned_numa_node) };
     NODE.store(node, Relaxed);
     core::set_most_kept(options.pinned_max_cached_size_mb.map_or(usize::MAX, |megabytes| megabytes.saturating_mul(1 << 20)));
-    CORE.lock().limit = options.pinned_limit_mb.map(|megabytes| megabytes.saturating_mul(1 << 20));
+    if options.pinned_limit_mb != PinnedLimit::NotNamed || !LIMIT_IS_A_CALLS.load(Relaxed) {
+        LIMIT_IS_A_CALLS.store(false, Relaxed);
+        CORE.lock().limit = options.pinned_limit_mb.bytes();
+    }
 }
 
 /// Whether a thread may use what it has at hand: nobody is to be told, and nothing is kept for a graph.
@@ -221,8 +227,14 @@ pub fn reset_accumulated_stats() {
 /// The most bytes that may be held from the driver.
 pub fn set_limit(limit: Option<usize>) -> Result<()> {
     get_ready()?;
+    LIMIT_IS_A_CALLS.store(true, Relaxed);
     CORE.lock().limit = limit;
     Ok(())
+}
+
+/// The limit where there is a cache yet.
+pub fn limit_now() -> Option<Option<usize>> {
+    READY.load(Acquire).then(|| CORE.lock().limit)
 }
 
 pub fn limit() -> Result<Option<usize>> {
@@ -248,6 +260,7 @@ pub fn reconfigure() {
 pub fn shutdown() {
     registered::shutdown();
     ladder::shutdown();
+    LIMIT_IS_A_CALLS.store(false, Relaxed);
     READY.store(false, Release);
 }
 

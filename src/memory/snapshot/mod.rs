@@ -10,7 +10,8 @@ mod pickle;
 use super::cache::picture::Picture;
 pub use super::cache::picture::{Block, Segment, Use};
 pub use super::history::{Action, Entry, Trace};
-use super::options::{self, Options};
+use super::limits;
+use super::options::Options;
 use super::stats::Stats;
 use crate::base::{Error, Result, Status, spared};
 use std::fs::{self, File};
@@ -68,7 +69,7 @@ impl Snapshot {
             blocks: Vec::new(),
             traces: (0..devices).map(|_| Trace::default()).collect(),
             stats: vec![Stats::default(); devices],
-            options: options::get(),
+            options: limits::in_effect(),
         };
         for (device, picture) in pictures {
             let before = snapshot.blocks.len();
