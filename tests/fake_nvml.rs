@@ -9,6 +9,7 @@ use std::ptr::null_mut;
 use tcuda::base::Status::{self, *};
 use tcuda::capi::device::tcuda_device_count;
 use tcuda::capi::error::tcuda_last_error_native;
+use tcuda::capi::memory::tcuda_malloc_cached;
 use tcuda::capi::telemetry::*;
 
 const NVML: &str = "loader/libnvidia-ml.so.1";
@@ -140,6 +141,25 @@ fn processes_as_a_list_and_as_torchs_text() {
         assert_says(&message(), &["100 processes", "room for 99"]);
         assert_eq!((get(100, &mut count), count), (TCUDA_SUCCESS, 100));
         assert_eq!((found[1].bytes, found[1].pid, found[1].reserved, found[99].bytes), (1 << 20, 1001, 0, u64::MAX));
+    });
+}
+
+/// What nobody tells in CUDA's functions stands in the error too.
+#[test]
+fn who_uses_the_device_when_memory_runs_out() {
+    case("who_uses_the_device_when_memory_runs_out", plain, || {
+        let mut block = null_mut();
+        assert_eq!(unsafe { tcuda_malloc_cached(&mut block, 1 << 50, null_mut()) }, TCUDA_ERROR_OUT_OF_MEMORY);
+        assert_says(&message(), &["Process 1000 has 512.00 KiB memory in use. This process may be among them, by another number. "]);
+    });
+}
+
+#[test]
+fn without_nvml_nobody_tells_who_uses_the_device() {
+    case("without_nvml_nobody_tells_who_uses_the_device", bare, || {
+        let mut block = null_mut();
+        assert_eq!(unsafe { tcuda_malloc_cached(&mut block, 1 << 50, null_mut()) }, TCUDA_ERROR_OUT_OF_MEMORY);
+        assert!(!message().contains("Process "), "{}", message());
     });
 }
 

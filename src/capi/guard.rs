@@ -6,7 +6,7 @@ use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t::{self, *};
 use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
 use crate::nvtx::{self, own};
-use crate::{device, graph, jit, memory, random, sanitizer, stream};
+use crate::{device, graph, jit, memory, random, sanitizer, stream, telemetry};
 use once_cell::race::OnceBox;
 use parking_lot::{ReentrantMutex, const_reentrant_mutex};
 use std::cell::{Cell, RefCell};
@@ -139,6 +139,7 @@ fn look_on() {
         sanitizer::configure();
         work::configure();
         own::configure();
+        telemetry::configure();
         watch::set(watch::UNREAD, false);
     }
 }

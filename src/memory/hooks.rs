@@ -1,7 +1,10 @@
 //! What programs and higher rooms leave here: who is asked for memory when it runs short, and who is told when it ran out.
 
+use crate::base::Result;
 pub use crate::base::callbacks::List;
+use crate::runtime::monitor::Process;
 use crate::stream::Stream;
+use std::sync::OnceLock;
 
 /// What the cache does next if nobody gives memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +47,20 @@ pub struct Memory {
 
 pub static PRESSURE: List<Pressure> = List::new();
 pub static OBSERVERS: List<OutOfMemory> = List::new();
+
+/// Knows which processes use a device.
+type Witness = fn(i32) -> Result<Vec<Process>>;
+
+static PROCESSES: OnceLock<Witness> = OnceLock::new();
+
+pub fn on_asked_for_processes(who: Witness) {
+    let _ = PROCESSES.set(who);
+}
+
+/// None are known where nobody tells. No lock may be held.
+pub(super) fn processes(device: i32) -> Vec<Process> {
+    PROCESSES.get().and_then(|ask| ask(device).ok()).unwrap_or_default()
+}
 
 pub(super) fn is_locked() -> bool {
     PRESSURE.is_locked() || OBSERVERS.is_locked()

@@ -256,14 +256,25 @@ pub fn lend(device: i32, request: &Request, stream: Stream) -> Option<Address> {
     all().into_iter().filter(lends).find_map(|pool| pool.cache.take_free(request, stream))
 }
 
-/// Of the device's pools, those with memory: number, bytes in use and free.
-pub fn held(device: i32) -> Vec<(u64, usize, usize)> {
-    let of_device = all().into_iter().filter(|pool| pool.cache.device == device);
+/// Of the device's pools, those with memory, as `who` sees them who has none.
+pub fn held(who: &Cache) -> Vec<Held> {
+    let of_device = all().into_iter().filter(|pool| pool.cache.device == who.device);
     let held = of_device.map(|pool| {
         let (used, reserved) = (pool.cache.stats.active().bytes, pool.cache.stats.reserved());
-        (pool.id, used, reserved.saturating_sub(used))
+        let gives = !pool.cache.is_fixed() && !std::ptr::eq(pool.cache, who);
+        Held { id: pool.id, used, free: reserved.saturating_sub(used), gives }
     });
-    held.filter(|(_, used, free)| used + free > 0).collect()
+    held.filter(|held| held.used + held.free > 0).collect()
+}
+
+/// A pool with memory, in bytes.
+#[derive(Clone, Copy)]
+pub struct Held {
+    pub id: u64,
+    pub used: usize,
+    pub free: usize,
+    /// What is free can go back: it is another's, and no graph's.
+    pub gives: bool,
 }
 
 impl Pool {

@@ -1,6 +1,6 @@
 //! # telemetry
 //! Owns:   how devices are doing: load, temperature, power, clocks, memory of all processes; the last reading of each.
-//! Uses:   device, runtime, base.
+//! Uses:   memory, device, runtime, base.
 //! Never:  makes a context, or a device current; asks twice for a reading that is young enough.
 //! Locks:  MONITORS (held while NVML is looked up), then none; Snapshot::asking (held while NVML is asked) takes it. Readers take none.
 //! Tests:  in the files, tests/fake_nvml.rs, tests/conformance/telemetry.rs, tests_c/test_telemetry.c.
@@ -8,6 +8,7 @@
 mod snapshot;
 
 use crate::base::{Result, Status};
+use crate::memory::hooks;
 use crate::runtime::monitor::{Monitor, Process, Quantity};
 use crate::{device, runtime};
 use parking_lot::Mutex;
@@ -15,6 +16,11 @@ use snapshot::{Snapshot, WORDS};
 use std::fmt::Write;
 use std::sync::{LazyLock, OnceLock};
 use std::time::{Duration, Instant};
+
+/// What an out-of-memory error says of other processes is known here. Once, before anything else.
+pub fn configure() {
+    hooks::on_asked_for_processes(processes);
+}
 
 static MONITORS: Mutex<Vec<(i32, &'static Monitor)>> = Mutex::new(Vec::new());
 

@@ -106,6 +106,7 @@ pub fn in_child(scene: &str, environment: &[(&str, &str)]) {
 
 pub fn child(scene: &str) {
     match scene {
+        "advice" => crate::pressure::scene_advice(),
         "before_init" => scene_before_init(),
         "init_again" => scene_init_again(),
         "graphed_faults" => crate::graphed::scene_faults(),

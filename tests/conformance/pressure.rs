@@ -1,5 +1,7 @@
 //! When memory runs short: who is asked and told, in which order, what they may do, and what the error says.
 
+use crate::graph::G;
+use crate::init::in_child;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
@@ -8,7 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
+use tcuda::capi::pool::{tcuda_mem_pool_create, tcuda_mem_pool_destroy, tcuda_mem_pool_malloc};
 use tcuda::capi::pressure::*;
+use tcuda::capi::sim::{tcuda_sim_clear_faults, tcuda_sim_fail_at};
 use tcuda::capi::stream::*;
 
 tests![
@@ -25,6 +29,7 @@ tests![
     advice_for_a_limit,
     advice_for_pieces,
     advice_for_a_device_taken_by_others,
+    each_advice_has_a_case: [Faults],
 ];
 
 const MIB: usize = 1 << 20;
@@ -376,6 +381,77 @@ fn advice_for_a_device_taken_by_others() {
     let foreign = runtime.malloc(free_bytes - 256 * MIB).unwrap();
     let said = refused(total / 4, NULL);
     runtime.free(foreign).unwrap();
-    assert!(said.contains("taken by others") && said.contains("Other processes, other libraries and the driver use"), "{said}");
+    // Where somebody tells of processes it is this one.
+    let by_whom = said.contains("taken by others") || said.contains("taken by this process, but not by tcuda");
+    assert!(by_whom && (said.contains("Other processes, other libraries and the driver use") || said.contains("Process ")), "{said}");
     empty_caches();
+}
+
+fn each_advice_has_a_case() {
+    in_child("advice", &[("TCUDA_SIM_MEMORY", "64MiB"), ("TCUDA_ALLOC_CONF", "expandable_segments:True")]);
+}
+
+/// A device of 64 MiB.
+pub fn scene_advice() {
+    let says = |size: usize, stream, part: &str| {
+        let said = refused(size, stream);
+        assert!(said.contains(part), "{part}: {said}");
+        said
+    };
+    let (own, other) = (Own::on(0), Own::on(0));
+    says(65 * MIB, NULL, "The device is too small for this");
+    let runtime = tcuda::runtime::runtime().unwrap();
+    let foreign = runtime.malloc(2 * MIB).unwrap();
+    says(63 * MIB, NULL, "Nothing is in use: the request");
+    runtime.free(foreign).unwrap();
+    let blocks = [allocate(40 * MIB, own.0), allocate(20 * MIB, own.0)];
+    let said = says(10 * MIB, own.0, "Blocks in use fill the device");
+    let process = "Including memory that is not tcuda's, this process has 60.00 MiB memory in use. ";
+    assert!(said.contains(process), "{said}");
+    blocks.into_iter().for_each(free);
+    // A handle of 2 MiB is mapped whole, and half of each is in use.
+    let blocks: Vec<_> = (0..62).map(|_| allocate(MIB, own.0)).collect();
+    blocks.iter().step_by(2).for_each(|block| free(*block));
+    says(10 * MIB, own.0, "More than this is free, but apart");
+    blocks.iter().skip(1).step_by(2).for_each(|block| free(*block));
+    empty_caches();
+    // The driver has more than enough, and does not give it.
+    ok!(tcuda_sim_fail_at(c"cuMemCreate".as_ptr(), 0, 2));
+    says(30 * MIB, own.0, "The driver refused, although 64.00 MiB is free");
+    ok!(tcuda_sim_clear_faults());
+    // A graph's memory is not joined, whatever the driver can, and comes from the driver.
+    let large = allocate(40 * MIB, own.0);
+    let mut blocks: Vec<_> = (0..11).map(|_| allocate(2 * MIB - 4096, own.0)).collect();
+    free(large);
+    blocks.push(allocate(4096, own.0));
+    ok!(tcuda_stream_synchronize(own.0));
+    G::captured(own.0, || drop(says(41 * MIB, own.0, "tcuda_empty_cache before the capture gives 42.04 MiB back")));
+    blocks.into_iter().for_each(free);
+    empty_caches();
+    drop(G::captured(own.0, || {
+        // Two segments of 20 MiB, each with a block in the middle.
+        let blocks: Vec<_> = (0..6).map(|_| allocate(6 * MIB, own.0)).collect();
+        [0, 2, 3, 5].into_iter().for_each(|at| free(blocks[at]));
+        says(26 * MIB, own.0, "in pieces, and replays of a graph find its memory where it was");
+        free(blocks[1]);
+        free(blocks[4]);
+    }));
+    empty_caches();
+    // What another stream uses; a capture waits for nothing, nor does a limit that refuses at once.
+    let gate = Gate::on(other.0);
+    free(allocate(50 * MIB, other.0));
+    G::captured(own.0, || drop(says(40 * MIB, own.0, "a stream that is being captured waits for nothing: tcuda_empty_cache before")));
+    let limit = Limit::of(0, 60 * MIB as u64);
+    ok!(tcuda_set_alloc_conf(c"throw_on_cudamalloc_oom:True".as_ptr()));
+    says(40 * MIB, own.0, &format!("Let stream {:p} end its work", other.0));
+    gate.open();
+    ok!(tcuda_stream_synchronize(other.0));
+    empty_caches();
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
+    free(get!(null_mut(), out => tcuda_mem_pool_malloc(out, 50 * MIB, own.0, pool)));
+    says(40 * MIB, own.0, "has 50.00 MiB that nobody uses: tcuda_mem_pool_trim");
+    ok!(tcuda_mem_pool_destroy(pool));
+    drop(limit);
+    ok!(tcuda_set_alloc_conf(null()));
+    tcuda::memory::check(0);
 }

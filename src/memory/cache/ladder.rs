@@ -2,7 +2,7 @@
 //! memory is searched again.
 
 use super::core::{Core, LARGEST, Request};
-use super::message::Facts;
+use super::message::{Facts, Joins};
 use super::policy::{Load, UpTo};
 use super::reach::{Reach, Waited};
 use super::segment::Refusal;
@@ -303,7 +303,12 @@ impl Cache {
     fn facts(&self, climb: &Climb) -> Facts {
         let driver = device::Guard::new(self.device).and_then(|_guard| climb.runtime.mem_get_info());
         let facts = self.core.lock().facts(climb.request, climb.abilities, driver.ok());
-        Facts { memory_pools: pools::held(self.device), ..facts }
+        let from_driver = match climb.abilities.virtual_memory {
+            // Fewer where some of it is free.
+            Some((_, granularity)) => climb.request.search.checked_next_multiple_of(granularity).unwrap_or(usize::MAX),
+            None => self.plain_size(climb.abilities, climb.request),
+        };
+        Facts { memory_pools: pools::held(self), from_driver, ..facts }
     }
 
     /// The error, when the observers know of it. No lock may be held.
@@ -315,13 +320,20 @@ impl Cache {
             Refusal::Limit | Refusal::Budget => (true, 0),
         };
         let facts = self.facts(climb);
-        // What the options keep the device from.
-        let virtual_memory = facts.virtual_memory.or_else(|| (!abilities.options.expandable_segments).then_some(false));
+        let joins = match &abilities.source {
+            _ if facts.joins == Joins::Mapped => Joins::Mapped,
+            _ if self.is_fixed() => Joins::Never("replays of a graph find its memory where it was, so that none is mapped anew"),
+            _ if self.core.quiet().no_split => Joins::Never("a block of this pool is a segment of its own"),
+            Source::Provider(_) => Joins::Never("nothing joins what a pluggable allocator gives"),
+            Source::Ordered => Joins::Never("nothing joins what cudaMallocAsync gives"),
+            Source::Driver if !abilities.options.expandable_segments => Joins::OptionsForbid,
+            Source::Driver => Joins::Never("the driver has no virtual memory to join them"),
+        };
         let plugin = match (&abilities.source, &refusal) {
             (Source::Provider(provider), Refusal::Driver(_)) if request.search <= LARGEST => Some(provider.name.clone()),
             _ => None,
         };
-        let facts = Facts { at_limit, plugin, capturing, virtual_memory, ..facts };
+        let facts = Facts { at_limit, plugin, capturing, joins, processes: hooks::processes(self.device), ..facts };
         self.stats.count(Event::Ooms);
         self.history.note(Action::Oom, facts.memory.free.unwrap_or(0), request.size, stream.raw as u64);
         let text = facts.text();

@@ -4,7 +4,9 @@ use super::block::{self, State};
 use super::core::{Core, Request};
 use super::{Abilities, StreamSlot};
 use crate::memory::hooks::Memory;
+use crate::memory::pools::Held;
 use crate::memory::stats::{Family, Pool};
+use crate::runtime::monitor::Process;
 use crate::stream::{self, Stream};
 
 /// What the text is made of. Sizes in bytes.
@@ -20,15 +22,27 @@ pub struct Facts {
     pub plugin: Option<String>,
     /// The stream is being captured, so nothing was waited for.
     pub capturing: bool,
-    /// Whether free parts can be joined by mapping: None: the device cannot, Some(false): the options say no.
-    pub virtual_memory: Option<bool>,
+    pub joins: Joins,
+    /// The most that the driver would have to give for it.
+    pub from_driver: usize,
+    /// That use the device, as far as it is known.
+    pub processes: Vec<Process>,
     /// Small and large blocks.
     pub of_pools: [OfPool; 2],
-    /// Memory pools of the device: number, bytes in use and free.
-    pub memory_pools: Vec<(u64, usize, usize)>,
+    /// Memory pools of the device, those of graphs too.
+    pub memory_pools: Vec<Held>,
     pub largest_free: usize,
     /// Freed, but in use by these streams still; the largest first.
     pub pending: Vec<(String, usize)>,
+}
+
+/// Whether free parts are joined by mapping them side by side.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Joins {
+    Mapped,
+    OptionsForbid,
+    /// And why not.
+    Never(&'static str),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -63,7 +77,9 @@ impl Core {
             at_limit: false,
             plugin: None,
             capturing: false,
-            virtual_memory: abilities.virtual_memory.map(|_| true),
+            joins: if abilities.virtual_memory.is_some() { Joins::Mapped } else { Joins::OptionsForbid },
+            from_driver: usize::MAX,
+            processes: Vec::new(),
             of_pools: [Pool::Small, Pool::Large].map(of_pool),
             memory_pools: Vec::new(),
             largest_free: self.largest_free(),
@@ -71,7 +87,7 @@ impl Core {
         }
     }
 
-    /// By stream, what is freed and not past.
+    /// By stream, what is freed and not past; the most first.
     fn in_use_by_streams(&self) -> Vec<(String, usize)> {
         let mut bytes = vec![0; self.slots.len()];
         for pending in &self.pending {
@@ -95,6 +111,9 @@ impl Core {
     }
 }
 
+/// Of pools, streams and processes: more would make the text long and say little.
+const MOST: usize = 4;
+
 impl Facts {
     fn unused(&self) -> usize {
         self.of_pools.iter().map(|pool| pool.free).sum()
@@ -106,6 +125,35 @@ impl Facts {
         free.map_or(0, |free| total.saturating_sub(free).saturating_sub(reserved))
     }
 
+    fn of_this_process(&self) -> Option<usize> {
+        let own = self.processes.iter().find(|process| process.pid == std::process::id())?;
+        own.bytes.map(|bytes| bytes as usize).filter(|bytes| *bytes > 0)
+    }
+
+    /// Number and bytes, the largest first, of those whose bytes are known.
+    fn other_processes(&self) -> Vec<(u32, usize)> {
+        let known = self.processes.iter().filter_map(|process| Some((process.pid, process.bytes.filter(|bytes| *bytes > 0)? as usize)));
+        let mut others: Vec<_> = known.filter(|(pid, _)| *pid != std::process::id()).collect();
+        others.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
+        others
+    }
+
+    /// A sentence for each, as torch has them. None: nobody tells of any.
+    fn of_other_processes(&self) -> Option<String> {
+        let others = self.other_processes();
+        let sentence = |(pid, bytes): &(u32, usize)| format!("Process {pid} has {} memory in use. ", size_text(*bytes));
+        let mut text: String = others.iter().take(MOST).map(sentence).collect();
+        let more: usize = others.iter().skip(MOST).map(|(_, bytes)| bytes).sum();
+        if more > 0 {
+            text += &format!("{} more have {} in use. ", others.len() - MOST, size_text(more));
+        }
+        // In a container they may have the host's numbers, and this one too.
+        if self.processes.iter().all(|process| process.pid != std::process::id()) {
+            text += "This process may be among them, by another number. ";
+        }
+        (!others.is_empty()).then_some(text)
+    }
+
     pub fn text(&self) -> String {
         let Memory { total, free, allocated, reserved, limit } = self.memory;
         let mut text = format!("CUDA out of memory. Tried to allocate {}. ", size_text(self.requested));
@@ -114,8 +162,13 @@ impl Facts {
         }
         text += &format!("GPU {} has a total capacity of {}", self.device, size_text(total));
         text += &free.map_or_else(|| ". ".into(), |free| format!(" of which {} is free. ", size_text(free)));
-        if self.others() > 0 {
+        if let Some(processes) = self.of_other_processes() {
+            text += &processes;
+        } else if self.others() > 0 {
             text += &format!("Other processes, other libraries and the driver use {}. ", size_text(self.others()));
+        }
+        if let Some(bytes) = self.of_this_process() {
+            text += &format!("Including memory that is not tcuda's, this process has {} memory in use. ", size_text(bytes));
         }
         if let Some(limit) = limit {
             text += &format!("{} allowed; {} is reserved. ", size_text(limit), size_text(reserved));
@@ -131,9 +184,7 @@ impl Facts {
         );
         let [small, large] = self.of_pools.map(|pool| format!("{} allocated and {} free", size_text(pool.allocated), size_text(pool.free)));
         text += &format!("Blocks up to 1 MiB: {small}; larger ones: {large}. ");
-        /// More would make the text long and say little.
-        const MOST: usize = 4;
-        for (id, used, free) in self.memory_pools.iter().take(MOST) {
+        for Held { id, used, free, .. } in self.memory_pools.iter().take(MOST) {
             text += &format!("Of that the memory pool {id} has {} allocated and {} free. ", size_text(*used), size_text(*free));
         }
         if !self.pending.is_empty() {
@@ -152,9 +203,28 @@ impl Facts {
         if self.requested > total {
             return "The device is too small for this, whatever is freed.".into();
         }
+        let of_device = self.unused() - self.memory_pools.iter().map(|pool| pool.free).sum::<usize>().min(self.unused());
+        if self.capturing && of_device >= self.requested {
+            return format!(
+                "A graph has memory of its own, and a stream that is being captured waits for nothing: tcuda_empty_cache before the capture \
+                 gives {} back that is free.",
+                size_text(of_device)
+            );
+        }
         if self.capturing && !self.pending.is_empty() {
             return "A stream that is being captured waits for nothing: allocate before the capture, or let the other streams end first."
                 .into();
+        }
+        if let Some(free) = self.memory.free
+            && !self.at_limit
+            && self.plugin.is_none()
+            && free >= self.from_driver
+        {
+            return format!(
+                "The driver refused, although {} is free: another process may have taken it meanwhile, or this one is at a limit of its own, \
+                 of open files (ulimit -n), addresses (ulimit -v) or mappings (vm.max_map_count).",
+                size_text(free)
+            );
         }
         if let Some((stream, bytes)) = self.pending.first()
             && bytes.saturating_add(self.largest_free) >= self.requested
@@ -164,7 +234,7 @@ impl Facts {
                  (tcuda_free_cached_on)."
             );
         }
-        if let Some((id, _, free)) = self.memory_pools.iter().max_by_key(|(.., free)| *free)
+        if let Some(Held { id, free, .. }) = self.memory_pools.iter().filter(|pool| pool.gives).max_by_key(|pool| pool.free)
             && *free >= self.requested
         {
             return format!(
@@ -172,15 +242,13 @@ impl Facts {
                 size_text(*free)
             );
         }
-        match self.virtual_memory {
-            Some(false) if pieces => {
+        match self.joins {
+            Joins::OptionsForbid if pieces => {
                 return "More than this is free, but in pieces: expandable_segments:True in TCUDA_ALLOC_CONF lets them be used together."
                     .into();
             }
-            None if pieces => {
-                return "More than this is free, but in pieces, and the driver has no virtual memory to join them: allocate what is large \
-                        and stays before the rest."
-                    .into();
+            Joins::Never(why) if pieces => {
+                return format!("More than this is free, but in pieces, and {why}: allocate what is large and stays before the rest.");
             }
             _ => {}
         }
@@ -195,7 +263,15 @@ impl Facts {
             );
         }
         if self.others() > allocated && self.others() >= self.requested {
-            return "Most of the device is taken by others: nvidia-smi shows the processes.".into();
+            let is_most = |bytes: usize| bytes > self.others() / 2;
+            if self.of_this_process().is_some_and(|bytes| is_most(bytes.saturating_sub(self.memory.reserved))) {
+                return "Most of the device is taken by this process, but not by tcuda: other libraries in it have caches of their own."
+                    .into();
+            }
+            return match self.other_processes().first() {
+                Some((pid, bytes)) if is_most(*bytes) => format!("Most of the device is taken by others, the most by process {pid}."),
+                _ => "Most of the device is taken by others: nvidia-smi shows the processes.".into(),
+            };
         }
         if pieces {
             return "More than this is free, but apart: blocks in use lie between. Allocate what stays long before the rest.".into();
@@ -244,7 +320,9 @@ mod tests {
             at_limit: false,
             plugin: None,
             capturing: false,
-            virtual_memory: Some(true),
+            joins: Joins::Mapped,
+            from_driver: 2 * GIB,
+            processes: Vec::new(),
             memory_pools: Vec::new(),
             of_pools: [OfPool { allocated: GIB, free: 0 }, OfPool { allocated: 12 * GIB, free: GIB }],
             largest_free: 100 * MIB,
@@ -271,29 +349,65 @@ mod tests {
     }
 
     #[test]
+    fn processes_stand_where_torch_has_them() {
+        let with = |processes: Vec<(u32, Option<u64>)>| {
+            let processes = processes.into_iter().map(|(pid, bytes)| Process { pid, bytes }).collect();
+            Facts { processes, ..full() }.text()
+        };
+        let (own, gib) = (std::process::id(), Some(1u64 << 30));
+        let lump = "Other processes, other libraries and the driver use 1.50 GiB. ";
+        let text = with(vec![(7, gib), (own, Some(14 << 30)), (9, Some(3 << 29))]);
+        let all = "is free. Process 9 has 1.50 GiB memory in use. Process 7 has 1024.00 MiB memory in use. Including memory that is not tcuda's, \
+                   this process has 14.00 GiB memory in use. Of";
+        assert!(text.contains(all) && !text.contains(lump), "{text}");
+        let text = with((1..8).map(|pid| (pid, Some(u64::from(pid) << 20))).chain([(own, None)]).collect());
+        assert!(text.contains("Process 4 has 4.00 MiB memory in use. 3 more have 6.00 MiB in use. Of"), "{text}");
+        // Only this one, and those whose memory is not told.
+        let text = with(vec![(own, gib), (7, None), (8, Some(0))]);
+        assert!(text.contains(&format!("{lump}Including")) && !text.contains("Process 7"), "{text}");
+        let text = with(vec![(7, gib)]);
+        assert!(text.contains("in use. This process may be among them, by another number. Of"), "{text}");
+    }
+
+    #[test]
     fn each_case_has_its_advice() {
         let limited = |bytes| Memory { limit: Some(bytes), ..full().memory };
         let pieces = || Facts { requested: GIB / 2, ..full() };
+        let of_process = |pid, bytes| vec![Process { pid, bytes: Some(bytes as u64) }];
+        let pool = |id, used, free, gives| Held { id, used, free, gives };
         let foreign = Memory { free: Some(0), allocated: GIB, reserved: GIB, ..full().memory };
         let pending = vec![("0x2a".to_string(), 2 * GIB)];
         let cases = [
             (full(), "Blocks in use fill the device"),
             (Facts { requested: 17 * GIB, ..full() }, "too small for this"),
             (Facts { capturing: true, pending: pending.clone(), ..full() }, "being captured"),
+            (Facts { capturing: true, pending: pending.clone(), ..pieces() }, "before the capture gives 1024.00 MiB back"),
+            (Facts { capturing: true, memory_pools: vec![pool(1, 0, GIB, false)], ..pieces() }, "but apart"),
             (Facts { capturing: true, ..full() }, "Blocks in use fill the device"),
             (Facts { pending: pending.clone(), ..full() }, "Let stream 0x2a end"),
             (Facts { pending: vec![("0x2a".into(), MIB)], ..full() }, "Blocks in use fill the device"),
-            (Facts { memory_pools: vec![(3, 0, GIB), (4, GIB, 0)], ..pieces() }, "The memory pool 3 has 1024.00 MiB that nobody uses"),
-            (Facts { virtual_memory: Some(false), ..pieces() }, "expandable_segments:True"),
-            (Facts { virtual_memory: None, ..pieces() }, "no virtual memory"),
-            (Facts { virtual_memory: Some(false), ..full() }, "Blocks in use fill the device"),
+            (
+                Facts { memory_pools: vec![pool(3, 0, GIB, true), pool(4, GIB, 0, true)], ..pieces() },
+                "The memory pool 3 has 1024.00 MiB that nobody",
+            ),
+            (Facts { memory_pools: vec![pool(3, 0, GIB, false), pool(4, GIB, 0, true)], ..pieces() }, "but apart"),
+            (Facts { joins: Joins::OptionsForbid, ..pieces() }, "expandable_segments:True"),
+            (Facts { joins: Joins::Never("nobody joins them"), ..pieces() }, "in pieces, and nobody joins them: allocate"),
+            (Facts { joins: Joins::OptionsForbid, ..full() }, "Blocks in use fill the device"),
             (pieces(), "but apart"),
             (Facts { memory: limited(14 * GIB), at_limit: true, ..full() }, "would pass the limit of 14.00 GiB"),
             (Facts { memory: limited(GIB), at_limit: true, ..full() }, "asks for more than the limit of 1024.00 MiB"),
             (Facts { memory: limited(15 * GIB), ..full() }, "Blocks in use fill the device"),
-            (Facts { memory: foreign, ..full() }, "taken by others"),
+            (Facts { memory: foreign, ..full() }, "taken by others: nvidia-smi"),
+            (Facts { memory: foreign, processes: of_process(1, GIB), ..full() }, "taken by others: nvidia-smi"),
+            (Facts { memory: foreign, processes: of_process(1, 9 * GIB), ..full() }, "taken by others, the most by process 1."),
+            (Facts { memory: foreign, processes: of_process(std::process::id(), 9 * GIB), ..full() }, "by this process, but not by tcuda"),
+            (Facts { from_driver: GIB / 2, ..full() }, "The driver refused, although 512.00 MiB is free"),
+            (Facts { from_driver: GIB / 2, memory: limited(15 * GIB), at_limit: true, ..full() }, "would pass the limit"),
+            (Facts { from_driver: GIB / 2, plugin: Some("own".into()), ..full() }, "Blocks in use fill the device"),
             (
                 Facts {
+                    from_driver: 17 * GIB,
                     memory: Memory { free: Some(16 * GIB), allocated: 0, reserved: 0, ..foreign },
                     of_pools: Default::default(),
                     ..full()

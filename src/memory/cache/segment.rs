@@ -497,6 +497,18 @@ impl Cache {
         address.ok_or_else(|| Unbuilt { error: Error::internal(text), has_memory: true })
     }
 
+    /// Of the plain segment that is made for a request.
+    pub(super) fn plain_size(&self, abilities: &Abilities, request: &Request) -> usize {
+        match request.search {
+            // A segment is a block.
+            size if self.core.quiet().no_split => size.next_multiple_of(PLAIN_SMALL),
+            size if matches!(abilities.source, Source::Ordered) => size,
+            size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
+            size if size < PLAIN_OWN => abilities.options.large_segment_size_mb << 20,
+            size => size.next_multiple_of(PLAIN_SMALL),
+        }
+    }
+
     fn grow_plain(
         &self,
         runtime: &Runtime,
@@ -505,14 +517,7 @@ impl Cache {
         request: &Request,
         search: impl FnOnce(&mut Core) -> Option<Address>,
     ) -> Result<Address, Refusal> {
-        let size = match request.search {
-            // A segment is a block.
-            size if self.core.quiet().no_split => size.next_multiple_of(PLAIN_SMALL),
-            size if matches!(abilities.source, Source::Ordered) => size,
-            size if request.small && size <= PLAIN_SMALL => PLAIN_SMALL,
-            size if size < PLAIN_OWN => abilities.options.large_segment_size_mb << 20,
-            size => size.next_multiple_of(PLAIN_SMALL),
-        };
+        let size = self.plain_size(abilities, request);
         let stream = {
             let mut core = self.core.lock();
             if let Some(address) = search(&mut core) {
