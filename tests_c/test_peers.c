@@ -1,6 +1,6 @@
 /* Memory of the cache behaves like the driver's own for others: a kernel of another device reads and writes it, be it allocated before
  * or after the devices became peers; network cards reach it where they reach the driver's; NCCL registers it and works on it. With virtual
- * memory, and with plain segments. (On the simulated device, which has no kernels, copies go another way; tests/conformance/memory.rs writes
+ * memory, also where pieces of it are mapped a second time side by side, and with plain segments. (On the simulated device, which has no kernels, copies go another way; tests/conformance/memory.rs writes
  * directly.) NCCL is what TCUDA_TEST_NCCL names, else what the loader finds. */
 
 #include "stamp.h"
@@ -10,9 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BLOCKS = 4, BEFORE = 2, MOST_DEVICES = 2 };
+enum { BLOCKS = 4, BEFORE = 2, PIECES = 16, MOST_DEVICES = 2 };
 
 static const size_t sizes[BLOCKS] = {1000, (size_t)40 << 20, (size_t)3 << 20, (size_t)200 << 20};
+/* A piece that begins in the middle of a handle of the driver's has 18 MiB in whole ones, which is what can be mapped again. */
+static const size_t piece = (size_t)20 << 20, stitched_size = PIECES / 2 * ((size_t)18 << 20);
 static int32_t devices;
 static void *nccl;
 
@@ -21,6 +23,59 @@ static void *take(size_t size, int32_t device)
     void *block = NULL;
     CHECK_OK(tcuda_malloc_cached(&block, size, TCUDA_STREAM_DEFAULT(device)));
     return block;
+}
+
+struct stitched {
+    void *block;
+    /* What keeps the pieces apart. */
+    void *between[PIECES / 2];
+};
+
+/* A block that the cache makes of free pieces which lie apart: they are mapped a second time, side by side. The driver gave no more for
+ * it. */
+static struct stitched take_stitched(int32_t device)
+{
+    const tcuda_stream_t stream = TCUDA_STREAM_DEFAULT(device);
+    struct stitched stitched;
+    void *pieces[PIECES], *block = NULL;
+    uint64_t before = 0, after = 1;
+    int64_t retries = -1;
+    int i, inside = 0;
+
+    /* In small handles, so that a free piece has some to itself. */
+    CHECK_OK(tcuda_set_alloc_conf("tight:True"));
+    CHECK_OK(tcuda_empty_cache(device));
+    for (i = 0; i < PIECES; i++)
+        CHECK_OK(tcuda_malloc_cached(&pieces[i], piece, stream));
+    for (i = 0; i < PIECES; i += 2)
+        CHECK_OK(tcuda_free_cached(pieces[i]));
+    CHECK_OK(tcuda_synchronize(device));
+    CHECK_OK(tcuda_memory_reserved(&before, device));
+    CHECK_OK(tcuda_set_memory_limit(before, device));
+    CHECK_OK(tcuda_malloc_cached(&block, stitched_size, stream));
+    CHECK_OK(tcuda_memory_reserved(&after, device));
+    CHECK_EQUAL(after, before);
+    CHECK_OK(tcuda_memory_stat_get(&retries, device, "num_alloc_retries"));
+    CHECK_EQUAL(retries, 0);
+    for (i = 0; i < PIECES; i += 2)
+        inside += block <= pieces[i] && (char *)pieces[i] < (char *)block + stitched_size;
+    /* The others are there from elsewhere. */
+    CHECK(inside <= 1);
+    CHECK_OK(tcuda_set_memory_limit(UINT64_MAX, device));
+    CHECK_OK(tcuda_set_alloc_conf("expandable_segments:True"));
+    stitched.block = block;
+    for (i = 0; i < PIECES / 2; i++)
+        stitched.between[i] = pieces[2 * i + 1];
+    return stitched;
+}
+
+static void free_stitched(const struct stitched *stitched)
+{
+    int i;
+
+    CHECK_OK(tcuda_free_cached(stitched->block));
+    for (i = 0; i < PIECES / 2; i++)
+        CHECK_OK(tcuda_free_cached(stitched->between[i]));
 }
 
 /* Copies make devices peers. */
@@ -35,13 +90,26 @@ static void become_peers(int32_t owner, int32_t user)
     CHECK_OK(tcuda_free_cached(there));
 }
 
-static void kernels_of_a_peer(int32_t owner, int32_t user)
+/* The peer writes and reads it, and the owner sees that. */
+static void used_by_a_peer(struct stamps *stamps, uint32_t number, void *block, size_t size, tcuda_stream_t stream)
+{
+    uint32_t value = 0;
+
+    stamp_write(stamps, number, block, size, stream);
+    stamp_verify(stamps, number, block, size, stream);
+    CHECK_OK(tcuda_stream_synchronize(stream));
+    CHECK_OK(tcuda_copy(&value, (char *)block + (size / 4 - 1) * 4, sizeof value, false));
+    CHECK_EQUAL(value, stamp_value(number));
+}
+
+static void kernels_of_a_peer(int32_t owner, int32_t user, int is_virtual)
 {
     struct stamps stamps;
+    struct stitched before = {NULL, {NULL}}, after = {NULL, {NULL}};
     tcuda_stream_t stream = NULL;
     void *blocks[BLOCKS];
     bool can = false;
-    uint32_t i, value;
+    uint32_t i;
 
     CHECK_OK(tcuda_can_device_access_peer(&can, user, owner));
     if (!can) {
@@ -50,25 +118,30 @@ static void kernels_of_a_peer(int32_t owner, int32_t user)
     }
     for (i = 0; i < BEFORE; i++)
         blocks[i] = take(sizes[i], owner);
+    if (is_virtual)
+        before = take_stitched(owner);
     become_peers(owner, user);
     for (i = BEFORE; i < BLOCKS; i++)
         blocks[i] = take(sizes[i], owner);
+    if (is_virtual)
+        after = take_stitched(owner);
     CHECK_OK(tcuda_synchronize(owner));
-    if (!stamps_open(&stamps, BLOCKS, user))
+    if (!stamps_open(&stamps, BLOCKS + 2, user))
         return;
     CHECK_OK(tcuda_stream_create(&stream, user, 0));
-    for (i = 0; i < BLOCKS; i++) {
-        stamp_write(&stamps, i, blocks[i], sizes[i], stream);
-        stamp_verify(&stamps, i, blocks[i], sizes[i], stream);
-        CHECK_OK(tcuda_stream_synchronize(stream));
-        /* The owner sees it. */
-        value = 0;
-        CHECK_OK(tcuda_copy(&value, blocks[i], sizeof value, false));
-        CHECK_EQUAL(value, stamp_value(i));
+    for (i = 0; i < BLOCKS; i++)
+        used_by_a_peer(&stamps, i, blocks[i], sizes[i], stream);
+    if (is_virtual) {
+        used_by_a_peer(&stamps, BLOCKS, before.block, stitched_size, stream);
+        used_by_a_peer(&stamps, BLOCKS + 1, after.block, stitched_size, stream);
     }
     CHECK_EQUAL(stamps_wrong(&stamps), 0);
     for (i = 0; i < BLOCKS; i++)
         CHECK_OK(tcuda_free_cached(blocks[i]));
+    if (is_virtual) {
+        free_stitched(&before);
+        free_stitched(&after);
+    }
     stamps_close(&stamps);
     CHECK_OK(tcuda_stream_destroy(stream));
 }
@@ -90,40 +163,57 @@ static void network_cards(int32_t device, int is_virtual)
     int (*release)(void *);
     struct properties properties;
     struct stamps own;
-    void *block = take((size_t)6 << 20, device), *handle = NULL;
+    struct stitched stitched = {NULL, {NULL}};
+    const size_t size = (size_t)6 << 20;
+    char *blocks[2] = {(char *)take(size, device), NULL}, *at;
+    void *handle = NULL;
     uint32_t there = 2, here = 3;
-    int has = -1;
+    int has = -1, i;
 
     if (!stamps_open(&own, 1, device))
         return;
+    if (is_virtual) {
+        stitched = take_stitched(device);
+        blocks[1] = (char *)stitched.block;
+    }
     if (own.driver == NULL) {
         printf("absent: the simulated device has no network cards\n");
     } else if (stamp_find(own.driver, "cuPointerGetAttribute", &ask) && stamp_find(own.driver, "cuDeviceGetAttribute", &device_has) &&
                stamp_find(own.driver, "cuMemRetainAllocationHandle", &retain) && stamp_find(own.driver, "cuMemRelease", &release) &&
                stamp_find(own.driver, "cuMemGetAllocationPropertiesFromHandle", &properties_of)) {
-        there = here = 0;
+        there = 0;
         CHECK_EQUAL(ask(&there, RDMA_CAPABLE, own.errors), 0);
-        CHECK_EQUAL(ask(&here, RDMA_CAPABLE, (uint64_t)(uintptr_t)block), 0);
         CHECK_EQUAL(device_has(&has, RDMA_OF_VIRTUAL_MEMORY, device), 0);
-        memset(&properties, 0, sizeof properties);
-        if (is_virtual && CHECK_EQUAL(retain(&handle, block), 0)) {
-            CHECK_EQUAL(properties_of(&properties, handle), 0);
-            CHECK_EQUAL(properties.rdma, has != 0);
-            CHECK_EQUAL(release(handle), 0);
+        for (i = 0; i < 2 && blocks[i] != NULL; i++) {
+            /* Each piece of it. */
+            for (at = blocks[i]; at < blocks[i] + (i == 0 ? size : stitched_size); at += (size_t)2 << 20) {
+                here = 0;
+                CHECK_EQUAL(ask(&here, RDMA_CAPABLE, (uint64_t)(uintptr_t)at), 0);
+                memset(&properties, 0, sizeof properties);
+                if (is_virtual && CHECK_EQUAL(retain(&handle, at), 0)) {
+                    CHECK_EQUAL(properties_of(&properties, handle), 0);
+                    CHECK_EQUAL(properties.rdma, has != 0);
+                    CHECK_EQUAL(release(handle), 0);
+                }
+                if (!is_virtual)
+                    CHECK_EQUAL(here, there);
+            }
+            printf("device %d, %s: within reach of network cards: the driver's %d, the cache's %d; handles %d, the device says %d\n",
+                   (int)device, !is_virtual ? "plain segments" : i == 0 ? "virtual memory" : "pieces side by side", (int)there, (int)here,
+                   (int)properties.rdma, has);
         }
-        if (!is_virtual)
-            CHECK_EQUAL(here, there);
-        printf("device %d, %s: within reach of network cards: the driver's %d, the cache's %d; handles %d, the device says %d\n", (int)device,
-               is_virtual ? "virtual memory" : "plain segments", (int)there, (int)here, (int)properties.rdma, has);
     }
-    CHECK_OK(tcuda_free_cached(block));
+    CHECK_OK(tcuda_free_cached(blocks[0]));
+    if (is_virtual)
+        free_stitched(&stitched);
     stamps_close(&own);
 }
 
-static void registered_with_nccl(void)
+static void registered_with_nccl(int is_stitched)
 {
     enum { UINT32 = 3, SUM = 0 };
-    const size_t size = (size_t)24 << 20;
+    const size_t size = is_stitched ? stitched_size : (size_t)24 << 20;
+    struct stitched stitched[MOST_DEVICES];
     int (*start)(void **, int, const int *), (*end)(void *), (*add)(void *, void *, size_t, void **), (*take_out)(void *, void *);
     int (*begin)(void), (*close)(void), (*reduce)(const void *, void *, size_t, int, int, void *, void *), i;
     void *communicators[MOST_DEVICES], *blocks[MOST_DEVICES], *registrations[MOST_DEVICES];
@@ -139,7 +229,12 @@ static void registered_with_nccl(void)
         return;
     for (i = 0; i < devices; i++) {
         CHECK_OK(tcuda_stream_create(streams + i, i, 0));
-        CHECK_OK(tcuda_malloc_cached(blocks + i, size, streams[i]));
+        if (is_stitched) {
+            stitched[i] = take_stitched(i);
+            blocks[i] = stitched[i].block;
+        } else {
+            CHECK_OK(tcuda_malloc_cached(blocks + i, size, streams[i]));
+        }
         registrations[i] = NULL;
         CHECK_EQUAL(add(communicators[i], blocks[i], size, registrations + i), 0);
         CHECK_OK(tcuda_memset_async(blocks[i], i + 1, size, streams[i]));
@@ -154,13 +249,16 @@ static void registered_with_nccl(void)
         CHECK_OK(tcuda_copy(&last, (char *)blocks[i] + size - 4, 4, false));
         CHECK_EQUAL(last, (uint32_t)(devices * (devices + 1) / 2) * 0x01010101u);
         CHECK_EQUAL(take_out(communicators[i], registrations[i]), 0);
-        CHECK_OK(tcuda_free_cached(blocks[i]));
+        if (is_stitched)
+            free_stitched(stitched + i);
+        else
+            CHECK_OK(tcuda_free_cached(blocks[i]));
     }
     for (i = 0; i < devices; i++) {
         CHECK_EQUAL(end(communicators[i]), 0);
         CHECK_OK(tcuda_stream_destroy(streams[i]));
     }
-    printf("NCCL registered memory on %d devices and worked on it\n", (int)devices);
+    printf("NCCL registered memory%s on %d devices and worked on it\n", is_stitched ? " of pieces side by side" : "", (int)devices);
 }
 
 static void *ends[2];
@@ -228,11 +326,13 @@ static void all(const char *alloc_conf, int is_virtual)
     if (!CHECK_OK(tcuda_init(&options)))
         return;
     if (devices >= 2)
-        kernels_of_a_peer(owner, 1 - owner);
+        kernels_of_a_peer(owner, 1 - owner, is_virtual);
     else
         printf("absent: a second device\n");
     network_cards(0, is_virtual);
-    registered_with_nccl();
+    registered_with_nccl(0);
+    if (is_virtual)
+        registered_with_nccl(1);
     CHECK_OK(tcuda_empty_cache(TCUDA_DEVICE_ALL));
     for (i = 0; i < devices; i++) {
         CHECK_OK(tcuda_memory_reserved(&held, i));
