@@ -2066,8 +2066,8 @@ tcuda_status_t tcuda_malloc_cached(void **ptr, size_t size, tcuda_stream_t strea
 /**
  * tcuda_malloc_cached with an alignment.
  *
- * @param alignment a power of two in bytes, at most 1 GiB; below 512 it is 512. A miss takes that much more from the driver, where other
- *                  blocks find room.
+ * @param alignment a power of two in bytes, at most 1 GiB; below 512 it is 512. With virtual memory it costs addresses, which other blocks
+ *                  find room in. A plain segment for it is larger by that much, where other blocks find room too.
  */
 tcuda_status_t tcuda_malloc_cached_aligned(void **ptr, size_t size, size_t alignment, tcuda_stream_t stream);
 

@@ -172,8 +172,8 @@ const MOST_ALIGNMENT: usize = 1 << 30;
 
 /// tcuda_malloc_cached with an alignment.
 ///
-/// @param alignment a power of two in bytes, at most 1 GiB; below 512 it is 512. A miss takes that much more from the driver, where other
-///                  blocks find room.
+/// @param alignment a power of two in bytes, at most 1 GiB; below 512 it is 512. With virtual memory it costs addresses, which other blocks
+///                  find room in. A plain segment for it is larger by that much, where other blocks find room too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_malloc_cached_aligned(
     ptr: *mut *mut c_void,

@@ -23,6 +23,8 @@ tests![
     a_block_that_many_streams_used_is_freed_once,
     sizes_beyond_everything,
     alignments,
+    an_alignment_takes_no_memory: [VirtualMemory],
+    aligned_free_memory_is_used_again,
     a_batch_is_all_or_none,
     a_batch_is_freed_around_a_wrong_pointer,
     free_from_another_thread,
@@ -219,6 +221,59 @@ fn sizes_beyond_everything() {
     // Nothing of all this is left.
     let block = allocate(MIB, own.0);
     free(block);
+    empty_caches();
+}
+
+fn aligned(size: usize, alignment: usize, stream: tcuda::capi::structs::tcuda_stream_t) -> *mut c_void {
+    let block = get!(null_mut(), out => tcuda_malloc_cached_aligned(out, size, alignment, stream));
+    assert!((block as usize).is_multiple_of(alignment));
+    block
+}
+
+/// It is addresses that lie between.
+fn an_alignment_takes_no_memory() {
+    empty_caches();
+    let own = Own::on(0);
+    let reserved = || stat(0, "reserved_bytes.all.current") as usize;
+    let one = aligned(512, 1 << 30, own.0);
+    assert!(reserved() <= 2 * MIB, "{}", reserved());
+    free(one);
+    empty_caches();
+    // Also where the last handle has room: three MiB are two handles.
+    let limit = Limit::of(0, 400 * MIB as u64);
+    let blocks: Vec<_> = (0..100).map(|_| aligned(3 * MIB, 64 * MIB, own.0)).collect();
+    assert_eq!(reserved(), 400 * MIB);
+    tcuda::memory::check(0);
+    // What others need lies between them, and behind memory in front of an aligned place nothing is made that is there.
+    blocks.iter().step_by(2).for_each(|block| free(*block));
+    let between = allocate(20 * MIB, own.0);
+    let again: Vec<_> = (0..40).map(|_| aligned(3 * MIB, 32 * MIB, own.0)).collect();
+    assert_eq!(reserved(), 400 * MIB);
+    tcuda::memory::check(0);
+    blocks.iter().skip(1).step_by(2).chain(&again).for_each(|block| free(*block));
+    free(between);
+    drop(limit);
+    empty_caches();
+}
+
+fn aligned_free_memory_is_used_again() {
+    empty_caches();
+    let (own, other) = (Own::on(0), Own::on(0));
+    let reserved = || stat(0, "reserved_bytes.all.current");
+    // With others close on both sides, so that there is no room for more than the block itself.
+    let beside = [allocate(2 * MIB, own.0)];
+    let first = aligned(3 * MIB, 2 * MIB, own.0);
+    let behind: Vec<_> = (0..24).map(|_| allocate(512 << 10 | MIB, own.0)).collect();
+    let before = reserved();
+    let mut block = first;
+    // By another stream too, once it is past.
+    for stream in [own.0, own.0, other.0] {
+        free(block);
+        ok!(tcuda_synchronize(0));
+        block = aligned(3 * MIB, 2 * MIB, stream);
+        assert_eq!(reserved(), before);
+    }
+    beside.into_iter().chain([block]).chain(behind).for_each(free);
     empty_caches();
 }
 

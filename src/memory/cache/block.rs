@@ -178,6 +178,11 @@ impl Record {
         self.units.load(Relaxed)
     }
 
+    /// Bytes behind its first multiple of `alignment`, a power of two.
+    pub fn room_at(&self, alignment: usize) -> usize {
+        self.end().saturating_sub(self.address().next_multiple_of(alignment))
+    }
+
     #[inline(always)]
     pub fn size(&self) -> usize {
         (self.units() as usize) << UNIT_SHIFT

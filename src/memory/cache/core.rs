@@ -12,7 +12,7 @@ use super::runs::Runs;
 use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;
-use super::{Cache, StreamSlot};
+use super::{Abilities, Cache, StreamSlot};
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
 use crate::memory::sync::{Mutex, MutexGuard};
@@ -346,11 +346,11 @@ impl Core {
         self.prefer_common(slot, request, all);
         let id = if self.no_split {
             self.take_whole(slot, request)?
-        } else if let Some(id) = self.shelf(slot).carve_aligned(size, alignment, search, small, all) {
+        } else if let Some(id) = self.shelf(slot).carve_aligned(size, alignment, small, all) {
             id
         } else {
             self.take_common(slot, request, all, SOME)?;
-            self.shelf(slot).carve_aligned(size, alignment, search, small, true)?
+            self.shelf(slot).carve_aligned(size, alignment, small, true)?
         };
         self.changes += 1;
         let front = self.fronts.known(tls::get(), slot).unwrap_or(self.slots[slot as usize].front);
@@ -448,6 +448,13 @@ impl Core {
         let Request { search, small, .. } = *request;
         let several = self.fronts.threads() > 1;
         let list = self.list(COMMON, small);
+        if request.is_aligned() {
+            let found =
+                list.find_where((request.size >> block::UNIT_SHIFT) as u32, |id| block::at(id).room_at(request.alignment) >= request.size)?;
+            let from = block::at(found).end() - block::at(found).room_at(request.alignment);
+            self.take_part(found, from, from + request.size, slot);
+            return Some(());
+        }
         let find = |more: usize| list.find(block::table(), request.units() + (more >> block::UNIT_SHIFT) as u32, small, all);
         let room = |id: BlockId| block::at(id).address()..block::at(id).end();
         let in_lines = |id: BlockId| Some((id, lookup::lines_within(room(id)))).filter(|(_, lines)| lines.len() >= search);
@@ -462,12 +469,16 @@ impl Core {
             (false, false) => search,
         };
         let take = if by_lines { take.next_multiple_of(lookup::LINE) } else { take };
-        // In no list until it is free memory of the stream.
-        let id = self.cut_out(id, from.start, from.end.min(from.start.saturating_add(take)));
+        self.take_part(id, from.start, from.end.min(from.start.saturating_add(take)), slot);
+        Some(())
+    }
+
+    /// A part of a free block becomes free memory of the stream, in no list until then.
+    fn take_part(&mut self, id: BlockId, from: Address, to: Address, slot: StreamSlot) {
+        let id = self.cut_out(id, from, to);
         let id = self.hand_over(id, slot);
         block::at(id).set_ticket(0);
         self.shelf(slot).make_free(id);
-        Some(())
     }
 
     /// Checks what the lookup said: the block starts here and is handed out.
@@ -662,7 +673,7 @@ pub struct Request {
     /// Rounded.
     pub size: usize,
     pub alignment: usize,
-    /// Bytes that surely hold an aligned block.
+    /// Bytes that surely hold an aligned block, wherever they start.
     pub search: usize,
     pub small: bool,
     /// Who asks does without it: nobody is waited for, nor told.
@@ -679,6 +690,16 @@ impl Request {
         let size = requested.next_multiple_of(ROUND);
         let alignment = alignment.max(ROUND);
         Some(Request { requested, size, alignment, search: size + alignment - ROUND, small: size <= SMALL_LIMIT, is_modest: false })
+    }
+
+    /// To more than any block is.
+    pub fn is_aligned(&self) -> bool {
+        self.alignment > ROUND
+    }
+
+    /// Bytes that have to be there for it: where memory is mapped, at the addresses that it needs.
+    pub fn need(&self, abilities: &Abilities) -> usize {
+        if abilities.virtual_memory.is_some() { self.size } else { self.search }
     }
 
     /// Of `search`.

@@ -399,11 +399,16 @@ impl Shelf {
         Some(id)
     }
 
-    /// The same at a multiple of `alignment`; `search` bytes surely hold it. `all` searches to the end.
-    pub fn carve_aligned(&mut self, size: usize, alignment: usize, search: usize, small: bool, all: bool) -> Option<BlockId> {
-        let table = table();
-        let mut id = self.lists[usize::from(small)].find(table, (search >> UNIT_SHIFT) as u32, small, all)?;
-        let offset = table.at(id).address().next_multiple_of(alignment) - table.at(id).address();
+    /// The same at a multiple of `alignment`, wherever there is one with room behind it; `all` searches to the end.
+    pub fn carve_aligned(&mut self, size: usize, alignment: usize, small: bool, all: bool) -> Option<BlockId> {
+        let (table, units) = (table(), (size >> UNIT_SHIFT) as u32);
+        debug_assert!(size.is_multiple_of(UNIT));
+        if alignment <= UNIT {
+            let id = self.list(small).find(table, units, small, all)?;
+            return self.carve_own(table, id, units, small);
+        }
+        let mut id = self.list(small).find_where(units, |id| table.at(id).room_at(alignment) >= size)?;
+        let offset = table.at(id).size() - table.at(id).room_at(alignment);
         if offset > 0 {
             self.remove(id);
             let aligned = self.pool.split(table, id, (offset >> UNIT_SHIFT) as u32);
@@ -411,8 +416,7 @@ impl Shelf {
             id = aligned?;
             self.insert(id);
         }
-        debug_assert!(size.is_multiple_of(UNIT));
-        self.carve_own(table, id, (size >> UNIT_SHIFT) as u32, small)
+        self.carve_own(table, id, units, small)
     }
 }
 

@@ -117,7 +117,7 @@ impl Cache {
             }
             let has_room = || {
                 let core = self.core.quiet();
-                core.policy.has_room_apart(core.reserved(), request.search)
+                core.policy.has_room_apart(core.reserved(), request.size)
             };
             if apart && !at_budget && has_room() {
                 self.go_home(slot);
@@ -166,13 +166,13 @@ impl Cache {
         }
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
-        if capturing && !rejects && request.search <= abilities.total {
+        if capturing && !rejects && request.need(abilities) <= abilities.total {
             crate::memory::release_idle_others(self, runtime);
             if let Ok(address) = self.search_or_grow(climb, all, UpTo::Limit, None)? {
                 return Ok(address);
             }
         }
-        if capturing || rejects || request.search > abilities.total {
+        if capturing || rejects || request.need(abilities) > abilities.total {
             return Err(self.out_of_memory(climb, refusal, capturing));
         }
         if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, UpTo::Limit, None)) {
@@ -305,7 +305,7 @@ impl Cache {
         let facts = self.core.lock().facts(climb.request, climb.abilities, driver.ok());
         let from_driver = match climb.abilities.virtual_memory {
             // Fewer where some of it is free.
-            Some((_, granularity)) => climb.request.search.checked_next_multiple_of(granularity).unwrap_or(usize::MAX),
+            Some((_, granularity)) => climb.request.size.checked_next_multiple_of(granularity).unwrap_or(usize::MAX),
             None => self.plain_size(climb.abilities, climb.request),
         };
         Facts { memory_pools: pools::held(self), from_driver, ..facts }

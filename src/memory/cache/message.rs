@@ -72,7 +72,7 @@ impl Core {
         Facts {
             device: self.device,
             requested: request.requested,
-            with_alignment: (request.search > request.size).then_some(request.search),
+            with_alignment: Some(request.need(abilities)).filter(|need| *need > request.size),
             memory,
             at_limit: false,
             plugin: None,

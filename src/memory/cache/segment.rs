@@ -214,7 +214,7 @@ impl Core {
             granularity,
             small: request.small,
         };
-        self.policy.terms(&holding, request.search, &abilities.options)
+        self.policy.terms(&holding, request.size, &abilities.options)
     }
 }
 

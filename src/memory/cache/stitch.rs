@@ -27,6 +27,18 @@ pub struct Part {
     taken: Vec<BlockId>,
 }
 
+/// Where memory for a request could be mapped.
+struct Open {
+    /// Addresses with no memory.
+    space: BlockId,
+    /// Where in them it begins.
+    start: Address,
+    /// Free memory before that, which is part of it.
+    front: BlockId,
+    /// Bytes there.
+    in_front: usize,
+}
+
 /// What the driver has to do for a request. All blocks named are in the driver's hands until the plan is carried out or dropped.
 pub struct Plan {
     /// Free memory before the new one, part of the request.
@@ -66,7 +78,7 @@ impl Core {
     /// Room for the request: where memory is still mapped, else by a plan.
     pub fn find_room(&mut self, reach: &Reach, request: &Request, terms: &Terms, up_to: UpTo) -> Found {
         let mut stretches = None;
-        let making = request.search.next_multiple_of(terms.granularity);
+        let making = request.size.next_multiple_of(terms.granularity);
         // Of what is mapped now a load that never comes round would find nothing again.
         if !(self.moved.is_empty() || terms.at_once && making <= terms.budget.min(terms.most))
             && let Some(address) = self.take_mapped(reach, request, &mut stretches)
@@ -91,13 +103,13 @@ impl Core {
             }
         }
         let budget = if request.small { terms.budget.max(making) } else { terms.budget }.min(terms.most);
-        if let Some((space, front)) = self.open_end(reach, request, |have| (request.search - have).next_multiple_of(terms.granularity)) {
-            let make = (request.search - self.size_of(front)).next_multiple_of(terms.granularity);
+        if let Some(open) = self.open_end(reach, request, |have| (request.size - have).next_multiple_of(terms.granularity)) {
+            let make = (request.size - open.in_front).next_multiple_of(terms.granularity);
             if make <= budget {
-                return Found::Plan(self.plan(space, front, Vec::new(), make, terms));
+                return Found::Plan(self.plan(open, Vec::new(), make, terms));
             }
         } else if making <= budget {
-            return Found::NoAddresses(making);
+            return Found::NoAddresses(making + request.search - request.size);
         }
         let stretches = stretches.unwrap_or_else(|| self.stretches(reach, LOOK_AT, false));
         match self.stitch(reach, request, terms, budget, up_to, stretches) {
@@ -106,29 +118,29 @@ impl Core {
         }
     }
 
-    fn size_of(&self, id: BlockId) -> usize {
-        if id == NIL { 0 } else { block::at(id).size() }
-    }
-
     /// Unmapped addresses with room, behind as much free memory as there is anywhere; else the fewest.
-    fn open_end(&self, reach: &Reach, request: &Request, room: impl Fn(usize) -> usize) -> Option<(BlockId, BlockId)> {
-        let mut best: Option<(BlockId, BlockId)> = None;
+    fn open_end(&self, reach: &Reach, request: &Request, room: impl Fn(usize) -> usize) -> Option<Open> {
+        let mut best: Option<(Open, usize)> = None;
         for id in self.unmapped.values() {
             let hole = block::at(*id);
             if hole.small() != request.small {
                 continue;
             }
             let before = block::left_of(*id);
-            let front = if self.is_free(reach, before) && self.size_of(before) < request.search { before } else { NIL };
-            let better = |(other, its_front): (BlockId, BlockId)| {
-                (self.size_of(its_front), std::cmp::Reverse(block::at(other).size()))
-                    < (self.size_of(front), std::cmp::Reverse(hole.size()))
+            let in_front = if self.is_free(reach, before) { block::at(before).room_at(request.alignment) } else { 0 };
+            let open = match in_front {
+                1.. if in_front < request.size => Open { space: *id, start: hole.address(), front: before, in_front },
+                _ => Open { space: *id, start: hole.end() - hole.room_at(request.alignment), front: NIL, in_front: 0 },
             };
-            if hole.size() >= room(self.size_of(front)) && best.is_none_or(better) {
-                best = Some((*id, front));
+            let has_room = hole.end() - open.start >= room(open.in_front);
+            let better = |(other, its_size): &(Open, usize)| {
+                (other.in_front, std::cmp::Reverse(*its_size)) < (open.in_front, std::cmp::Reverse(hole.size()))
+            };
+            if has_room && best.as_ref().is_none_or(better) {
+                best = Some((open, hole.size()));
             }
         }
-        best
+        best.map(|(open, _)| open)
     }
 
     /// Free memory mapped anew, and what is still missing made.
@@ -144,22 +156,29 @@ impl Core {
         // A pool's addresses for small blocks may have no room for three of the largest.
         let of_stretches = || stretches.iter().map(|stretch| self.physical[stretch.handle].size).max().unwrap_or(0);
         let largest = if request.small { of_stretches() } else { LARGEST_HANDLE };
-        let most_space = request.search.saturating_add(3 * largest.max(terms.granularity)).next_multiple_of(terms.granularity);
-        let Some((space, front)) = self.open_end(reach, request, |_| most_space) else { return Found::NoAddresses(most_space) };
-        stretches.retain(|stretch| stretch.block != front);
+        let most_space = request.size.saturating_add(3 * largest.max(terms.granularity)).next_multiple_of(terms.granularity);
+        let Some(open) = self.open_end(reach, request, |_| most_space) else {
+            return Found::NoAddresses(most_space + request.search - request.size);
+        };
+        let in_front = open.in_front;
+        stretches.retain(|stretch| stretch.block != open.front);
         let shares = self.shares(&stretches);
         let mut whole: Vec<&Share> = shares.iter().filter(|share| share.head == share.size).collect();
         whole.sort_unstable_by_key(|share| (share.size, share.handle));
-        let mut rest = request.search - self.size_of(front);
+        let mut rest = request.size - in_front;
         if terms.scarce && rest > budget && whole.last().is_some_and(|share| share.size >= terms.coarse) {
             return Found::Remake(Idle::Large(terms.coarse), rest);
         }
-        let in_front = self.size_of(front);
+        // What begins inside a handle is not aligned.
+        let choose = |rest, of_whole| match request.is_aligned() {
+            true => Ends::default(),
+            false => Ends::choose(&shares, in_front, rest, terms, of_whole),
+        };
         let mut ends = Ends::default();
         // What is left of handles in use goes first: whole ones fit anywhere.
         if terms.thrifty && rest > budget {
             let of_whole = whole.iter().map(|share| share.size).sum();
-            ends = Ends::choose(&shares, in_front, rest, terms, of_whole);
+            ends = choose(rest, of_whole);
             rest = ends.rest(in_front, rest);
         }
         let mut chosen: Vec<(&Share, Range<usize>)> = Vec::new();
@@ -176,19 +195,19 @@ impl Core {
             let of_large = || chosen.iter().map(|(share, _)| share).filter(|share| !self.physical[share.handle].small);
             let count = of_large().count();
             if count > MANY && of_large().map(|share| share.size).sum::<usize>() <= count * 2 * terms.largest {
-                return Found::Remake(Idle::Small(terms.coarse), request.search + terms.excess);
+                return Found::Remake(Idle::Small(terms.coarse), request.size + terms.excess);
             }
         }
         if !terms.thrifty && rest > budget {
-            ends = Ends::choose(&shares, in_front, rest, terms, 0);
+            ends = choose(rest, 0);
             rest = ends.rest(in_front, rest);
         }
         let before = ends.first.map_or(in_front, |share| share.tail);
         if let Some(share) = ends.first {
             chosen.insert(0, (share, share.size - share.tail..share.size));
         }
-        let front = if ends.first.is_some() { NIL } else { front };
-        let owned = request.search.saturating_sub(before + bytes);
+        let open = if ends.first.is_some() { Open { front: NIL, ..open } } else { open };
+        let owned = request.size.saturating_sub(before + bytes);
         if let Some(share) = ends.last.filter(|_| owned > 0) {
             chosen.push((share, 0..owned.min(share.head)));
         }
@@ -207,17 +226,17 @@ impl Core {
             (Part { handle: share.handle, size: share.size, owned, taken: Vec::new() }, spans)
         };
         let parts: Vec<(Part, Vec<Span>)> = chosen.into_iter().map(part).collect();
-        Found::Plan(self.plan(space, front, parts, make, terms))
+        Found::Plan(self.plan(open, parts, make, terms))
     }
 
-    fn plan(&mut self, space: BlockId, front: BlockId, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
+    fn plan(&mut self, open: Open, parts: Vec<(Part, Vec<Span>)>, make: usize, terms: &Terms) -> Plan {
+        let Open { space, start, front, .. } = open;
         let all: Vec<Span> = parts.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
         let mut cut = self.cut_out_all(&all).into_iter();
         let with_taken = |(part, spans): (Part, Vec<Span>)| Part { taken: cut.by_ref().take(spans.len()).collect(), ..part };
         let parts = parts.into_iter().map(with_taken).collect();
         let mut sizes = vec![terms.largest; make / terms.largest];
         sizes.extend(Some(make % terms.largest).filter(|last| *last > 0));
-        let start = block::at(space).address();
         let mut plan = Plan { front, space, start, parts, make: sizes };
         plan.space = self.cut_out(space, start, start + plan.size());
         if front != NIL {
@@ -290,7 +309,10 @@ impl Core {
         }
         self.tell_memory(space, true);
         let from = if plan.front == NIL { owned_from } else { block::at(plan.front).address() };
-        self.runs.note(slot, request, (from, owned_to));
+        // An aligned one may be shorter than what surely holds its like.
+        if !request.is_aligned() {
+            self.runs.note(slot, request, (from, owned_to));
+        }
         for id in [plan.front, space].into_iter().filter(|id| *id != NIL) {
             let own = if block::at(id).owner() == slot { block::at(id).ticket() } else { 0 };
             self.make_free_of(id, slot, ticket.max(own));
