@@ -158,8 +158,10 @@ int cudaHostUnregister(void *address) { CHECK(address == FROM); }
 int cudaPointerGetAttributes(void *attributes, const void *address) {
     note(__func__);
     memset(attributes, 0xa5, VERSION >= 13000 ? 88 : 24);
-    ((int *)attributes)[0] = address == TO ? 2 : address == FROM ? 1 : address == OTHER ? 3 : 0;
-    ((int *)attributes)[1] = address == TO ? 1 : address == FROM || address == OTHER ? 0 : -2;
+    /* Tensors begin at TO, of any size. */
+    int here = address == FROM || address == OTHER, there = !here && (char *)address >= (char *)TO && (char *)address < (char *)TO + 0x10000;
+    ((int *)attributes)[0] = there ? 2 : address == FROM ? 1 : address == OTHER ? 3 : 0;
+    ((int *)attributes)[1] = there ? 1 : here ? 0 : -2;
     return 0;
 }
 int cudaMemcpy(void *to, const void *from, size_t size, int kind) { CHECK(to == TO && from == FROM && size == SIZE && kind == 4); }
