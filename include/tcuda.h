@@ -2124,8 +2124,9 @@ tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 tcuda_status_t tcuda_empty_cache(int32_t device);
 
 /**
- * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Holds up no thread. Figures are exact when no thread
- * allocates or frees at the moment; peaks while one thread does, and within a 16th for each thread while several do (docs/MEMORY.md).
+ * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or frees at
+ * the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where a block that waited
+ * for another stream is found free.
  *
  * @param stats  struct_size has to be set; gets the figures.
  * @param device -1: the current one.

@@ -92,10 +92,27 @@ pub fn place_of(address: Address) -> Result<Place> {
 /// The place of memory that is to be used.
 fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
     let place = place_of(address)?;
-    if place.device().is_none() {
-        check_host(name, address, size)?;
+    match place {
+        Place::Pageable => check_host(name, address, size)?,
+        Place::Pinned => check_pinned(name, address, size)?,
+        Place::Device(_) => {}
     }
     Ok(place)
+}
+
+/// Refuses what reaches past pinned memory to where the host has none: its pages are there as a whole.
+pub fn check_pinned(name: impl std::fmt::Display, address: Address, size: usize) -> Result<()> {
+    const PAGE: usize = 4096;
+    let last = address.saturating_add(size.max(1) - 1);
+    if last / PAGE == address / PAGE || memory::pinned::holds(last) || host::is_readable(last) {
+        return Ok(());
+    }
+    Err(ends_nowhere(name, address, size, last))
+}
+
+fn ends_nowhere(name: impl std::fmt::Display, address: Address, size: usize, last: Address) -> Error {
+    let text = format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, where no memory is.");
+    Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
 }
 
 /// Refuses what reaches past memory of a device, as far as the block tells, or of somebody else's memory the last byte.
@@ -120,7 +137,7 @@ pub fn check_host(name: impl std::fmt::Display, address: Address, size: usize) -
     }
     let last = address.saturating_add(size.max(1) - 1);
     if !host::is_readable(last) {
-        return wrong(format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, where no memory is."));
+        return Err(ends_nowhere(name, address, size, last));
     }
     Ok(())
 }

@@ -252,7 +252,7 @@ impl View {
                 Ok(End::host(self.address, Place::Pageable))
             }
             (_, _, Found::Pinned { .. }) => {
-                copy::check_host(name, self.address, self.bytes())?;
+                copy::check_pinned(name, self.address, self.bytes())?;
                 Ok(End::host(self.address, Place::Pinned))
             }
             (_, _, Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),

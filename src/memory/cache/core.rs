@@ -449,8 +449,9 @@ impl Core {
         let several = self.fronts.threads() > 1;
         let list = self.list(COMMON, small);
         if request.is_aligned() {
-            let found =
-                list.find_where((request.size >> block::UNIT_SHIFT) as u32, |id| block::at(id).room_at(request.alignment) >= request.size)?;
+            let units = (request.size >> block::UNIT_SHIFT) as u32;
+            let has_room = |id| block::at(id).room_at(request.alignment) >= request.size;
+            let found = list.find_where(units, request.units(), all, has_room)?;
             let from = block::at(found).end() - block::at(found).room_at(request.alignment);
             self.take_part(found, from, from + request.size, slot);
             return Some(());

@@ -94,15 +94,18 @@ impl FreeList {
         self.best_of(table, own, units, all).or_else(|| Some(self.heads[self.first_from(own + 1)?]))
     }
 
-    /// One that fits, of the smallest class that has such: for what cannot be told by the size alone. Looks at as many as there are.
-    pub fn find_where(&self, units: u32, fits: impl Fn(BlockId) -> bool) -> Option<BlockId> {
-        let mut class = self.first_from(class(units));
-        std::iter::from_fn(|| {
-            let this = class?;
-            class = self.first_from(this + 1);
+    /// One that fits, of the smallest class that has such: for what cannot be told by the size alone, but of `surely` units. Looks at the first few,
+    /// with `all` at as many as there are.
+    pub fn find_where(&self, units: u32, surely: u32, all: bool, fits: impl Fn(BlockId) -> bool) -> Option<BlockId> {
+        const LOOKS: usize = 256;
+        let mut class_of = self.first_from(class(units));
+        let classes = std::iter::from_fn(|| {
+            let this = class_of?;
+            class_of = self.first_from(this + 1);
             Some(this)
-        })
-        .find_map(|class| self.of_class(class).find(|id| fits(*id)))
+        });
+        let mut near = classes.flat_map(|class| self.of_class(class)).take(if all { usize::MAX } else { LOOKS });
+        near.find(|id| fits(*id)).or_else(|| Some(self.heads[self.first_from(class(surely) + 1)?]))
     }
 
     /// The first class from this one on that has blocks.
@@ -281,7 +284,7 @@ mod tests {
                 // What is asked beside the size is asked of every block.
                 let odd = |id: &BlockId| block::at(*id).units() >= units && *id % 2 == 1;
                 let smallest = free.iter().copied().filter(odd).map(|id| class(block::at(id).units())).min();
-                let found = list.find_where(units, |id| odd(&id));
+                let found = list.find_where(units, u32::MAX >> 8, true, |id| odd(&id));
                 assert!(found.is_none_or(|id| odd(&id)) && found.map(|id| class(block::at(id).units())) == smallest);
                 match list.find(table(), units, round % 4 < 2, round % 2 == 0) {
                     Some(id) => {

@@ -407,7 +407,8 @@ impl Shelf {
             let id = self.list(small).find(table, units, small, all)?;
             return self.carve_own(table, id, units, small);
         }
-        let mut id = self.list(small).find_where(units, |id| table.at(id).room_at(alignment) >= size)?;
+        let surely = units + ((alignment - UNIT) >> UNIT_SHIFT) as u32;
+        let mut id = self.list(small).find_where(units, surely, all, |id| table.at(id).room_at(alignment) >= size)?;
         let offset = table.at(id).size() - table.at(id).room_at(alignment);
         if offset > 0 {
             self.remove(id);

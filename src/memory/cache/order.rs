@@ -446,10 +446,7 @@ impl Core {
     }
 
     fn keep_marks(&mut self, question: Question) {
-        let slot = &mut self.slots[question.slot as usize];
-        if slot.serial() == question.serial {
-            slot.marks.extend(question.marks);
-        }
+        question.marks.into_iter().for_each(|mark| self.keep_mark(question.slot, question.serial, mark));
     }
 
     /// The streams whose free memory may still be in use, other than `slot`.

@@ -10,9 +10,6 @@ use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-/// A ceiling that is no measure of anything.
-const CLOSED_BY: i64 = i64::MAX / 2;
-
 #[inline(always)]
 fn bump(counter: &AtomicI64, amount: i64, order: Ordering) {
     // One writer: a plain addition, which others see whole.
@@ -253,7 +250,7 @@ impl Shard {
     /// It looks anew at its next block.
     pub(super) fn close(&self) {
         self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
-        self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(-CLOSED_BY));
+        self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
         self.credit.set(0);
     }
 
@@ -267,8 +264,9 @@ impl Shard {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
         } else {
             // A thread that comes to its ceiling and back with each block would look each time.
-            let past = self.now(SMALL, BYTES) + self.now(LARGE, BYTES) - self.ceilings[SIZES][BYTES].get();
-            let wanted = if past < CLOSED_BY { 2 * past } else { 0 };
+            let past = || self.now(SMALL, BYTES) + self.now(LARGE, BYTES) - self.ceilings[SIZES][BYTES].get();
+            // Without any it has no ceiling yet.
+            let wanted = if self.credit.get() == 0 { 0 } else { 2 * past() };
             self.credit.set(self.totals.credit(wanted.max(self.credit.get())));
             self.set_ceilings(|_, measure, now| now + self.credit_of(measure));
         }
