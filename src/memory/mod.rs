@@ -49,6 +49,7 @@ use provider::Source;
 use snapshot::Snapshot;
 use stats::{Family, Stats};
 use std::ffi::CStr;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
@@ -409,7 +410,7 @@ fn slot_on(core: &mut Core, stream: Stream, key: StreamKey, address: Address) ->
 
 #[cold]
 fn not_a_block(address: Address) -> Error {
-    let inside = block_around(address).map(|(start, _)| start);
+    let inside = block_around(address).map(|(place, _)| place.start);
     let text = match inside {
         Some(start) => {
             format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; give its start.")
@@ -430,18 +431,19 @@ pub fn device_of_block(address: Address) -> Result<i32> {
     lookup::find(address).and_then(cache_of_block).map(|cache| cache.device).ok_or_else(|| not_a_block(address))
 }
 
-/// Start and device of the block that holds an address.
-fn block_around(address: Address) -> Option<(Address, i32)> {
-    let inside = |cache: &Cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).address(), cache.device));
+/// Where the block lies that holds an address, and its device.
+fn block_around(address: Address) -> Option<(Range<Address>, i32)> {
+    let inside = |cache: &Cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).range(), cache.device));
     block_at(address).or_else(|| pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()).find_map(inside))
 }
 
 /// The same where a block starts at the address, as at most: one cache is asked, not all.
-fn block_at(address: Address) -> Option<(Address, i32)> {
+fn block_at(address: Address) -> Option<(Range<Address>, i32)> {
     let block = lookup::find(address)?;
     let cache = cache_of_block(block)?;
-    cache.core.quiet().allocated_at(block, address)?;
-    Some((address, cache.device))
+    let core = cache.core.quiet();
+    core.allocated_at(block, address)?;
+    Some((block::at(block).range(), cache.device))
 }
 
 /// The device of the live block that holds an address, which may lie inside; None for memory of somebody else.
@@ -451,9 +453,7 @@ pub fn device_of(address: Address) -> Option<i32> {
 
 /// Where the live block ends that holds an address; None for memory of somebody else.
 pub fn end_of_block(address: Address) -> Option<Address> {
-    let end = |cache: &Cache| cache.core.quiet().block_around(address).map(|id| block::at(id).end());
-    let at_its_start = lookup::find(address).and_then(cache_of_block).and_then(end);
-    at_its_start.or_else(|| pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()).find_map(end))
+    block_around(address).map(|(place, _)| place.end)
 }
 
 /// Notes that a stream uses the block that starts here (Tensor.record_stream): after the free it is reused only when that stream has
@@ -485,9 +485,9 @@ pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
 
 /// The same for device memory alone; of which device the block is. None: it is no block.
 pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<i32>> {
-    let Some((start, device)) = block_around(address) else { return Ok(None) };
+    let Some((place, device)) = block_around(address) else { return Ok(None) };
     if device == stream.device {
-        record_stream(start, stream)?;
+        record_stream(place.start, stream)?;
     }
     Ok(Some(device))
 }

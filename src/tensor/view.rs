@@ -235,27 +235,21 @@ impl View {
 
     /// The same where it was found out already.
     pub fn end_at(&self, found: Found, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
+        let bytes = self.bytes();
+        match found {
+            Found::Device { .. } => copy::check_device(name, self.address, bytes)?,
+            Found::Pinned { .. } => copy::check_pinned(name, self.address, bytes)?,
+            Found::Unregistered => copy::check_host(name, self.address, bytes)?,
+            // Where it ends nobody tells.
+            Found::Managed { .. } => {}
+        }
         match (self.place, stream, found) {
             (Place::Device(stated), _, Found::Device { device }) if device != stated => Err(self.misplaced(Place::Device(device), name)),
-            (Place::Device(_), Some(_), Found::Unregistered) => {
-                copy::check_host(name, self.address, self.bytes())?;
-                Err(self.misplaced(Place::Pageable, name))
-            }
-            (Place::Device(_), Some(stream), Found::Device { .. }) => {
-                copy::check_device(name, self.address, self.bytes())?;
-                Ok(End::device(self.address, stream))
-            }
+            (Place::Device(_), Some(_), Found::Unregistered) => Err(self.misplaced(Place::Pageable, name)),
             (Place::Device(_), Some(stream), _) => Ok(End::device(self.address, stream)),
             (_, _, Found::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
-            (_, _, Found::Unregistered) => {
-                copy::check_host(name, self.address, self.bytes())?;
-                Ok(End::host(self.address, Place::Pageable))
-            }
-            (_, _, Found::Pinned { .. }) => {
-                copy::check_pinned(name, self.address, self.bytes())?;
-                Ok(End::host(self.address, Place::Pinned))
-            }
-            (_, _, Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
+            (_, _, Found::Unregistered) => Ok(End::host(self.address, Place::Pageable)),
+            (_, _, Found::Pinned { .. } | Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
         }
     }
 

@@ -178,6 +178,11 @@ impl Record {
         self.units.load(Relaxed)
     }
 
+    /// The addresses that it has.
+    pub fn range(&self) -> Range<usize> {
+        self.address()..self.end()
+    }
+
     /// Bytes behind its first multiple of `alignment`, a power of two.
     pub fn room_at(&self, alignment: usize) -> usize {
         self.end().saturating_sub(self.address().next_multiple_of(alignment))

@@ -457,7 +457,7 @@ impl Core {
             return Some(());
         }
         let find = |more: usize| list.find(block::table(), request.units() + (more >> block::UNIT_SHIFT) as u32, small, all);
-        let room = |id: BlockId| block::at(id).address()..block::at(id).end();
+        let room = |id: BlockId| block::at(id).range();
         let in_lines = |id: BlockId| Some((id, lookup::lines_within(room(id)))).filter(|(_, lines)| lines.len() >= search);
         let found = find(0)?;
         let by_lines = small && self.fronts.are_shared();
@@ -492,10 +492,7 @@ impl Core {
     /// The handed-out block that holds an address.
     pub fn block_around(&self, address: Address) -> Option<BlockId> {
         let area = self.area_of(address)?;
-        lookup::starts_below(address, area.base).find(|id| {
-            let block = block::at(*id);
-            (block.address()..block.end()).contains(&address) && self.handed_out(*id)
-        })
+        lookup::starts_below(address, area.base).find(|id| block::at(*id).range().contains(&address) && self.handed_out(*id))
     }
 
     /// Whether it is a block that this cache handed out.

@@ -156,7 +156,7 @@ impl Cache {
     /// waited for.
     pub fn has_moved(&self) -> bool {
         let Some(_driving) = self.driving.try_lock() else { return false };
-        let mut waited_for = {
+        let waited_for = {
             let mut core = self.core.quiet();
             if core.pending.iter().any(|pending| core.is_done(pending)) {
                 return true;
@@ -170,21 +170,18 @@ impl Cache {
             slots.into_iter().map(|slot| core.question(slot, 0)).collect::<Vec<_>>()
         };
         let has_moved = |runtime: &Runtime, question: &Question| {
-            let stream = self.stream(question.key);
-            if question.gone || !question.key.reachable() || stream.is_capturing().unwrap_or(true) {
-                return question.marks.first().is_some_and(|mark| mark.is_past(runtime));
+            let asks = self.can_be_asked(question);
+            let is_past = || self.stream(question.key).is_past().unwrap_or(false);
+            match question.marks.first() {
+                Some(mark) => mark.is_past(runtime) || asks && is_past(),
+                // It is to be marked.
+                None => asks && (question.key.raw != stream::DEFAULT || is_past()),
             }
-            stream.is_past().unwrap_or(false)
-                || match question.marks.first() {
-                    Some(mark) => mark.is_past(runtime),
-                    // It is to be marked.
-                    None => question.key.raw != stream::DEFAULT,
-                }
         };
         let moved = runtime::runtime()
             .and_then(|runtime| runtime.outside_capture(|| Ok(waited_for.iter().any(|question| has_moved(runtime, question)))));
         let mut core = self.core.quiet();
-        waited_for.drain(..).for_each(|question| core.keep_marks(question));
+        waited_for.into_iter().for_each(|question| core.keep_marks(question));
         moved.unwrap_or(false)
     }
 
@@ -209,12 +206,15 @@ impl Cache {
         self.driving.lock()
     }
 
+    fn can_be_asked(&self, question: &Question) -> bool {
+        !question.gone && question.key.reachable() && !self.stream(question.key).is_capturing().unwrap_or(true)
+    }
+
     /// The count that is past, as far as the device tells at once.
     fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u32> {
         /// More marks say little more about a stream that is far behind.
         const MOST_MARKS: usize = 8;
-        let stream = self.stream(question.key);
-        let asks = !question.gone && question.key.reachable() && !stream.is_capturing().unwrap_or(true);
+        let (stream, asks) = (self.stream(question.key), self.can_be_asked(question));
         // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
         if cfg!(feature = "planted-order") || asks && stream.is_past().unwrap_or(false) {
             question.marks.clear();
