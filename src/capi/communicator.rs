@@ -4,12 +4,11 @@
 //! and what torch.distributed does with NCCL). NCCL carries the data; it is looked up at the first of these calls. On simulated devices
 //! sockets do, between threads and processes of one machine.
 //!
-//! All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns before it
-//! is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
+//! All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns
+//! before it is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
 //! rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they
-//! lie on a multiple of their size and are floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and)
-//! or complex (sum and average).
-//! A tensor without elements is no call at all.
+//! lie on a multiple of their size and are floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and) or
+//! complex (sum and average). A tensor without elements is no call at all.
 //!
 //! No call waits longer for other ranks than the communicator's timeout; wait for results with
 //! tcuda_communicator_synchronize, which also sees a rank that ended. What goes wrong then (TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE,
@@ -195,8 +194,9 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
 }
 
 /// Makes this process' rank of a job whose launcher has set RANK, WORLD_SIZE, LOCAL_RANK (the device), MASTER_ADDR and MASTER_PORT, as torchrun
-/// does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to, on all of its addresses where
-/// MASTER_ADDR is a name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the system, for as long as that takes.
+/// does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to, on all of its addresses where MASTER_ADDR is a
+/// name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the
+/// system, for as long as that takes.
 ///
 /// @param comm      gets the rank.
 /// @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.
@@ -300,8 +300,8 @@ pub unsafe extern "C" fn tcuda_communicator_device(comm: tcuda_communicator_t, d
     guard_out("tcuda_communicator_device", device, "device", || Ok(named(comm)?.device))
 }
 
-/// Begins a group of this thread: until its end, calls of communicators are checked and kept, and nothing is enqueued. Groups may lie within each other; the
-/// outermost counts. Needed where one thread makes the calls of several ranks, and for sends and receives that depend on each other.
+/// Begins a group of this thread: until its end, calls of communicators are checked and kept, and nothing is enqueued. Groups may lie within each
+/// other; the outermost counts. Needed where one thread makes the calls of several ranks, and for sends and receives that depend on each other.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_communicator_group_start() -> tcuda_status_t {
     guard("tcuda_communicator_group_start", communicator::group_start)

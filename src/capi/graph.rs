@@ -9,10 +9,10 @@
 //! graphs may share one, and are then replayed one after the other, in the order in which they were captured where one reads what another one
 //! left. Pinned memory that they use, or that the capturing thread allocates, is not used again before the graph is reset, also if it is freed.
 //!
-//! A capture may hold copies and fills between device and pinned memory, kernels, host functions, events. What waits, or asks how far the
-//! device is, ends it, and so does the legacy default stream beside a blocking stream that is captured: then every call on its streams answers
-//! TCUDA_ERROR_CAPTURE, and tcuda_graph_capture_end names what did it, if that was a call of tcuda. However a capture ends, also by the end of its thread
-//! or the destruction of its graph or one of its streams, its streams and memory are usable afterwards.
+//! A capture may hold copies and fills between device and pinned memory, kernels, host functions, events. What waits, or asks how far the device
+//! is, ends it, and so does the legacy default stream beside a blocking stream that is captured: then every call on its streams answers
+//! TCUDA_ERROR_CAPTURE, and tcuda_graph_capture_end names what did it, if that was a call of tcuda. However a capture ends, also by the end of
+//! its thread or the destruction of its graph or one of its streams, its streams and memory are usable afterwards.
 
 use super::guard::{Out, guard, guard_destroy, guard_out, guard_value, text};
 use super::memory::tcuda_memory_stats_t;

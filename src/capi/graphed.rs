@@ -117,7 +117,8 @@ unsafe fn views(tensors: *const tcuda_tensor_t, count: usize, parameter: &str) -
 /// @param index    which of them. They are called in the order of the capture; 0 begins anew at any time.
 /// @param inputs   as many as at the capture, of the same shapes and types, anywhere. NULL with `input_count` 0: those of the capture.
 /// @param stream   of their device.
-/// @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the stream is being captured.
+/// @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the
+///         stream is being captured.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graphed_callable_call(
     graphed: tcuda_graphed_callable_t,

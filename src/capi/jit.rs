@@ -138,13 +138,13 @@ pub extern "C" fn tcuda_jit_destroy(jit: tcuda_jit_t) -> tcuda_status_t {
 /// order of dimensions.
 ///
 /// The common type is torch's (torch.result_type): tensors with dimensions decide, one without counts only where it is of a higher category
-/// (bool, integer, real, complex). Inputs are converted to it as they are loaded. The function's T is that type, for float16 and bfloat16 it is float, as
-/// in torch.
+/// (bool, integer, real, complex). Inputs are converted to it as they are loaded. The function's T is that type, for float16 and bfloat16 it is
+/// float, as in torch.
 ///
 /// @param jit            the function.
 /// @param outputs        gets the tensors, as many as the function has; each to be destroyed.
-/// @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike in all
-///                       tensors (TCUDA_ERROR_NOT_SUPPORTED).
+/// @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike
+///                       in all tensors (TCUDA_ERROR_NOT_SUPPORTED).
 /// @param input_count    as many as the function takes.
 /// @param scalars        the extra arguments that are not to have their default values, each once. May be NULL.
 /// @param scalar_count   their number.

@@ -93,7 +93,8 @@ pub struct tcuda_kernel_attributes_t {
     pub constant: i32,
     /// Bytes of local memory of a thread: what did not fit its registers.
     pub local: i32,
-    /// Bytes of dynamic shared memory that a launch can have so far. Above 48 KiB the driver is asked when that is first needed, for all that the device has.
+    /// Bytes of dynamic shared memory that a launch can have so far. Above 48 KiB the driver is asked when that is first needed, for all that the
+    /// device has.
     pub max_dynamic_shared: i32,
     /// 90 is 9.0.
     pub ptx_version: i32,
@@ -203,7 +204,8 @@ pub unsafe extern "C" fn tcuda_kernel_get(
 /// @param grid             three numbers of blocks; those not needed are 1.
 /// @param block            three numbers of threads.
 /// @param shared           bytes of dynamic shared memory; above 48 KiB too, as far as the device has it.
-/// @param arguments        the kernel's, in order; read before the call returns. Their number and sizes are checked where the driver knows them (CUDA 12.4).
+/// @param arguments        the kernel's, in order; read before the call returns. Their number and sizes are checked where the driver knows them
+///                         (CUDA 12.4).
 /// @param argument_count   their number.
 /// @param stream           of the module's device.
 #[unsafe(no_mangle)]

@@ -75,9 +75,10 @@ fn transform_of(t: &tcuda_cufft_transform_t) -> Transform {
 
 /// A handle of cuBLAS for the calling thread and its current stream of the current device (torch.cuda.current_blas_handle).
 ///
-/// Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32
-/// MiB since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A
-/// handle that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a table.
+/// Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32 MiB
+/// since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A handle
+/// that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a
+/// table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_current_blas_handle(handle: *mut tcuda_blas_handle_t) -> tcuda_status_t {
     guard_out("tcuda_current_blas_handle", handle, "handle", || Ok(blas::handle(stream::current(device::CURRENT)?)? as tcuda_blas_handle_t))

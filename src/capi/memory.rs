@@ -229,9 +229,8 @@ fn check_count(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs (but
-/// for backend:cudaMallocAsync, which calls the driver). After tcuda_shutdown it
-/// does nothing.
+/// Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs (but for backend:cudaMallocAsync,
+/// which calls the driver). After tcuda_shutdown it does nothing.
 ///
 /// @param ptr start of a block; NULL does nothing.
 /// @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
@@ -314,9 +313,9 @@ pub extern "C" fn tcuda_empty_cache(device: i32) -> tcuda_status_t {
     })
 }
 
-/// All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or frees at
-/// the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where a block that waited
-/// for another stream is found free.
+/// All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or
+/// frees at the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where
+/// a block that waited for another stream is found free.
 ///
 /// @param stats  struct_size has to be set; gets the figures.
 /// @param device -1: the current one.

@@ -1,9 +1,10 @@
 //! Marks and ranges for tools
 //!
-//! Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
-//! by NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than
-//! 5 ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at
-//! any time; in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to the tool as they are.
+//! Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so by
+//! NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than 5
+//! ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at any time;
+//! in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to
+//! the tool as they are.
 //!
 //! With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
 

@@ -144,9 +144,9 @@ pub extern "C" fn tcuda_mem_pool_trim(pool: tcuda_mem_pool_t) -> tcuda_status_t 
 }
 
 /// Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
-/// tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays
-/// so, whatever the mode. What is kept is blocks of the
-/// cache of pinned memory, counted and limited as such; the device's memory does not grow while it is copied.
+/// tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays so,
+/// whatever the mode. What is kept is blocks of the cache of pinned memory, counted and limited as such; the device's memory does not grow while
+/// it is copied.
 ///
 /// @param given gets the bytes that went back.
 /// @param pool  one whose segments come from the driver as virtual memory and are split.
@@ -170,7 +170,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem
     })
 }
 
-/// Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is left as it is.
+/// Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is
+/// left as it is.
 ///
 /// @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
 #[unsafe(no_mangle)]

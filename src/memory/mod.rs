@@ -410,19 +410,19 @@ fn slot_on(core: &mut Core, stream: Stream, key: StreamKey, address: Address) ->
 
 #[cold]
 fn not_a_block(address: Address) -> Error {
-    let inside = block_around(address).map(|(place, _)| place.start);
-    let text = match inside {
-        Some(start) => {
-            format!("invalid device pointer: 0x{address:x} lies inside the block at 0x{start:x}; give its start.")
+    let text = match block_around(address) {
+        Some((Range { start, .. }, _)) => format!("lies inside the block at 0x{start:x}; give its start."),
+        None if pinned::holds(address) => {
+            "is pinned host memory; it has calls of its own, tcuda_host_free_cached and tcuda_host_record_stream.".to_owned()
         }
         None => return freed_before(address),
     };
-    Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
+    Error::new(Status::TCUDA_ERROR_INVALID_POINTER, format!("invalid device pointer: 0x{address:x} {text}"))
 }
 
 #[cold]
 fn freed_before(address: Address) -> Error {
-    let text = format!("invalid device pointer: 0x{address:x} was not allocated by tcuda, or was freed before.");
+    let text = format!("invalid device pointer: 0x{address:x} is no block of tcuda's caches of device memory, or was freed before.");
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
 }
 

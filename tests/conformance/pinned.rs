@@ -132,7 +132,8 @@ fn what_is_wrong_is_refused() {
         assert!(message.contains("lies inside the pinned block"), "{message}");
     }
     fails!(INVALID_HANDLE, tcuda_host_record_stream(block, handle(7)));
-    fails!(INVALID_POINTER, tcuda::capi::memory::tcuda_free_cached(block));
+    let message = fails!(INVALID_POINTER, tcuda::capi::memory::tcuda_free_cached(block));
+    assert!(message.contains("is pinned host memory") && message.contains("tcuda_host_free_cached"), "{message}");
     free_host(block);
     assert!(fails!(INVALID_POINTER, tcuda_host_free_cached(block)).contains("freed before"));
     fails!(INVALID_POINTER, tcuda_host_record_stream(block, NULL));
