@@ -23,7 +23,7 @@ static float host[LARGEST];
 
 int main(void)
 {
-    tcuda_dtype_t f32 = {2, 32, 1};
+    const tcuda_dtype_t f32 = TCUDA_DTYPE_FLOAT32;
     int32_t devices[DEVICES], count, device;
     int64_t bytes = 0, i;
     int tensor, wrong = 0;

@@ -25,7 +25,7 @@ static float host[LARGEST];
 static int run_rank(void)
 {
     tcuda_communicator_options_t options = TCUDA_COMMUNICATOR_OPTIONS_INIT;
-    tcuda_dtype_t f32 = {2, 32, 1};
+    const tcuda_dtype_t f32 = TCUDA_DTYPE_FLOAT32;
     tcuda_communicator_t comm;
     int32_t rank, size, device;
     int64_t bytes = 0, i;

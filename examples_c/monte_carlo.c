@@ -110,7 +110,7 @@ static int estimate_call(tcuda_tensor_t *numbers, double *host, tcuda_generator_
 
 int main(void)
 {
-    const tcuda_dtype_t float64 = {2, 64, 1};
+    const tcuda_dtype_t float64 = TCUDA_DTYPE_FLOAT64;
     const int64_t shape = NUMBERS;
     double *host = (double *)malloc(NUMBERS * sizeof *host);
     tcuda_managed_tensor_t *numbers;

@@ -7,6 +7,8 @@
  * - It returns a tcuda_status_t, 0 for success. tcuda_last_error_message says what went wrong.
  * - Outputs are written on success only, and NULL for one is an error. They come first, but for a handle that many functions take before
  *   them (tcuda_event_query; tcuda_event_elapsed_time does not), and for tensors that are given to be filled.
+ * - Texts, lists and structs that are given, a tensor's shape and strides among them, are read before the call returns and need not stay.
+ *   The memory that work uses has to, and user_data for as long as its function may be called.
  * - It may be called from any thread at any time. The current device, the current streams and the last error are the thread's own.
  * - A stream may be NULL; see the section Streams. A device may be -1, the current one; see the section Devices.
  * - Structs that carry struct_size grow in later versions: set it with the struct's _INIT macro. In an output it becomes the number of
@@ -43,8 +45,13 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 
 /* Streams: the calling thread's current one of the current device; the default one of device d, an index from 0:
  * tcuda_default_stream takes TCUDA_DEVICE_CURRENT too. */
-#define TCUDA_STREAM_CURRENT ((tcuda_stream_t)(uintptr_t)0x80)
-#define TCUDA_STREAM_DEFAULT(d) ((tcuda_stream_t)(uintptr_t)(0x100 + (d)))
+#ifdef __cplusplus
+#define TCUDA_STREAM_NAMED(number) (reinterpret_cast<tcuda_stream_t>(static_cast<uintptr_t>(number)))
+#else
+#define TCUDA_STREAM_NAMED(number) ((tcuda_stream_t)(uintptr_t)(number))
+#endif
+#define TCUDA_STREAM_CURRENT TCUDA_STREAM_NAMED(0x80)
+#define TCUDA_STREAM_DEFAULT(d) TCUDA_STREAM_NAMED(0x100 + (d))
 
 /* Flags of tcuda_event_create: CUDA's bits. torch's default is TCUDA_EVENT_DISABLE_TIMING. */
 #define TCUDA_EVENT_DEFAULT (0u)
@@ -70,6 +77,34 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_BLOCK_INACTIVE (0)
 #define TCUDA_BLOCK_ALLOCATED (1)
 #define TCUDA_BLOCK_PENDING_FREE (2)
+
+/* Where a tensor's memory is: DLPack's DLDeviceType. */
+#define TCUDA_PLACE_CPU (1)
+#define TCUDA_PLACE_CUDA (2)
+#define TCUDA_PLACE_PINNED (3)
+#define TCUDA_PLACE_MANAGED (13)
+
+/* Types of elements, as a tcuda_dtype_t: one of DLPack's code and bits, and by torch's names those that tcuda computes with. */
+#ifdef __cplusplus
+#define TCUDA_DTYPE(code, bits) (tcuda_dtype_t{code, bits, 1})
+#else
+#define TCUDA_DTYPE(code, bits) ((tcuda_dtype_t){code, bits, 1})
+#endif
+#define TCUDA_DTYPE_BOOL TCUDA_DTYPE(6, 8)
+#define TCUDA_DTYPE_UINT8 TCUDA_DTYPE(1, 8)
+#define TCUDA_DTYPE_INT8 TCUDA_DTYPE(0, 8)
+#define TCUDA_DTYPE_INT16 TCUDA_DTYPE(0, 16)
+#define TCUDA_DTYPE_UINT16 TCUDA_DTYPE(1, 16)
+#define TCUDA_DTYPE_INT32 TCUDA_DTYPE(0, 32)
+#define TCUDA_DTYPE_UINT32 TCUDA_DTYPE(1, 32)
+#define TCUDA_DTYPE_INT64 TCUDA_DTYPE(0, 64)
+#define TCUDA_DTYPE_UINT64 TCUDA_DTYPE(1, 64)
+#define TCUDA_DTYPE_FLOAT16 TCUDA_DTYPE(2, 16)
+#define TCUDA_DTYPE_BFLOAT16 TCUDA_DTYPE(4, 16)
+#define TCUDA_DTYPE_FLOAT32 TCUDA_DTYPE(2, 32)
+#define TCUDA_DTYPE_FLOAT64 TCUDA_DTYPE(2, 64)
+#define TCUDA_DTYPE_COMPLEX64 TCUDA_DTYPE(5, 64)
+#define TCUDA_DTYPE_COMPLEX128 TCUDA_DTYPE(5, 128)
 
 /* Formats of tcuda_snapshot_data. */
 #define TCUDA_SNAPSHOT_PICKLE (1)
@@ -155,7 +190,7 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_ACCESS_READ (1)
 #define TCUDA_ACCESS_WRITE (2)
 #define TCUDA_ACCESS_READ_WRITE (3)
-#define TCUDA_SANITIZER_HOST ((tcuda_stream_t)(uintptr_t)0x81)
+#define TCUDA_SANITIZER_HOST TCUDA_STREAM_NAMED(0x81)
 #define TCUDA_REPORT_RACE (1)
 #define TCUDA_REPORT_USE_AFTER_FREE (2)
 #define TCUDA_REPORT_FREE_IN_USE (3)
@@ -165,30 +200,30 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_REPORT_JSON (2)
 
 /* Initial values of the structs that carry their size; the other fields become zero. */
-#define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), 0, 0, 0}
+#define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, NULL, NULL}
+#define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), NULL, NULL, NULL}
 #define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
 #define TCUDA_HOST_MEMORY_STATS_INIT {sizeof(tcuda_host_memory_stats_t), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}}
-#define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_MEM_POOL_OPTIONS_INIT {sizeof(tcuda_mem_pool_options_t), 0, 0, 0}
+#define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, NULL, 0, 0, 0, 0, 0, 0}
+#define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL}
+#define TCUDA_MEM_POOL_OPTIONS_INIT {sizeof(tcuda_mem_pool_options_t), NULL, 0, 0}
 #define TCUDA_SNAPSHOT_INFO_INIT {sizeof(tcuda_snapshot_info_t), 0, 0, 0, 0, 0}
 #define TCUDA_SNAPSHOT_SEGMENT_INIT {sizeof(tcuda_snapshot_segment_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0}
-#define TCUDA_SNAPSHOT_BLOCK_INIT {sizeof(tcuda_snapshot_block_t), 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), 0, 0, 0, 0, 0}
+#define TCUDA_SNAPSHOT_BLOCK_INIT {sizeof(tcuda_snapshot_block_t), 0, 0, 0, 0, 0, 0, NULL}
+#define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, NULL, 0, 0, 0, 0, 0, NULL}
+#define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), NULL, NULL, 0, NULL, 0}
 #define TCUDA_KERNEL_ATTRIBUTES_INIT {sizeof(tcuda_kernel_attributes_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_COMMUNICATOR_OPTIONS_INIT {sizeof(tcuda_communicator_options_t), 0, 0, 0, 0}
 #define TCUDA_IPC_STATS_INIT {sizeof(tcuda_ipc_stats_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_TELEMETRY_INIT {sizeof(tcuda_telemetry_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_NVTX_EVENT_INIT {sizeof(tcuda_nvtx_event_t), 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_NVTX_EVENT_INIT {sizeof(tcuda_nvtx_event_t), NULL, 0, 0, 0, 0, 0, 0}
 #define TCUDA_CUFFT_TRANSFORM_INIT {sizeof(tcuda_cufft_transform_t), 0, 0, {0}, 0, {0}, 0, 0, {0}, 0, 0}
-#define TCUDA_TRACE_INIT {sizeof(tcuda_trace_t), 0, 0, 0, 0, 0, 0}
-#define TCUDA_SYNC_INIT {sizeof(tcuda_sync_t), 0, 0, 0, 0, 0, 0}
+#define TCUDA_TRACE_INIT {sizeof(tcuda_trace_t), 0, 0, NULL, NULL, NULL, 0}
+#define TCUDA_SYNC_INIT {sizeof(tcuda_sync_t), NULL, NULL, NULL, 0, 0, 0}
 #define TCUDA_SYNC_STATS_INIT {sizeof(tcuda_sync_stats_t), 0, 0, 0, 0}
-#define TCUDA_SANITIZER_REPORT_INIT {sizeof(tcuda_sanitizer_report_t), 0, 0, 0, 0}
-#define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, 0, 0, 0}
+#define TCUDA_SANITIZER_REPORT_INIT {sizeof(tcuda_sanitizer_report_t), 0, 0, NULL, NULL}
+#define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, NULL, 0, 0}
 #define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
@@ -712,7 +747,7 @@ typedef struct tcuda_pressure_t {
 } tcuda_pressure_t;
 
 /**
- * Asked for memory; true: something was freed.
+ * Asked for memory, best as much as is wanted at once; true: something was freed.
  */
 typedef bool (*tcuda_pressure_fn_t)(const struct tcuda_pressure_t *pressure, void *user_data);
 
@@ -940,7 +975,7 @@ typedef struct tcuda_dlpack_version_t {
  */
 typedef struct tcuda_place_t {
     /**
-     * 1 CPU, 2 CUDA, 3 pinned host memory, 13 managed memory. A simulated device is 2 as well.
+     * TCUDA_PLACE_CPU (1), _CUDA (2), _PINNED (3: host memory) or _MANAGED (13). A simulated device is TCUDA_PLACE_CUDA as well.
      */
     int32_t device_type;
     /**
@@ -950,7 +985,7 @@ typedef struct tcuda_place_t {
 } tcuda_place_t;
 
 /**
- * DLPack's DLDataType: code, bits of one lane, lanes.
+ * DLPack's DLDataType: code, bits of one lane, lanes. TCUDA_DTYPE_FLOAT32 and the like are the usual ones.
  */
 typedef struct tcuda_dtype_t {
     /**
@@ -1206,7 +1241,8 @@ typedef struct tcuda_kernel_attributes_t {
      */
     int32_t local;
     /**
-     * Bytes of dynamic shared memory that a launch can have so far. Above 48 KiB the driver is asked when that is first needed, for all that the device has.
+     * Bytes of dynamic shared memory that a launch can have so far. Above 48 KiB the driver is asked when that is first needed, for all that the
+     * device has.
      */
     int32_t max_dynamic_shared;
     /**
@@ -1855,15 +1891,17 @@ tcuda_status_t tcuda_mem_get_info(size_t *free_bytes, size_t *total_bytes, int32
 
 /* ==== Streams =================================================================================================================
  * A tcuda_stream_t is a cudaStream_t: streams of any library can be given. Special values: NULL (and cudaStreamLegacy) is the default
- * stream of the current device, or of the device of the pointer or tensor beside it; TCUDA_STREAM_DEFAULT(d) is that of device d, and
- * what tcuda gives out for it; TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the
- * calling thread's default stream of that device. A stream of another library is looked up once; before its owner destroys it,
- * tcuda_stream_unregister settles what waits for it. A stream may be used by several threads; one that is being destroyed by nobody
- * else. Handles that tcuda knows to be dead are TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
+ * stream of the current device, or of the device of the pointer or tensor beside it (but for communicators and the list of
+ * tcuda_comm_scatter, where NULL is the current stream); TCUDA_STREAM_DEFAULT(d) is that of device d, and what tcuda gives out for it;
+ * TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the calling thread's default stream of
+ * that device. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
+ * for it. A stream may be used by several threads; one that is being destroyed by nobody else. Handles that tcuda knows to be dead are
+ * TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
  */
 
 /**
- * Makes a stream of one's own (torch has only the pool). It has no implicit order with the legacy default stream.
+ * Makes a stream of one's own (torch has only the pool; cudaStreamCreateWithPriority). It has no implicit order with the legacy default
+ * stream (cudaStreamNonBlocking).
  *
  * @param stream   gets the stream; tcuda_stream_destroy ends it.
  * @param device   -1: the current one.
@@ -2080,9 +2118,8 @@ tcuda_status_t tcuda_malloc_cached_aligned(void **ptr, size_t size, size_t align
 tcuda_status_t tcuda_malloc_cached_batch(void **ptrs, const size_t *sizes, size_t count, tcuda_stream_t stream);
 
 /**
- * Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs (but
- * for backend:cudaMallocAsync, which calls the driver). After tcuda_shutdown it
- * does nothing.
+ * Gives a block back (torch.cuda.caching_allocator_delete). From any thread, also while a host function runs (but for backend:cudaMallocAsync,
+ * which calls the driver). After tcuda_shutdown it does nothing.
  *
  * @param ptr start of a block; NULL does nothing.
  * @return TCUDA_ERROR_INVALID_POINTER for anything that is not the start of a block in use; nothing changes then.
@@ -2124,9 +2161,9 @@ tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 tcuda_status_t tcuda_empty_cache(int32_t device);
 
 /**
- * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or frees at
- * the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where a block that waited
- * for another stream is found free.
+ * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or
+ * frees at the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where
+ * a block that waited for another stream is found free.
  *
  * @param stats  struct_size has to be set; gets the figures.
  * @param device -1: the current one.
@@ -2392,8 +2429,9 @@ tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
  * When the cache of a device can satisfy a request neither from what is free nor from the driver, it climbs a ladder: it waits for other
  * streams, then gives all free memory back to the driver, then fails. Before each of these steps the pressure callbacks are asked, one
  * after the other in the order in which they came. One that freed something says so, and the request is tried again; only if that was not
- * enough is the next one asked. Nobody is asked while the allocating stream is being captured, nor for more than all memory of the device,
- * nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
+ * enough is the next one asked. Each is asked once for a step, and once more before memory goes back where one freed something before the
+ * failure: so free what is wanted at once. Nobody is asked while the allocating stream is being captured, nor for more than all memory of
+ * the device, nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
  * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
  * empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
  * free. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
@@ -2495,9 +2533,9 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
 
 /**
  * Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
- * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays
- * so, whatever the mode. What is kept is blocks of the
- * cache of pinned memory, counted and limited as such; the device's memory does not grow while it is copied.
+ * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays so,
+ * whatever the mode. What is kept is blocks of the cache of pinned memory, counted and limited as such; the device's memory does not grow while
+ * it is copied.
  *
  * @param given gets the bytes that went back.
  * @param pool  one whose segments come from the driver as virtual memory and are split.
@@ -2511,7 +2549,8 @@ tcuda_status_t tcuda_mem_pool_pause(size_t *given,
                                     int32_t mode);
 
 /**
- * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is left as it is.
+ * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is
+ * left as it is.
  *
  * @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
  */
@@ -2530,19 +2569,20 @@ tcuda_status_t tcuda_mem_pool_stats(tcuda_memory_stats_t *stats, tcuda_mem_pool_
 tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
 
 /* ==== Pluggable allocators ====================================================================================================
- * An allocator of the program's own gives the caches their segments (torch.cuda.memory.CUDAPluggableAllocator): it is asked for whole
- * segments of 2 MiB and more, rarely; what torch leaves to such an allocator (blocks, order between streams, statistics, snapshots, limits,
- * what happens when memory runs out) stays with tcuda. Its functions run on the thread that allocates, or that gives memory back, with
- * the device current, one at a time for each device; they must not ask tcuda for memory, or for what waits for it, and get
- * TCUDA_ERROR_INVALID_STATE. What they return is checked: NULL means that there
- * is no memory; memory of another place, crooked, or too small goes back to them, and the request fails.
+ * An allocator of the program's own gives the caches their segments (torch.cuda.memory.CUDAPluggableAllocator): it is asked for whole segments
+ * of 2 MiB and more, rarely; what torch leaves to such an allocator (blocks, order between streams, statistics, snapshots, limits, what happens
+ * when memory runs out) stays with tcuda. Its functions run on the thread that allocates, or that gives memory back, with the device current,
+ * one at a time for each device; they must not ask tcuda for memory, or for what waits for it, and get TCUDA_ERROR_INVALID_STATE. What they
+ * return is checked: NULL means that there is no memory; memory of another place, crooked, or too small goes back to them, and the request
+ * fails.
  */
 
 /**
  * Makes a pluggable allocator of two functions.
  *
  * @param allocator gets it. It is used by tcuda_change_current_allocator or in the options of a pool.
- * @param alloc, free not NULL.
+ * @param alloc     not NULL.
+ * @param free      not NULL.
  * @param user_data goes to each call.
  */
 tcuda_status_t tcuda_pluggable_allocator_create(tcuda_pluggable_allocator_t *allocator,
@@ -2558,7 +2598,8 @@ tcuda_status_t tcuda_pluggable_allocator_create(tcuda_pluggable_allocator_t *all
  *
  * @param allocator  gets it.
  * @param path       of the library, or a name that the loader finds.
- * @param alloc_name, free_name of its functions.
+ * @param alloc_name of the first of its functions.
+ * @param free_name  of the second.
  * @return TCUDA_ERROR_SYSTEM: the loader cannot load it, with the loader's words; TCUDA_ERROR_INVALID_ARGUMENT: it has no such function.
  */
 tcuda_status_t tcuda_pluggable_allocator_load(tcuda_pluggable_allocator_t *allocator,
@@ -2598,7 +2639,9 @@ const char *tcuda_get_allocator_backend(void);
 /**
  * CUDAPluggableAllocator's alloc_fn.
  *
- * @param size bytes. @param device of the stream. @param stream NULL: the device's default stream.
+ * @param size   bytes.
+ * @param device of the stream.
+ * @param stream NULL: the device's default stream.
  * @return the address. Where there is no memory it throws torch.OutOfMemoryError, other errors as RuntimeError; NULL where PyTorch is not
  *         loaded, with the message in the log.
  */
@@ -2628,11 +2671,16 @@ void tcuda_torch_empty_cache(void);
  * set_begin_allocate_to_pool: a graph's capture begins, or torch.cuda.use_mem_pool. What the streams that `filter` names allocate comes
  * from that pool until tcuda_torch_end_allocate_to_pool.
  *
- * @param pool_first, pool_second torch's MempoolId_t. @param filter `std::function<bool(cudaStream_t)>` of libstdc++, by reference. It is
- *         copied, and asked from any thread that allocates, with a lock held. It must not throw, nor its copy and its destructor: no
- *         exception can pass through tcuda, and the process ends. It must not call tcuda.
+ * @param pool_first  the first half of torch's MempoolId_t.
+ * @param pool_second the second one.
+ * @param filter      `std::function<bool(cudaStream_t)>` of libstdc++, by reference. It is copied, and asked from any thread that allocates,
+ *                    with a lock held. It must not throw, nor its copy and its destructor: no exception can pass through tcuda, and the
+ *                    process ends. It must not call tcuda.
  */
-void tcuda_torch_begin_allocate_to_pool(int32_t device, uint64_t pool_first, uint64_t pool_second, const void *filter);
+void tcuda_torch_begin_allocate_to_pool(int32_t device,
+                                        uint64_t pool_first,
+                                        uint64_t pool_second,
+                                        const void *filter);
 
 /**
  * set_end_allocate_to_pool_fn.
@@ -2802,15 +2850,15 @@ tcuda_status_t tcuda_copy_async(void *dst, const void *src, size_t size, tcuda_s
 tcuda_status_t tcuda_memset_async(void *dst, int32_t value, size_t size, tcuda_stream_t stream);
 
 /* ==== Tensors =================================================================================================================
- * A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors
- * of other libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative (NULL: packed), up to
- * 64 dimensions, one lane, elements of 8, 16, 32, 64 or 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or
- * managed memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
- * TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any
- * thread. Work runs on the tensors' device, whatever device is current, and a NULL stream is that device's default stream; on CPU tensors
- * it is done at once, with no device needed (except after tcuda_shutdown and in a forked child, as everything). Data that is not where
- * its tensor says is TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is. Blocks of tcuda's cache that are freed while work is under way are reused only when it is
- * done.
+ * A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors of
+ * other libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative (NULL: packed), up to 64
+ * dimensions, one lane, elements of 8, 16, 32, 64 or 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or managed
+ * memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
+ * TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any thread.
+ * Work runs on the tensors' device, whatever device is current, and a NULL stream is that device's default stream; on CPU tensors it is done at
+ * once, with no device needed (except after tcuda_shutdown and in a forked child, as everything). Data that is not where its tensor says is
+ * TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is. Blocks of tcuda's cache that are freed while work is under
+ * way are reused only when it is done.
  */
 
 /**
@@ -3282,10 +3330,10 @@ tcuda_status_t tcuda_random_permutation(const tcuda_tensor_t *out, tcuda_generat
  * Memory that is allocated on these streams meanwhile comes from the graph's private pool, which stays as it is for as long as a graph uses it;
  * graphs may share one, and are then replayed one after the other, in the order in which they were captured where one reads what another one
  * left. Pinned memory that they use, or that the capturing thread allocates, is not used again before the graph is reset, also if it is freed.
- * A capture may hold copies and fills between device and pinned memory, kernels, host functions, events. What waits, or asks how far the
- * device is, ends it, and so does the legacy default stream beside a blocking stream that is captured: then every call on its streams answers
- * TCUDA_ERROR_CAPTURE, and tcuda_graph_capture_end names what did it, if that was a call of tcuda. However a capture ends, also by the end of its thread
- * or the destruction of its graph or one of its streams, its streams and memory are usable afterwards.
+ * A capture may hold copies and fills between device and pinned memory, kernels, host functions, events. What waits, or asks how far the device
+ * is, ends it, and so does the legacy default stream beside a blocking stream that is captured: then every call on its streams answers
+ * TCUDA_ERROR_CAPTURE, and tcuda_graph_capture_end names what did it, if that was a call of tcuda. However a capture ends, also by the end of
+ * its thread or the destruction of its graph or one of its streams, its streams and memory are usable afterwards.
  */
 
 /**
@@ -3439,7 +3487,8 @@ tcuda_status_t tcuda_graphed_callable_create(tcuda_graphed_callable_t *graphed,
  * @param index    which of them. They are called in the order of the capture; 0 begins anew at any time.
  * @param inputs   as many as at the capture, of the same shapes and types, anywhere. NULL with `input_count` 0: those of the capture.
  * @param stream   of their device.
- * @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the stream is being captured.
+ * @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the
+ *         stream is being captured.
  */
 tcuda_status_t tcuda_graphed_callable_call(tcuda_graphed_callable_t graphed,
                                            size_t index,
@@ -3497,13 +3546,13 @@ tcuda_status_t tcuda_jit_destroy(tcuda_jit_t jit);
  * order of dimensions.
  *
  * The common type is torch's (torch.result_type): tensors with dimensions decide, one without counts only where it is of a higher category
- * (bool, integer, real, complex). Inputs are converted to it as they are loaded. The function's T is that type, for float16 and bfloat16 it is float, as
- * in torch.
+ * (bool, integer, real, complex). Inputs are converted to it as they are loaded. The function's T is that type, for float16 and bfloat16 it is
+ * float, as in torch.
  *
  * @param jit            the function.
  * @param outputs        gets the tensors, as many as the function has; each to be destroyed.
- * @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike in all
- *                       tensors (TCUDA_ERROR_NOT_SUPPORTED).
+ * @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike
+ *                       in all tensors (TCUDA_ERROR_NOT_SUPPORTED).
  * @param input_count    as many as the function takes.
  * @param scalars        the extra arguments that are not to have their default values, each once. May be NULL.
  * @param scalar_count   their number.
@@ -3530,7 +3579,7 @@ tcuda_status_t tcuda_jit_call(tcuda_jit_t jit,
  * @param jit            the function.
  * @param outputs        the tensors, as many as the function has, with any strides; no two indices may mean one element.
  * @param output_count   their number.
- * @param inputs, input_count, scalars, scalar_count, stream   as in tcuda_jit_call.
+ * @param inputs         as in tcuda_jit_call, and so is all that follows.
  */
 tcuda_status_t tcuda_jit_call_out(tcuda_jit_t jit,
                                   const tcuda_tensor_t *const *outputs,
@@ -3584,7 +3633,8 @@ tcuda_status_t tcuda_kernel_get(tcuda_kernel_t *kernel, tcuda_kernel_module_t mo
  * @param grid             three numbers of blocks; those not needed are 1.
  * @param block            three numbers of threads.
  * @param shared           bytes of dynamic shared memory; above 48 KiB too, as far as the device has it.
- * @param arguments        the kernel's, in order; read before the call returns. Their number and sizes are checked where the driver knows them (CUDA 12.4).
+ * @param arguments        the kernel's, in order; read before the call returns. Their number and sizes are checked where the driver knows them
+ *                         (CUDA 12.4).
  * @param argument_count   their number.
  * @param stream           of the module's device.
  */
@@ -3786,12 +3836,11 @@ tcuda_status_t tcuda_comm_gather_out(const tcuda_tensor_t *out,
  * Collectives between ranks: threads of a process, processes of a machine or of several, each with a device of its own (torch.cuda.nccl,
  * and what torch.distributed does with NCCL). NCCL carries the data; it is looked up at the first of these calls. On simulated devices
  * sockets do, between threads and processes of one machine.
- * All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns before it
- * is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
+ * All ranks make the same calls in the same order. A call is enqueued on a stream of the rank's device (NULL: its current stream) and returns
+ * before it is done; calls of one communicator go on in the order in which they are made, also on different streams. Tensors lie packed on the
  * rank's device; input and output may be the same memory where they are of one size. Elements are moved whatever they are, and reduced if they
- * lie on a multiple of their size and are floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and)
- * or complex (sum and average).
- * A tensor without elements is no call at all.
+ * lie on a multiple of their size and are floats (but float8), integers of 8, 32 and 64 bits, bools (a sum is their or, a product their and) or
+ * complex (sum and average). A tensor without elements is no call at all.
  * No call waits longer for other ranks than the communicator's timeout; wait for results with
  * tcuda_communicator_synchronize, which also sees a rank that ended. What goes wrong then (TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE,
  * TCUDA_ERROR_NCCL and errors of the device) aborts the communicator: its streams go on, outputs of calls under way hold anything, every later
@@ -3846,8 +3895,9 @@ tcuda_status_t tcuda_communicator_init_all(tcuda_communicator_t *comms,
 
 /**
  * Makes this process' rank of a job whose launcher has set RANK, WORLD_SIZE, LOCAL_RANK (the device), MASTER_ADDR and MASTER_PORT, as torchrun
- * does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to, on all of its addresses where
- * MASTER_ADDR is a name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the system, for as long as that takes.
+ * does. Rank 0 listens on that port until all have come, by plain TCP that anyone may connect to, on all of its addresses where MASTER_ADDR is a
+ * name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the
+ * system, for as long as that takes.
  *
  * @param comm      gets the rank.
  * @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.
@@ -3924,8 +3974,8 @@ tcuda_status_t tcuda_communicator_size(tcuda_communicator_t comm, int32_t *size)
 tcuda_status_t tcuda_communicator_device(tcuda_communicator_t comm, int32_t *device);
 
 /**
- * Begins a group of this thread: until its end, calls of communicators are checked and kept, and nothing is enqueued. Groups may lie within each other; the
- * outermost counts. Needed where one thread makes the calls of several ranks, and for sends and receives that depend on each other.
+ * Begins a group of this thread: until its end, calls of communicators are checked and kept, and nothing is enqueued. Groups may lie within each
+ * other; the outermost counts. Needed where one thread makes the calls of several ranks, and for sends and receives that depend on each other.
  */
 tcuda_status_t tcuda_communicator_group_start(void);
 
@@ -4196,10 +4246,11 @@ tcuda_status_t tcuda_gpu_processes(tcuda_gpu_process_t *processes, size_t capaci
 tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device, uint32_t max_age_ms);
 
 /* ==== Marks and ranges for tools ==============================================================================================
- * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so
- * by NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than
- * 5 ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at
- * any time; in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to the tool as they are.
+ * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so by
+ * NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than 5
+ * ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at any time;
+ * in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to
+ * the tool as they are.
  * With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
  */
 
@@ -4245,9 +4296,9 @@ tcuda_status_t tcuda_nvtx_range_end(uint64_t id);
  * function tells it, which holds up the stream for a moment; without one the stream is given nothing. A graph that captures it has a new range
  * with each replay.
  *
- * @param range gets what tcuda_nvtx_stream_range_end wants.
+ * @param id gets what tcuda_nvtx_stream_range_end wants.
  */
-tcuda_status_t tcuda_nvtx_stream_range_start(uint64_t *range,
+tcuda_status_t tcuda_nvtx_stream_range_start(uint64_t *id,
                                              const char *message,
                                              tcuda_stream_t stream);
 
@@ -4257,7 +4308,7 @@ tcuda_status_t tcuda_nvtx_stream_range_start(uint64_t *range,
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: it is no such range, or it was ended.
  */
-tcuda_status_t tcuda_nvtx_stream_range_end(uint64_t range, tcuda_stream_t stream);
+tcuda_status_t tcuda_nvtx_stream_range_end(uint64_t id, tcuda_stream_t stream);
 
 /**
  * Makes a domain: tools show its marks and ranges apart, and its ranges are pushed and popped apart (nvtxDomainCreateA).
@@ -4315,9 +4366,10 @@ tcuda_status_t tcuda_nvtx_domain_name_category(tcuda_nvtx_domain_t domain, uint3
 /**
  * A handle of cuBLAS for the calling thread and its current stream of the current device (torch.cuda.current_blas_handle).
  *
- * Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32
- * MiB since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A
- * handle that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a table.
+ * Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32 MiB
+ * since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A handle
+ * that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a
+ * table.
  */
 tcuda_status_t tcuda_current_blas_handle(tcuda_blas_handle_t *handle);
 

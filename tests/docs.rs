@@ -111,17 +111,31 @@ fn the_program_of_the_readme_is_the_example() {
     assert_eq!(program, std::fs::read_to_string(root.join("examples_c/hello.c")).unwrap());
 }
 
+/// The anchor that GitHub gives a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase().replace(' ', "-");
+    kept.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+}
+
 #[test]
 fn links_lead_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let mut links = 0;
+    let (mut links, mut anchors) = (0, 0);
     for page in docs.chain(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name))) {
         let text = std::fs::read_to_string(&page).unwrap();
-        for target in text.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap()) {
-            assert!(page.parent().unwrap().join(target).exists(), "{}: {target}", page.display());
+        for link in text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let (target, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if target.is_empty() { page.clone() } else { page.parent().unwrap().join(target) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !heading.is_empty() {
+                let there = std::fs::read_to_string(target).unwrap();
+                let found = there.lines().filter_map(|line| line.strip_prefix('#')).any(|line| anchor(line.trim_start_matches('#')) == heading);
+                assert!(found, "{}: {link}", page.display());
+                anchors += 1;
+            }
             links += 1;
         }
     }
-    assert!(links > 10);
+    assert!(links > 10 && anchors > 10, "{links} links, {anchors} anchors");
 }

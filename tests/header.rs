@@ -2,6 +2,8 @@
 //! `TCUDA_BLESS=1 cargo test --test header` writes it; without that it is compared.
 
 use std::path::Path;
+use tcuda::base::dlpack;
+use tcuda::runtime::kernels::element::Element;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -47,7 +49,22 @@ fn version() -> String {
     )
 }
 
-/// The fields of a struct of the header: type and name, which has `[` where it is an array.
+/// The places of tensors that tcuda knows.
+fn places() -> String {
+    let known = [("CPU", dlpack::CPU), ("CUDA", dlpack::CUDA), ("PINNED", dlpack::CUDA_HOST), ("MANAGED", dlpack::CUDA_MANAGED)];
+    known.map(|(name, number)| format!("#define TCUDA_PLACE_{name} ({number})")).join("\n")
+}
+
+/// The element types that tcuda computes with.
+fn dtypes() -> String {
+    let macros = Element::all().map(|element| {
+        let (name, dtype) = (element.name().to_uppercase(), element.dtype());
+        format!("#define TCUDA_DTYPE_{name} TCUDA_DTYPE({}, {})", dtype.code, dtype.bits)
+    });
+    macros.collect::<Vec<_>>().join("\n")
+}
+
+/// The fields of a struct of the header: type, `*` for any pointer, and name, which has `[` where it is an array.
 fn fields<'a>(header: &'a str, name: &str) -> Option<Vec<(&'a str, &'a str)>> {
     let body = header.split_once(&format!("typedef struct {name} {{\n"))?.1;
     let body = &body[..body.find("\n}")?];
@@ -56,14 +73,17 @@ fn fields<'a>(header: &'a str, name: &str) -> Option<Vec<(&'a str, &'a str)>> {
         lines
             .filter_map(|line| {
                 let line = line.strip_suffix(';')?;
-                Some(line.split_once("(*").unwrap_or_else(|| line.rsplit_once([' ', '*']).unwrap()))
+                Some(line.rsplit_once('*').map_or_else(|| line.rsplit_once(' ').unwrap(), |(_, name)| ("*", name)))
             })
             .collect(),
     )
 }
 
-/// A braced initial value with every field named: a shorter list makes compilers warn.
+/// A braced initial value with every field named, and pointers apart from numbers: compilers warn otherwise.
 fn initial_value(header: &str, name: &str) -> String {
+    if name == "*" || header.contains(&format!(" *{name};")) {
+        return String::from("NULL");
+    }
     let Some(fields) = fields(header, name.trim_start_matches("struct ").trim()) else { return String::from("0") };
     let values = fields.into_iter().enumerate().map(|(at, (kind, field))| match (at, field) {
         (0, "struct_size") => format!("sizeof({name})"),
@@ -92,7 +112,8 @@ fn generate() -> String {
     bindings.write(&mut bytes);
     let header = String::from_utf8(bytes).unwrap();
 
-    let header = header.replace("@VERSION@", &version()).replace("@INITIAL_VALUES@", &initial_values(&header));
+    let header = header.replace("@VERSION@", &version()).replace("@PLACES@", &places()).replace("@DTYPES@", &dtypes());
+    let header = header.replace("@INITIAL_VALUES@", &initial_values(&header));
     let (types, mut declarations) = header.split_once("extern \"C\" {").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     // The typedefs are there: C programs need not write the tag.
     for start in ["(", " "] {
@@ -168,4 +189,23 @@ fn every_exported_function_has_a_section_and_a_text() {
     }
     assert!(types > 8, "{types} types");
     assert!(!header.contains("# Safety"));
+}
+
+/// Each `@param` has one name, that of a parameter, in the order of the parameters: what documentation tools take.
+#[test]
+fn every_documented_parameter_is_one_of_its_function() {
+    let header = generate();
+    let mut count = 0;
+    for item in header.split("/**\n").skip(1) {
+        let (comment, declaration) = item.split_once("*/\n").unwrap();
+        let Some((name, parameters)) = declaration.split_once(';').and_then(|(one, _)| one.split_once('(')) else { continue };
+        let mut rest: Vec<&str> = parameters.split([' ', '*', ',', ')', '\n']).filter(|word| !word.is_empty()).collect();
+        for documented in comment.split("@param ").skip(1).map(|text| text.split_whitespace().next().unwrap()) {
+            let at = rest.iter().position(|word| *word == documented);
+            let at = at.unwrap_or_else(|| panic!("{name}: '@param {documented}' is no parameter, or not in their order"));
+            rest.drain(..=at);
+            count += 1;
+        }
+    }
+    assert!(count > 300, "{count} parameters");
 }

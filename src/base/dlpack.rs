@@ -8,7 +8,7 @@ use std::ffi::c_void;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]
 pub struct tcuda_place_t {
-    /// 1 CPU, 2 CUDA, 3 pinned host memory, 13 managed memory. A simulated device is 2 as well.
+    /// TCUDA_PLACE_CPU (1), _CUDA (2), _PINNED (3: host memory) or _MANAGED (13). A simulated device is TCUDA_PLACE_CUDA as well.
     pub device_type: i32,
     /// The device's index; 0 for the CPU.
     pub device_id: i32,

@@ -1,6 +1,6 @@
 //! Element types, as DLPack names them.
 
-/// DLPack's DLDataType: code, bits of one lane, lanes.
+/// DLPack's DLDataType: code, bits of one lane, lanes. TCUDA_DTYPE_FLOAT32 and the like are the usual ones.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]

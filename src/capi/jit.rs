@@ -182,7 +182,7 @@ pub unsafe extern "C" fn tcuda_jit_call(
 /// @param jit            the function.
 /// @param outputs        the tensors, as many as the function has, with any strides; no two indices may mean one element.
 /// @param output_count   their number.
-/// @param inputs, input_count, scalars, scalar_count, stream   as in tcuda_jit_call.
+/// @param inputs         as in tcuda_jit_call, and so is all that follows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_jit_call_out(
     jit: tcuda_jit_t,

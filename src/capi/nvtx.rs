@@ -146,10 +146,10 @@ pub extern "C" fn tcuda_nvtx_range_end(id: u64) -> tcuda_status_t {
 /// function tells it, which holds up the stream for a moment; without one the stream is given nothing. A graph that captures it has a new range
 /// with each replay.
 ///
-/// @param range gets what tcuda_nvtx_stream_range_end wants.
+/// @param id gets what tcuda_nvtx_stream_range_end wants.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_nvtx_stream_range_start(range: *mut u64, message: *const c_char, stream: tcuda_stream_t) -> tcuda_status_t {
-    guard_out("tcuda_nvtx_stream_range_start", range, "range", || {
+pub unsafe extern "C" fn tcuda_nvtx_stream_range_start(id: *mut u64, message: *const c_char, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard_out("tcuda_nvtx_stream_range_start", id, "id", || {
         let message = unsafe { c_text(message, "message") }?;
         nvtx::start_on_stream(message, resolve(stream)?)
     })
@@ -160,8 +160,8 @@ pub unsafe extern "C" fn tcuda_nvtx_stream_range_start(range: *mut u64, message:
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: it is no such range, or it was ended.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_nvtx_stream_range_end(range: u64, stream: tcuda_stream_t) -> tcuda_status_t {
-    guard("tcuda_nvtx_stream_range_end", || nvtx::end_on_stream(range, resolve(stream)?))
+pub unsafe extern "C" fn tcuda_nvtx_stream_range_end(id: u64, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard("tcuda_nvtx_stream_range_end", || nvtx::end_on_stream(id, resolve(stream)?))
 }
 
 /// Makes a domain: tools show its marks and ranges apart, and its ranges are pushed and popped apart (nvtxDomainCreateA).

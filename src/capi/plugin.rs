@@ -38,7 +38,8 @@ pub type tcuda_segment_free_fn_t =
 /// Makes a pluggable allocator of two functions.
 ///
 /// @param allocator gets it. It is used by tcuda_change_current_allocator or in the options of a pool.
-/// @param alloc, free not NULL.
+/// @param alloc     not NULL.
+/// @param free      not NULL.
 /// @param user_data goes to each call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_pluggable_allocator_create(
@@ -78,7 +79,8 @@ type TorchFree = unsafe extern "C" fn(*mut c_void, isize, c_int, *mut c_void);
 ///
 /// @param allocator  gets it.
 /// @param path       of the library, or a name that the loader finds.
-/// @param alloc_name, free_name of its functions.
+/// @param alloc_name of the first of its functions.
+/// @param free_name  of the second.
 /// @return TCUDA_ERROR_SYSTEM: the loader cannot load it, with the loader's words; TCUDA_ERROR_INVALID_ARGUMENT: it has no such function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_pluggable_allocator_load(

@@ -3,8 +3,9 @@
 //! When the cache of a device can satisfy a request neither from what is free nor from the driver, it climbs a ladder: it waits for other
 //! streams, then gives all free memory back to the driver, then fails. Before each of these steps the pressure callbacks are asked, one
 //! after the other in the order in which they came. One that freed something says so, and the request is tried again; only if that was not
-//! enough is the next one asked. Nobody is asked while the allocating stream is being captured, nor for more than all memory of the device,
-//! nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
+//! enough is the next one asked. Each is asked once for a step, and once more before memory goes back where one freed something before the
+//! failure: so free what is wanted at once. Nobody is asked while the allocating stream is being captured, nor for more than all memory of
+//! the device, nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
 //!
 //! Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
 //! empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
@@ -44,7 +45,7 @@ pub struct tcuda_pressure_t {
     pub limit: u64,
 }
 
-/// Asked for memory; true: something was freed.
+/// Asked for memory, best as much as is wanted at once; true: something was freed.
 #[allow(non_camel_case_types)]
 pub type tcuda_pressure_fn_t = Option<unsafe extern "C" fn(pressure: *const tcuda_pressure_t, user_data: *mut c_void) -> bool>;
 

@@ -1,11 +1,12 @@
 //! Streams
 //!
 //! A tcuda_stream_t is a cudaStream_t: streams of any library can be given. Special values: NULL (and cudaStreamLegacy) is the default
-//! stream of the current device, or of the device of the pointer or tensor beside it; TCUDA_STREAM_DEFAULT(d) is that of device d, and
-//! what tcuda gives out for it; TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the
-//! calling thread's default stream of that device. A stream of another library is looked up once; before its owner destroys it,
-//! tcuda_stream_unregister settles what waits for it. A stream may be used by several threads; one that is being destroyed by nobody
-//! else. Handles that tcuda knows to be dead are TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
+//! stream of the current device, or of the device of the pointer or tensor beside it (but for communicators and the list of
+//! tcuda_comm_scatter, where NULL is the current stream); TCUDA_STREAM_DEFAULT(d) is that of device d, and what tcuda gives out for it;
+//! TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the calling thread's default stream of
+//! that device. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
+//! for it. A stream may be used by several threads; one that is being destroyed by nobody else. Handles that tcuda knows to be dead are
+//! TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
 
 use super::guard::{Out, guard, guard_destroy, guard_out};
 use super::structs::{tcuda_event_t, tcuda_stream_t};
@@ -28,7 +29,8 @@ pub(super) fn resolve(stream: tcuda_stream_t) -> Result<Stream, Error> {
     stream::resolve(stream as usize)
 }
 
-/// Makes a stream of one's own (torch has only the pool). It has no implicit order with the legacy default stream.
+/// Makes a stream of one's own (torch has only the pool; cudaStreamCreateWithPriority). It has no implicit order with the legacy default
+/// stream (cudaStreamNonBlocking).
 ///
 /// @param stream   gets the stream; tcuda_stream_destroy ends it.
 /// @param device   -1: the current one.

@@ -17,7 +17,9 @@ use std::ffi::{CStr, c_void};
 
 /// CUDAPluggableAllocator's alloc_fn.
 ///
-/// @param size bytes. @param device of the stream. @param stream NULL: the device's default stream.
+/// @param size   bytes.
+/// @param device of the stream.
+/// @param stream NULL: the device's default stream.
 /// @return the address. Where there is no memory it throws torch.OutOfMemoryError, other errors as RuntimeError; NULL where PyTorch is not
 ///         loaded, with the message in the log.
 #[unsafe(no_mangle)]
@@ -80,9 +82,11 @@ pub extern "C-unwind" fn tcuda_torch_empty_cache() {
 /// set_begin_allocate_to_pool: a graph's capture begins, or torch.cuda.use_mem_pool. What the streams that `filter` names allocate comes
 /// from that pool until tcuda_torch_end_allocate_to_pool.
 ///
-/// @param pool_first, pool_second torch's MempoolId_t. @param filter `std::function<bool(cudaStream_t)>` of libstdc++, by reference. It is
-///         copied, and asked from any thread that allocates, with a lock held. It must not throw, nor its copy and its destructor: no
-///         exception can pass through tcuda, and the process ends. It must not call tcuda.
+/// @param pool_first  the first half of torch's MempoolId_t.
+/// @param pool_second the second one.
+/// @param filter      `std::function<bool(cudaStream_t)>` of libstdc++, by reference. It is copied, and asked from any thread that allocates,
+///                    with a lock held. It must not throw, nor its copy and its destructor: no exception can pass through tcuda, and the
+///                    process ends. It must not call tcuda.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn tcuda_torch_begin_allocate_to_pool(device: i32, pool_first: u64, pool_second: u64, filter: *const c_void) {
     raise(apart("tcuda_torch_begin_allocate_to_pool", || {

@@ -1,8 +1,14 @@
-"""tcuda.h compiles alone, twice, and beside cuda_runtime.h in either order, in every standard; tcuda.hpp alone and in two files."""
+"""tcuda.h compiles alone, twice, with all its macros, and beside cuda_runtime.h in either order, in every standard; tcuda.hpp alone and in two
+files."""
+
+import re
 
 import kit
 
 STANDARDS = ["c99", "c11", "c17", "c2x", "c++11", "c++14", "c++17", "c++20"]
+# What programs turn on beyond the usual; a macro is expanded in their own lines.
+STRICTER = ["-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wundef"]
+STRICTER_CXX = ["-Wold-style-cast", "-Wuseless-cast", "-Wzero-as-null-pointer-constant"]
 
 TEXTS = {
     "alone": '#include "tcuda.h"\ntcuda_stream_t use(tcuda_stream_t s);\ntcuda_stream_t use(tcuda_stream_t s) { return s; }\n',
@@ -25,15 +31,29 @@ HPP = {
 
 def compiles(suite, source, standard):
     """A job: the source compiles in this standard."""
-    command = [*kit.compiler(standard), *kit.STRICT, "-c", source, "-o", source.with_suffix(f".{standard}.o")]
+    stricter = STRICTER + (STRICTER_CXX if "+" in standard else [])
+    command = [*kit.compiler(standard), *kit.STRICT, *stricter, "-c", source, "-o", source.with_suffix(f".{standard}.o")]
     return lambda: suite.runs(f"{source.stem} as {standard}", command)
+
+
+def macros():
+    """A program that uses every macro of the header."""
+    lines = []
+    for name, parameters, value in re.findall(r"^#define (TCUDA_\w+)(\([^)]*\))? (.+)$", (kit.ROOT / "include/tcuda.h").read_text(), re.M):
+        if name.endswith("_INIT"):
+            kind = re.match(r"\{sizeof\((\w+)\)", value)[1]
+            lines.append(f"{{ {kind} made = {name}; (void)made; }}")
+        else:
+            lines.append(f"(void)({name}{re.sub(r'[a-z]+', '1', parameters)});")
+    assert len(lines) > 100, len(lines)
+    return '#include "tcuda.h"\nvoid use(void);\nvoid use(void) {\n' + "\n".join(lines) + "\n}\n"
 
 
 def run(suite):
     folder = kit.BUILD / "tests/header"
     folder.mkdir(parents=True, exist_ok=True)
     jobs = []
-    for name, text in {**TEXTS, **HPP}.items():
+    for name, text in {**TEXTS, "macros": macros(), **HPP}.items():
         source = folder / f"{name}.c"
         source.write_text(text + (SAME if "cuda_runtime" in text else ""))
         jobs += [compiles(suite, source, standard) for standard in (("c++17", "c++20") if name in HPP else STANDARDS)]
