@@ -316,29 +316,160 @@ private:
     std::size_t size_ = 0;
 };
 
-/* A tensor that a function of tcuda made, or any other producer of DLPack tensors, ended once: tcuda_managed_tensor_t *made = nullptr;
- * check(tcuda_tensor_empty(&made, ...)); tcuda::tensor tensor(made). Whoever takes tensors over gets it by release(). */
-class tensor {
+/* `size()` elements of pinned host memory from the cache, which the host reaches too: pin_memory. Their first values are not defined. What
+ * tcuda's copies do with it it knows; record_stream tells of other uses, and the memory is not given out again before they are done. */
+template <class T = std::byte>
+class pinned_buffer {
+    static_assert(std::is_trivially_copyable_v<T>, "what a device reaches is moved as bytes");
+
 public:
-    tensor() noexcept = default;
-    explicit tensor(tcuda_managed_tensor_t *made) noexcept : tensor_(made) {}
-    ~tensor() { (void)tcuda_tensor_destroy(tensor_); }
-    tensor(const tensor &) = delete;
-    tensor &operator=(const tensor &) = delete;
-    tensor(tensor &&other) noexcept : tensor_(other.release()) {}
-    tensor &operator=(tensor &&other) noexcept {
-        std::swap(tensor_, other.tensor_);
+    using value_type = T;
+
+    pinned_buffer() noexcept = default;
+    explicit pinned_buffer(std::size_t size) : size_(size) {
+        if (size > SIZE_MAX / sizeof(T))
+            throw std::length_error("tcuda::pinned_buffer: more elements than memory can hold");
+        void *data = nullptr;
+        check(tcuda_host_malloc_cached(&data, size * sizeof(T)));
+        data_ = static_cast<T *>(data);
+    }
+    ~pinned_buffer() { (void)tcuda_host_free_cached(data_); }
+    pinned_buffer(const pinned_buffer &) = delete;
+    pinned_buffer &operator=(const pinned_buffer &) = delete;
+    pinned_buffer(pinned_buffer &&other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    pinned_buffer &operator=(pinned_buffer &&other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
         return *this;
     }
 
-    /* NULL where there is none. */
-    tcuda_managed_tensor_t *get() const noexcept { return tensor_; }
-    const tcuda_managed_tensor_t *operator->() const noexcept { return tensor_; }
-    /* Gives the tensor away; tcuda_tensor_destroy ends it. */
-    tcuda_managed_tensor_t *release() noexcept { return std::exchange(tensor_, nullptr); }
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+    std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
+    bool empty() const noexcept { return size_ == 0; }
+    T &operator[](std::size_t index) const noexcept { return data_[index]; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + size_; }
+    void record_stream(stream_ref stream) const { check(tcuda_host_record_stream(data_, stream)); }
 
 private:
-    tcuda_managed_tensor_t *tensor_ = nullptr;
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/* The owner of a handle that a function of tcuda made: tcuda_communicator_t made = nullptr; check(tcuda_communicator_init_rank(&made, ...));
+ * tcuda::communicator communicator(made). NULL is none. Whoever takes the handle over gets it by release(). */
+template <class Handle, tcuda_status_t (*End)(Handle)>
+class owner {
+public:
+    owner() noexcept = default;
+    explicit owner(Handle made) noexcept : handle_(made) {}
+    ~owner() { (void)End(handle_); }
+    owner(const owner &) = delete;
+    owner &operator=(const owner &) = delete;
+    owner(owner &&other) noexcept : handle_(other.release()) {}
+    owner &operator=(owner &&other) noexcept {
+        std::swap(handle_, other.handle_);
+        return *this;
+    }
+
+    Handle get() const noexcept { return handle_; }
+    Handle release() noexcept { return std::exchange(handle_, nullptr); }
+
+private:
+    Handle handle_ = nullptr;
+};
+
+using communicator = owner<tcuda_communicator_t, tcuda_communicator_destroy>;
+using graphed_callable = owner<tcuda_graphed_callable_t, tcuda_graphed_callable_destroy>;
+using jit = owner<tcuda_jit_t, tcuda_jit_destroy>;
+using kernel_module = owner<tcuda_kernel_module_t, tcuda_kernel_module_destroy>;
+using nvtx_domain = owner<tcuda_nvtx_domain_t, tcuda_nvtx_domain_destroy>;
+using snapshot = owner<tcuda_snapshot_t, tcuda_snapshot_destroy>;
+
+/* A tensor that a function of tcuda made, or any other producer of DLPack tensors, ended once. */
+class tensor : public owner<tcuda_managed_tensor_t *, tcuda_tensor_destroy> {
+public:
+    using owner::owner;
+    const tcuda_managed_tensor_t *operator->() const noexcept { return get(); }
+};
+
+/* A graph: torch.cuda.CUDAGraph. */
+class graph : public owner<tcuda_graph_t, tcuda_graph_destroy> {
+public:
+    explicit graph(std::uint32_t flags = 0) : owner(make(flags)) {}
+
+    /* Captures what a function gives to a stream, which is current meanwhile: `with torch.cuda.graph(g, stream=s)`. An exception ends the
+     * capture, with nothing left of it. */
+    template <class Function>
+    void capture(stream_ref stream, Function &&function, tcuda_pool_id_t pool = {}, std::int32_t mode = TCUDA_CAPTURE_GLOBAL) {
+        const stream_guard current(stream);
+        check(tcuda_graph_capture_begin(get(), stream, pool, mode));
+        try {
+            std::forward<Function>(function)();
+        } catch (...) {
+            (void)tcuda_graph_reset(get());
+            throw;
+        }
+        check(tcuda_graph_capture_end(get()));
+    }
+    void instantiate() { check(tcuda_graph_instantiate(get())); }
+    void replay(stream_ref stream) { check(tcuda_graph_replay(get(), stream)); }
+    void reset() { check(tcuda_graph_reset(get())); }
+    /* To share it with graphs that are never replayed at the same time. */
+    tcuda_pool_id_t pool() const {
+        tcuda_pool_id_t pool{};
+        check(tcuda_graph_pool(get(), &pool));
+        return pool;
+    }
+
+private:
+    static tcuda_graph_t make(std::uint32_t flags) {
+        tcuda_graph_t made = nullptr;
+        check(tcuda_graph_create(&made, flags));
+        return made;
+    }
+};
+
+/* A memory pool: torch.cuda.MemPool. It has to be closed before it goes, and not be paused with blocks in use: it is left then. */
+class mem_pool : public owner<tcuda_mem_pool_t, tcuda_mem_pool_destroy> {
+public:
+    explicit mem_pool(std::int32_t device = TCUDA_DEVICE_CURRENT, const tcuda_mem_pool_options_t *options = nullptr)
+        : owner(make(device, options)) {}
+
+    void trim() { check(tcuda_mem_pool_trim(get())); }
+    /* TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP; the bytes that went back. */
+    std::size_t pause(std::int32_t mode = TCUDA_PAUSE_KEEP) {
+        std::size_t given = 0;
+        check(tcuda_mem_pool_pause(&given, get(), mode));
+        return given;
+    }
+    void resume() { check(tcuda_mem_pool_resume(get())); }
+    tcuda_memory_stats_t stats() const {
+        tcuda_memory_stats_t stats = TCUDA_MEMORY_STATS_INIT;
+        check(tcuda_mem_pool_stats(&stats, get()));
+        return stats;
+    }
+
+private:
+    static tcuda_mem_pool_t make(std::int32_t device, const tcuda_mem_pool_options_t *options) {
+        tcuda_mem_pool_t made = nullptr;
+        check(tcuda_mem_pool_create(&made, device, options));
+        return made;
+    }
+};
+
+/* What the calling thread allocates on the pool's device comes from the pool, for the length of a scope: torch.cuda.use_mem_pool. */
+class mem_pool_guard {
+public:
+    explicit mem_pool_guard(const mem_pool &pool) : pool_(pool.get()) { check(tcuda_mem_pool_begin(pool_)); }
+    ~mem_pool_guard() { (void)tcuda_mem_pool_end(pool_); }
+    mem_pool_guard(const mem_pool_guard &) = delete;
+    mem_pool_guard &operator=(const mem_pool_guard &) = delete;
+
+private:
+    tcuda_mem_pool_t pool_;
 };
 
 /* A generator of random numbers: torch.Generator. Without one, NULL is the default generator of the device in question. */

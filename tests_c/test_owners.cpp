@@ -233,8 +233,7 @@ static std::int64_t allocated()
 static tcuda::tensor empty(std::int64_t size)
 {
     tcuda_managed_tensor_t *made = nullptr;
-    const tcuda_dtype_t float32 = {2, 32, 1};
-    tcuda::check(tcuda_tensor_empty(&made, TCUDA_DEVICE_CURRENT, float32, 1, &size, TCUDA_STREAM_CURRENT));
+    tcuda::check(tcuda_tensor_empty(&made, TCUDA_DEVICE_CURRENT, TCUDA_DTYPE_FLOAT32, 1, &size, TCUDA_STREAM_CURRENT));
     return tcuda::tensor(made);
 }
 
@@ -295,6 +294,116 @@ static void generators_move_and_draw()
     CHECK(other.get() == raw);
 }
 
+static void pinned_buffers_hold_what_is_written()
+{
+    tcuda::pinned_buffer<int> first(1000);
+    int next = 0;
+    for (int &value : first)
+        value = next++;
+    const int *const data = first.data();
+    tcuda::pinned_buffer<int> second(std::move(first)), back(1000);
+    CHECK(first.empty() && first.data() == nullptr && second.data() == data && second.size_bytes() == 4000);
+    tcuda::stream stream;
+    tcuda::buffer<int> device(second.size(), stream);
+    CHECK_OK(tcuda_copy_async(device.data(), second.data(), second.size_bytes(), stream));
+    CHECK_OK(tcuda_copy_async(back.data(), device.data(), back.size_bytes(), stream));
+    second.record_stream(stream);
+    stream->synchronize();
+    CHECK(back[0] == 0 && back[999] == 999);
+    bool refused = false;
+    try {
+        tcuda::pinned_buffer<int>(SIZE_MAX / 2);
+    } catch (const std::length_error &) {
+        refused = true;
+    }
+    CHECK(refused);
+}
+
+static void graphs_capture_and_replay()
+{
+    const std::int64_t before = allocated();
+    {
+        tcuda::stream stream;
+        tcuda::pinned_buffer<int> in(1), out(1);
+        tcuda::graph first;
+        bool current = false;
+        first.capture(stream, [&] {
+            current = tcuda::stream_ref::current() == stream.get();
+            tcuda::buffer<int> between(1); /* on the current stream, and so of the graph's pool */
+            CHECK_OK(tcuda_copy_async(between.data(), in.data(), sizeof(int), stream));
+            CHECK_OK(tcuda_copy_async(out.data(), between.data(), sizeof(int), stream));
+        });
+        CHECK(current && tcuda::stream_ref::current() == tcuda::stream_ref::default_of());
+        tcuda::graph moved(std::move(first));
+        for (int number = 1; number < 4; number++) {
+            in[0] = number;
+            moved.replay(stream);
+            stream->synchronize();
+            CHECK_EQUAL(out[0], number);
+        }
+        CHECK(moved.pool().first != 0 && first.get() == nullptr);
+
+        tcuda::graph other;
+        bool thrown = false;
+        try {
+            other.capture(stream, [] { throw 5; }, moved.pool());
+        } catch (int number) {
+            thrown = number == 5;
+        }
+        CHECK(thrown && tcuda::stream_ref::current() == tcuda::stream_ref::default_of());
+        stream->synchronize(); /* nothing is captured any more */
+        CHECK_STATUS(tcuda_graph_replay(other.get(), stream), TCUDA_ERROR_INVALID_STATE);
+        other.capture(stream, [&] { CHECK_OK(tcuda_memset_async(out.data(), 0, sizeof(int), stream)); }, moved.pool());
+        moved.reset();
+        other.replay(stream);
+        stream->synchronize();
+        CHECK_EQUAL(out[0], 0);
+    }
+    CHECK_EQUAL(allocated(), before);
+}
+
+static void pools_are_open_for_a_scope()
+{
+    const std::int64_t before = allocated();
+    tcuda::mem_pool pool;
+    const auto in_use = [&] { return pool.stats().allocated_bytes.all.current; };
+    {
+        tcuda::stream stream;
+        tcuda::buffer<> inside, outside(1000, stream);
+        CHECK_EQUAL(in_use(), 0);
+        {
+            const tcuda::mem_pool_guard open(pool);
+            inside = tcuda::buffer<>(1000, stream);
+        }
+        CHECK_EQUAL(in_use(), 1024);
+        tcuda::buffer<> after(1000, stream);
+        CHECK_EQUAL(in_use(), 1024);
+    }
+    CHECK_EQUAL(in_use(), 0);
+    pool.trim();
+    CHECK_EQUAL(pool.stats().reserved_bytes.all.current, 0);
+    try {
+        CHECK_EQUAL(pool.pause(), 0);
+        pool.resume();
+    } catch (const tcuda::error &error) {
+        CHECK_EQUAL(error.status(), TCUDA_ERROR_NOT_SUPPORTED); /* plain segments */
+    }
+    CHECK_OK(tcuda_mem_pool_destroy(pool.release()));
+    CHECK_STATUS(tcuda_mem_pool_trim(pool.get()), TCUDA_ERROR_INVALID_HANDLE);
+    CHECK_EQUAL(allocated(), before);
+}
+
+static void handles_end_with_their_owners()
+{
+    tcuda_jit_t made = nullptr;
+    CHECK_OK(tcuda_jit_create(&made, "template <typename T> T same(T x) { return x; }", nullptr, 0));
+    {
+        tcuda::jit first(made), second(std::move(first));
+        CHECK(first.get() == nullptr && second.get() == made);
+    }
+    CHECK_STATUS(tcuda_jit_destroy(made), TCUDA_ERROR_INVALID_HANDLE);
+}
+
 static void ranges_end_with_their_scope()
 {
     const tcuda::nvtx_range outer("outer");
@@ -318,6 +427,10 @@ int main()
     guards_restore_stream_and_device();
     buffers_move_and_come_back();
     tensors_end_once();
+    pinned_buffers_hold_what_is_written();
+    graphs_capture_and_replay();
+    pools_are_open_for_a_scope();
+    handles_end_with_their_owners();
     generators_move_and_draw();
     ranges_end_with_their_scope();
     CHECK_OK(tcuda_shutdown());
