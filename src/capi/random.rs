@@ -280,9 +280,10 @@ fn room(states: *mut u8, size: usize, count: usize, parameter: &str) -> Result<S
     if states.is_null() {
         return Err(null(parameter));
     }
-    if size < count * State::BYTES {
-        let text = format!("The buffer has {size} bytes; {count} times {} are needed.", State::BYTES);
-        return Err(Error::new(Status::TCUDA_ERROR_BUFFER_TOO_SMALL, text));
+    let needed = count * State::BYTES;
+    if size < needed {
+        let text = format!("'{parameter}' has {size} bytes; {needed} are needed, {} for each state.", State::BYTES);
+        return Err(Error::new(Status::TCUDA_ERROR_BUFFER_TOO_SMALL, text).with_bytes(needed as u64));
     }
     Ok(States(states))
 }

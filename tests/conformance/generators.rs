@@ -129,6 +129,7 @@ fn what_is_no_state_is_refused() {
     for size in 0..16 {
         fails!(BUFFER_TOO_SMALL, tcuda_generator_get_state(own.0, buffer.as_mut_ptr(), size));
         fails!(BUFFER_TOO_SMALL, tcuda_get_rng_state(buffer.as_mut_ptr(), size, 0));
+        assert_eq!(last_error().bytes, 16);
     }
     fails!(INVALID_ARGUMENT, tcuda_generator_get_state(own.0, null_mut(), 16));
     assert_eq!(buffer, [0; 64]);
@@ -218,6 +219,7 @@ fn states_of_all_devices_go_round() {
     ok!(tcuda_get_rng_state_all(found.as_mut_ptr(), found.len()));
     assert_eq!(found, [&wanted[..], &[0xA5]].concat());
     fails!(BUFFER_TOO_SMALL, tcuda_get_rng_state_all(found.as_mut_ptr(), wanted.len() - 1));
+    assert_eq!(last_error().bytes, wanted.len() as u64);
     // One state more than there are devices, half a state, a wrong one at the end: none is set.
     let other: Vec<u8> = (0..=count as u64).flat_map(|device| bytes(200 + device, 0)).collect();
     let said = fails!(INVALID_ARGUMENT, tcuda_set_rng_state_all(other.as_ptr(), other.len()));

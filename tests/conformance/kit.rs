@@ -151,12 +151,16 @@ pub fn forget_error() {
     unsafe { tcuda::capi::version::tcuda_runtime_version(std::ptr::null_mut()) };
 }
 
-/// The function in the record of the last failure.
-pub fn failed_function() -> String {
+/// The record of the last failure.
+pub fn last_error() -> tcuda_error_info_t {
     let mut info: tcuda_error_info_t = unsafe { std::mem::zeroed() };
     info.struct_size = size_of::<tcuda_error_info_t>();
     ok!(tcuda_last_error(&mut info));
-    text(info.function)
+    info
+}
+
+pub fn failed_function() -> String {
+    text(last_error().function)
 }
 
 pub fn text(pointer: *const c_char) -> String {

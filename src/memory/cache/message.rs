@@ -174,7 +174,7 @@ impl Facts {
             text += &format!("{} allowed; {} is reserved. ", size_text(limit), size_text(reserved));
         }
         if let Some(plugin) = &self.plugin {
-            text += &format!("It was the pluggable allocator '{plugin}' that had none, and returned NULL. ");
+            text += &format!("It was the pluggable allocator {plugin} that had none, and returned NULL. ");
         }
         text += &format!(
             "Of the allocated memory {} is allocated by tcuda, and {} is reserved by tcuda but unallocated; the largest free block has {}. ",
@@ -261,6 +261,9 @@ impl Facts {
                  per_process_memory_fraction in TCUDA_ALLOC_CONF raises it.",
                 size_text(limit)
             );
+        }
+        if self.plugin.is_some() {
+            return "What it has is the allocator's own matter: free blocks, so that segments go back to it, or let it have more.".into();
         }
         if self.others() > allocated && self.others() >= self.requested {
             let is_most = |bytes: usize| bytes > self.others() / 2;
@@ -404,7 +407,8 @@ mod tests {
             (Facts { memory: foreign, processes: of_process(std::process::id(), 9 * GIB), ..full() }, "by this process, but not by tcuda"),
             (Facts { from_driver: GIB / 2, ..full() }, "The driver refused, although 512.00 MiB is free"),
             (Facts { from_driver: GIB / 2, memory: limited(15 * GIB), at_limit: true, ..full() }, "would pass the limit"),
-            (Facts { from_driver: GIB / 2, plugin: Some("own".into()), ..full() }, "Blocks in use fill the device"),
+            (Facts { from_driver: GIB / 2, plugin: Some("own".into()), ..full() }, "the allocator's own matter"),
+            (Facts { memory: foreign, plugin: Some("own".into()), ..full() }, "the allocator's own matter"),
             (
                 Facts {
                     from_driver: 17 * GIB,
