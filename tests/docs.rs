@@ -130,7 +130,8 @@ fn links_lead_somewhere() {
             assert!(target.exists(), "{}: {link}", page.display());
             if !heading.is_empty() {
                 let there = std::fs::read_to_string(target).unwrap();
-                let found = there.lines().filter_map(|line| line.strip_prefix('#')).any(|line| anchor(line.trim_start_matches('#')) == heading);
+                let found =
+                    there.lines().filter_map(|line| line.strip_prefix('#')).any(|line| anchor(line.trim_start_matches('#')) == heading);
                 assert!(found, "{}: {link}", page.display());
                 anchors += 1;
             }

@@ -79,10 +79,8 @@ impl Provider {
             return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text));
         }
         let wrong = |what: &str| {
-            let text = format!(
-                "The allocator {} was asked for {size} bytes of device {device} and gave 0x{address:x}, which {what}.",
-                self.name
-            );
+            let text =
+                format!("The allocator {} was asked for {size} bytes of device {device} and gave 0x{address:x}, which {what}.", self.name);
             Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
         };
         let last = address.saturating_add(size - 1);
@@ -167,7 +165,8 @@ pub fn remove(id: u64) -> Result<()> {
         if segments == 0 && Arc::strong_count(provider) == 1 {
             return Ok(());
         }
-        let use_of = if segments == 0 { "it is the current one, or a pool's".into() } else { format!("{segments} of its segments are held") };
+        let use_of =
+            if segments == 0 { "it is the current one, or a pool's".into() } else { format!("{segments} of its segments are held") };
         let text = format!(
             "The allocator {} is still in use: {use_of}. Change the current allocator, destroy its pools, free its blocks and call \
              tcuda_empty_cache first.",
