@@ -84,7 +84,8 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_PLACE_PINNED (3)
 #define TCUDA_PLACE_MANAGED (13)
 
-/* Types of elements, as a tcuda_dtype_t: one of DLPack's code and bits, and by torch's names those that tcuda computes with. */
+/* Types of elements, as a tcuda_dtype_t: one of DLPack's code and bits, and by torch's names those that tcuda computes with. A static object
+ * of C takes {code, bits, 1}. */
 #ifdef __cplusplus
 #define TCUDA_DTYPE(code, bits) (tcuda_dtype_t{code, bits, 1})
 #else
@@ -660,7 +661,13 @@ typedef struct tcuda_memory_stats_t {
      * Times that streams were waited for to make room.
      */
     int64_t num_sync_all_streams;
+    /**
+     * Segments that the driver made.
+     */
     int64_t num_device_alloc;
+    /**
+     * Segments that it took back.
+     */
     int64_t num_device_free;
     /**
      * torch's; -1: no limit.
@@ -2093,7 +2100,7 @@ tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start
 /**
  * Allocates device memory from the cache (torch.cuda.caching_allocator_alloc, cudaMallocAsync's order).
  *
- * @param ptr    gets the address, a multiple of 512; NULL for size 0.
+ * @param ptr    gets the address, a multiple of 512; tcuda_free_cached gives the block back. NULL for size 0.
  * @param size   bytes.
  * @param stream the stream that the memory will be used on first; its device is where the memory is.
  * @return TCUDA_ERROR_OUT_OF_MEMORY when the device, the limit or the fraction has no room, after everything free was reused or given
@@ -2112,7 +2119,7 @@ tcuda_status_t tcuda_malloc_cached_aligned(void **ptr, size_t size, size_t align
 /**
  * Allocates `count` blocks on a stream, all or none.
  *
- * @param ptrs  gets `count` addresses.
+ * @param ptrs  gets `count` addresses; each is given back by itself, or by tcuda_free_cached_batch.
  * @param sizes `count` sizes in bytes.
  */
 tcuda_status_t tcuda_malloc_cached_batch(void **ptrs, const size_t *sizes, size_t count, tcuda_stream_t stream);
@@ -2322,7 +2329,8 @@ tcuda_status_t tcuda_memory_check_poison(uint64_t *count, int32_t device);
 /**
  * Allocates pinned host memory from the cache (torch.empty(..., pin_memory=True), cudaHostAlloc). What it holds is not defined.
  *
- * @param ptr  gets the address: a multiple of 4096, below a page of 512; NULL for size 0.
+ * @param ptr  gets the address: a multiple of 4096, below a page of 512; tcuda_host_free_cached gives the block back. NULL for
+ *             size 0.
  * @param size bytes.
  * @return TCUDA_ERROR_OUT_OF_HOST_MEMORY when the limit or the machine has no room, after the streams that use freed blocks were waited
  *         for and all free memory was given back. Other errors are the driver's.
@@ -2484,7 +2492,7 @@ tcuda_status_t tcuda_unregister_oom_observer(uint64_t id);
 /**
  * Makes a pool (torch.cuda.MemPool). It holds nothing yet.
  *
- * @param pool    gets the pool.
+ * @param pool    gets the pool; tcuda_mem_pool_destroy ends it.
  * @param device  -1 for the current one. The pool is used on this device only.
  * @param options NULL for all zero.
  */
@@ -2515,7 +2523,7 @@ tcuda_status_t tcuda_mem_pool_end(tcuda_mem_pool_t pool);
  * tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the
  * memory is of the graph's private pool, as all that is allocated there.
  *
- * @param ptr    gets the memory; NULL for size 0.
+ * @param ptr    gets the memory, which tcuda_free_cached gives back; NULL for size 0.
  * @param size   bytes.
  * @param stream on the pool's device.
  * @return TCUDA_ERROR_OUT_OF_MEMORY after the pool's free memory, and then the device's, went back to the driver and the request was tried
@@ -2580,7 +2588,7 @@ tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
 /**
  * Makes a pluggable allocator of two functions.
  *
- * @param allocator gets it. It is used by tcuda_change_current_allocator or in the options of a pool.
+ * @param allocator gets it; tcuda_pluggable_allocator_destroy ends it. It is used by tcuda_change_current_allocator or in the options of a pool.
  * @param alloc     not NULL.
  * @param free      not NULL.
  * @param user_data goes to each call.
@@ -2596,7 +2604,7 @@ tcuda_status_t tcuda_pluggable_allocator_create(tcuda_pluggable_allocator_t *all
  * `void free(void *ptr, ssize_t size, int device, cudaStream_t stream)`. Libraries that were made for torch work as they are. It stays
  * loaded for the life of the process.
  *
- * @param allocator  gets it.
+ * @param allocator  gets it; tcuda_pluggable_allocator_destroy ends it.
  * @param path       of the library, or a name that the loader finds.
  * @param alloc_name of the first of its functions.
  * @param free_name  of the second.
@@ -2864,7 +2872,7 @@ tcuda_status_t tcuda_memset_async(void *dst, int32_t value, size_t size, tcuda_s
 /**
  * Makes an uninitialised tensor (torch.empty): packed, the last dimension fastest, its data aligned to 256 bytes.
  *
- * @param out       gets the tensor.
+ * @param out       gets the tensor; tcuda_tensor_destroy ends it.
  * @param device    an index, -1 for the current device, TCUDA_DEVICE_CPU for pageable host memory.
  * @param dtype     the type of the elements: a type code of DLPack 1.1 but opaque handles, bool of 8 bits.
  * @param ndim      0 (a tensor of one element) to 64.
@@ -2883,7 +2891,7 @@ tcuda_status_t tcuda_tensor_empty(tcuda_managed_tensor_t **out,
  * Makes an uninitialised tensor with the place, type and shape of another (torch.empty_like). Where the other's elements lie without gaps
  * the strides are its own too, else packed in the order of its strides.
  *
- * @param out       gets the tensor.
+ * @param out       gets the tensor; tcuda_tensor_destroy ends it.
  * @param tensor    the model.
  * @param stream    on which the memory is used first.
  */
@@ -2930,7 +2938,7 @@ tcuda_status_t tcuda_tensor_copy(const tcuda_tensor_t *dst,
 /**
  * A tensor on another device, of another type, or both, with the order of the input's dimensions (torch's Tensor.to).
  *
- * @param out             gets the tensor; to be destroyed in any case.
+ * @param out             gets the tensor; tcuda_tensor_destroy ends it, whatever its origin is.
  * @param origin          may be NULL; gets TCUDA_TENSOR_NEW, or TCUDA_TENSOR_INPUT where device and type are right already and copy is
  *                        false: then out owns nothing, and the input's memory has to outlive it.
  * @param tensor          the input.
@@ -2955,7 +2963,7 @@ tcuda_status_t tcuda_tensor_to(tcuda_managed_tensor_t **out,
  * copies while the host goes on. It may be destroyed before tcuda's copies of it are done; other work that uses it is made known with
  * tcuda_host_record_stream, or has to be done before.
  *
- * @param out       gets the tensor; to be destroyed in any case.
+ * @param out       gets the tensor; tcuda_tensor_destroy ends it, whatever its origin is.
  * @param origin    may be NULL; as in tcuda_tensor_to: TCUDA_TENSOR_INPUT where the tensor is pinned already.
  * @param tensor    the input.
  * @return TCUDA_ERROR_INVALID_ARGUMENT: also for a tensor that is on a device. TCUDA_ERROR_OUT_OF_HOST_MEMORY.
@@ -3339,6 +3347,7 @@ tcuda_status_t tcuda_random_permutation(const tcuda_tensor_t *out, tcuda_generat
 /**
  * Makes a graph with nothing in it (torch.cuda.CUDAGraph).
  *
+ * @param graph gets the graph; tcuda_graph_destroy ends it.
  * @param flags 0, or TCUDA_GRAPH_KEEP: what was captured is kept, and made ready for replays when that is asked for, or TCUDA_GRAPH_DEBUG:
  *              it is made ready at once, and kept for tcuda_graph_debug_dump.
  */
@@ -3442,6 +3451,9 @@ tcuda_status_t tcuda_graph_native(tcuda_graph_t graph, void **captured, void **e
 
 /**
  * Writes what was captured and kept to a file, for Graphviz (CUDAGraph.debug_dump, cudaGraphDebugDotPrint).
+ *
+ * @param path UTF-8.
+ * @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
  */
 tcuda_status_t tcuda_graph_debug_dump(tcuda_graph_t graph, const char *path);
 
@@ -3511,7 +3523,7 @@ tcuda_status_t tcuda_graphed_callable_destroy(tcuda_graphed_callable_t graphed);
 /**
  * Makes a function of one output (torch.cuda.jiterator._create_jit_fn). The source is read, and compiled at the first call.
  *
- * @param jit            gets the function; to be destroyed.
+ * @param jit            gets the function; tcuda_jit_destroy ends it.
  * @param source         C++: template functions, the last of which is called, as
  *                       `template <typename T> T axpy(T x, T y, T a) { return a * x + y; }`. Those before it are helpers.
  * @param scalars        the extra arguments, which are its last parameters, in order, with their default values. May be NULL.
@@ -3524,7 +3536,7 @@ tcuda_status_t tcuda_jit_create(tcuda_jit_t *jit, const char *source, const tcud
  * The same with 1 to 8 outputs (torch.cuda.jiterator._create_multi_output_jit_fn): references, behind the extra arguments, of a function
  * that returns void: `template <typename T> void both(T x, T y, T &sum, T &difference) { sum = x + y; difference = x - y; }`.
  *
- * @param jit            gets the function; to be destroyed.
+ * @param jit            gets the function; tcuda_jit_destroy ends it.
  * @param source         as in tcuda_jit_create.
  * @param outputs        their number.
  * @param scalars        as in tcuda_jit_create.
@@ -3550,7 +3562,7 @@ tcuda_status_t tcuda_jit_destroy(tcuda_jit_t jit);
  * float, as in torch.
  *
  * @param jit            the function.
- * @param outputs        gets the tensors, as many as the function has; each to be destroyed.
+ * @param outputs        gets the tensors, as many as the function has; tcuda_tensor_destroy ends each.
  * @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike
  *                       in all tensors (TCUDA_ERROR_NOT_SUPPORTED).
  * @param input_count    as many as the function takes.
@@ -3600,7 +3612,7 @@ tcuda_status_t tcuda_jit_call_out(tcuda_jit_t jit,
 /**
  * Compiles a source of CUDA for a device (torch.cuda._compile_kernel).
  *
- * @param module   gets the module; to be destroyed.
+ * @param module   gets the module; tcuda_kernel_module_destroy ends it.
  * @param source   CUDA C++. NVRTC has no headers of its own; those of an installed toolkit are reached by an option "-I".
  * @param device   -1 for the current one.
  * @param options  NULL for all zero.
@@ -3864,7 +3876,7 @@ tcuda_status_t tcuda_communicator_unique_id(tcuda_communicator_id_t *id);
 /**
  * Makes one rank of a communicator (torch.cuda.nccl.init_rank); the others do the same with the same id. Waits for all of them.
  *
- * @param comm      gets the rank.
+ * @param comm      gets the rank; tcuda_communicator_destroy ends it.
  * @param size      how many ranks there are.
  * @param id        of tcuda_communicator_unique_id.
  * @param rank      from 0 on; each is there once.
@@ -3883,7 +3895,7 @@ tcuda_status_t tcuda_communicator_init_rank(tcuda_communicator_t *comm,
 /**
  * Makes all ranks of a communicator in this process (ncclCommInitAll). Where one thread makes the calls of several ranks, they stand in a group.
  *
- * @param comms     gets `count` ranks, in the order of the devices.
+ * @param comms     gets `count` ranks, in the order of the devices; tcuda_communicator_destroy ends each.
  * @param devices   indices, each once; -1 is none.
  * @param count     devices; 0 does nothing.
  * @param options   may be NULL.
@@ -3899,7 +3911,7 @@ tcuda_status_t tcuda_communicator_init_all(tcuda_communicator_t *comms,
  * name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the
  * system, for as long as that takes.
  *
- * @param comm      gets the rank.
+ * @param comm      gets the rank; tcuda_communicator_destroy ends it.
  * @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.
  * @return TCUDA_ERROR_INVALID_ARGUMENT: a variable is missing or wrong. TCUDA_ERROR_TIMEOUT: the message names the ranks that did not come.
  *         TCUDA_ERROR_SYSTEM: rank 0 cannot listen.
@@ -3910,7 +3922,7 @@ tcuda_status_t tcuda_communicator_init_from_env(tcuda_communicator_t *comm,
 /**
  * Makes communicators of parts of the ranks (ncclCommSplit). All ranks make this call, and wait for each other.
  *
- * @param part      gets this rank in its part; NULL for a negative color. It has this one's timeout.
+ * @param part      gets this rank in its part, with this one's timeout; tcuda_communicator_destroy ends it. NULL for a negative color.
  * @param color     ranks with the same come together; negative: with nobody.
  * @param key       gives their order; ranks with equal keys stay in theirs.
  * @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
@@ -4312,6 +4324,8 @@ tcuda_status_t tcuda_nvtx_stream_range_end(uint64_t id, tcuda_stream_t stream);
 
 /**
  * Makes a domain: tools show its marks and ranges apart, and its ranges are pushed and popped apart (nvtxDomainCreateA).
+ *
+ * @param domain gets it; tcuda_nvtx_domain_destroy ends it.
  */
 tcuda_status_t tcuda_nvtx_domain_create(tcuda_nvtx_domain_t *domain, const char *name);
 

@@ -209,3 +209,16 @@ fn every_documented_parameter_is_one_of_its_function() {
     }
     assert!(count > 300, "{count} parameters");
 }
+
+#[test]
+fn what_ends_a_handle_is_said_where_it_is_made() {
+    let header = generate();
+    let mut count = 0;
+    for name in header.split("tcuda_status_t ").skip(1).filter_map(|item| item.split_once('(').map(|(name, _)| name)) {
+        if name.ends_with("_destroy") {
+            assert!(header.contains(&format!("; {name} ends")), "no function that makes one says that {name} ends it");
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count} functions");
+}

@@ -147,7 +147,7 @@ pub unsafe extern "C" fn tcuda_communicator_unique_id(id: *mut tcuda_communicato
 
 /// Makes one rank of a communicator (torch.cuda.nccl.init_rank); the others do the same with the same id. Waits for all of them.
 ///
-/// @param comm      gets the rank.
+/// @param comm      gets the rank; tcuda_communicator_destroy ends it.
 /// @param size      how many ranks there are.
 /// @param id        of tcuda_communicator_unique_id.
 /// @param rank      from 0 on; each is there once.
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_rank(
 
 /// Makes all ranks of a communicator in this process (ncclCommInitAll). Where one thread makes the calls of several ranks, they stand in a group.
 ///
-/// @param comms     gets `count` ranks, in the order of the devices.
+/// @param comms     gets `count` ranks, in the order of the devices; tcuda_communicator_destroy ends each.
 /// @param devices   indices, each once; -1 is none.
 /// @param count     devices; 0 does nothing.
 /// @param options   may be NULL.
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_all(
 /// name (but localhost), as torch's store does; TCUDA_COMMUNICATOR_PORT names another port where that one is taken. Names are looked up by the
 /// system, for as long as that takes.
 ///
-/// @param comm      gets the rank.
+/// @param comm      gets the rank; tcuda_communicator_destroy ends it.
 /// @param options   may be NULL. The timeout is that of finding rank 0, and again that of tcuda_communicator_init_rank.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: a variable is missing or wrong. TCUDA_ERROR_TIMEOUT: the message names the ranks that did not come.
 ///         TCUDA_ERROR_SYSTEM: rank 0 cannot listen.
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
 
 /// Makes communicators of parts of the ranks (ncclCommSplit). All ranks make this call, and wait for each other.
 ///
-/// @param part      gets this rank in its part; NULL for a negative color. It has this one's timeout.
+/// @param part      gets this rank in its part, with this one's timeout; tcuda_communicator_destroy ends it. NULL for a negative color.
 /// @param color     ranks with the same come together; negative: with nobody.
 /// @param key       gives their order; ranks with equal keys stay in theirs.
 /// @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until

@@ -67,6 +67,7 @@ impl From<PoolId> for tcuda_pool_id_t {
 
 /// Makes a graph with nothing in it (torch.cuda.CUDAGraph).
 ///
+/// @param graph gets the graph; tcuda_graph_destroy ends it.
 /// @param flags 0, or TCUDA_GRAPH_KEEP: what was captured is kept, and made ready for replays when that is asked for, or TCUDA_GRAPH_DEBUG:
 ///              it is made ready at once, and kept for tcuda_graph_debug_dump.
 #[unsafe(no_mangle)]
@@ -204,6 +205,9 @@ pub unsafe extern "C" fn tcuda_graph_native(graph: tcuda_graph_t, captured: *mut
 }
 
 /// Writes what was captured and kept to a file, for Graphviz (CUDAGraph.debug_dump, cudaGraphDebugDotPrint).
+///
+/// @param path UTF-8.
+/// @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graph_debug_dump(graph: tcuda_graph_t, path: *const c_char) -> tcuda_status_t {
     guard("tcuda_graph_debug_dump", || named(graph)?.dump(Path::new(unsafe { text(path, "path") }?)))

@@ -83,7 +83,7 @@ unsafe fn views_of(tensors: *const *const tcuda_tensor_t, count: usize, paramete
 
 /// Makes a function of one output (torch.cuda.jiterator._create_jit_fn). The source is read, and compiled at the first call.
 ///
-/// @param jit            gets the function; to be destroyed.
+/// @param jit            gets the function; tcuda_jit_destroy ends it.
 /// @param source         C++: template functions, the last of which is called, as
 ///                       `template <typename T> T axpy(T x, T y, T a) { return a * x + y; }`. Those before it are helpers.
 /// @param scalars        the extra arguments, which are its last parameters, in order, with their default values. May be NULL.
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn tcuda_jit_create(
 /// The same with 1 to 8 outputs (torch.cuda.jiterator._create_multi_output_jit_fn): references, behind the extra arguments, of a function
 /// that returns void: `template <typename T> void both(T x, T y, T &sum, T &difference) { sum = x + y; difference = x - y; }`.
 ///
-/// @param jit            gets the function; to be destroyed.
+/// @param jit            gets the function; tcuda_jit_destroy ends it.
 /// @param source         as in tcuda_jit_create.
 /// @param outputs        their number.
 /// @param scalars        as in tcuda_jit_create.
@@ -142,7 +142,7 @@ pub extern "C" fn tcuda_jit_destroy(jit: tcuda_jit_t) -> tcuda_status_t {
 /// float, as in torch.
 ///
 /// @param jit            the function.
-/// @param outputs        gets the tensors, as many as the function has; each to be destroyed.
+/// @param outputs        gets the tensors, as many as the function has; tcuda_tensor_destroy ends each.
 /// @param inputs         1 to 8 tensors of one device, with any strides; at most 25 dimensions may be left when those are joined that lie alike
 ///                       in all tensors (TCUDA_ERROR_NOT_SUPPORTED).
 /// @param input_count    as many as the function takes.

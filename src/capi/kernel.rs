@@ -145,7 +145,7 @@ unsafe fn argument(at: usize, argument: &tcuda_argument_t) -> Result<Argument> {
 
 /// Compiles a source of CUDA for a device (torch.cuda._compile_kernel).
 ///
-/// @param module   gets the module; to be destroyed.
+/// @param module   gets the module; tcuda_kernel_module_destroy ends it.
 /// @param source   CUDA C++. NVRTC has no headers of its own; those of an installed toolkit are reached by an option "-I".
 /// @param device   -1 for the current one.
 /// @param options  NULL for all zero.

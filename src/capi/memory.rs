@@ -74,7 +74,9 @@ pub struct tcuda_memory_stats_t {
     pub num_ooms: i64,
     /// Times that streams were waited for to make room.
     pub num_sync_all_streams: i64,
+    /// Segments that the driver made.
     pub num_device_alloc: i64,
+    /// Segments that it took back.
     pub num_device_free: i64,
     /// torch's; -1: no limit.
     pub max_split_size: i64,
@@ -133,7 +135,7 @@ fn stream_of_block(pointer: *mut c_void, stream: tcuda_stream_t) -> Result<Strea
 
 /// Allocates device memory from the cache (torch.cuda.caching_allocator_alloc, cudaMallocAsync's order).
 ///
-/// @param ptr    gets the address, a multiple of 512; NULL for size 0.
+/// @param ptr    gets the address, a multiple of 512; tcuda_free_cached gives the block back. NULL for size 0.
 /// @param size   bytes.
 /// @param stream the stream that the memory will be used on first; its device is where the memory is.
 /// @return TCUDA_ERROR_OUT_OF_MEMORY when the device, the limit or the fraction has no room, after everything free was reused or given
@@ -193,7 +195,7 @@ pub unsafe extern "C" fn tcuda_malloc_cached_aligned(
 
 /// Allocates `count` blocks on a stream, all or none.
 ///
-/// @param ptrs  gets `count` addresses.
+/// @param ptrs  gets `count` addresses; each is given back by itself, or by tcuda_free_cached_batch.
 /// @param sizes `count` sizes in bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_malloc_cached_batch(

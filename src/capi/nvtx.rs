@@ -165,6 +165,8 @@ pub unsafe extern "C" fn tcuda_nvtx_stream_range_end(id: u64, stream: tcuda_stre
 }
 
 /// Makes a domain: tools show its marks and ranges apart, and its ranges are pushed and popped apart (nvtxDomainCreateA).
+///
+/// @param domain gets it; tcuda_nvtx_domain_destroy ends it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_nvtx_domain_create(domain: *mut tcuda_nvtx_domain_t, name: *const c_char) -> tcuda_status_t {
     guard_always("tcuda_nvtx_domain_create", || {

@@ -76,7 +76,8 @@ fn stats_out(stats: &HostStats) -> tcuda_host_memory_stats_t {
 
 /// Allocates pinned host memory from the cache (torch.empty(..., pin_memory=True), cudaHostAlloc). What it holds is not defined.
 ///
-/// @param ptr  gets the address: a multiple of 4096, below a page of 512; NULL for size 0.
+/// @param ptr  gets the address: a multiple of 4096, below a page of 512; tcuda_host_free_cached gives the block back. NULL for
+///             size 0.
 /// @param size bytes.
 /// @return TCUDA_ERROR_OUT_OF_HOST_MEMORY when the limit or the machine has no room, after the streams that use freed blocks were waited
 ///         for and all free memory was given back. Other errors are the driver's.

@@ -37,7 +37,7 @@ pub type tcuda_segment_free_fn_t =
 
 /// Makes a pluggable allocator of two functions.
 ///
-/// @param allocator gets it. It is used by tcuda_change_current_allocator or in the options of a pool.
+/// @param allocator gets it; tcuda_pluggable_allocator_destroy ends it. It is used by tcuda_change_current_allocator or in the options of a pool.
 /// @param alloc     not NULL.
 /// @param free      not NULL.
 /// @param user_data goes to each call.
@@ -77,7 +77,7 @@ type TorchFree = unsafe extern "C" fn(*mut c_void, isize, c_int, *mut c_void);
 /// `void free(void *ptr, ssize_t size, int device, cudaStream_t stream)`. Libraries that were made for torch work as they are. It stays
 /// loaded for the life of the process.
 ///
-/// @param allocator  gets it.
+/// @param allocator  gets it; tcuda_pluggable_allocator_destroy ends it.
 /// @param path       of the library, or a name that the loader finds.
 /// @param alloc_name of the first of its functions.
 /// @param free_name  of the second.

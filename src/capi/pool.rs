@@ -61,7 +61,7 @@ fn flag(value: i32, name: &str) -> Result<bool> {
 
 /// Makes a pool (torch.cuda.MemPool). It holds nothing yet.
 ///
-/// @param pool    gets the pool.
+/// @param pool    gets the pool; tcuda_mem_pool_destroy ends it.
 /// @param device  -1 for the current one. The pool is used on this device only.
 /// @param options NULL for all zero.
 #[unsafe(no_mangle)]
@@ -115,7 +115,7 @@ pub extern "C" fn tcuda_mem_pool_end(pool: tcuda_mem_pool_t) -> tcuda_status_t {
 /// tcuda_malloc_cached from a pool by name, whatever pools are open: for code that changes threads. On a stream that is captured the
 /// memory is of the graph's private pool, as all that is allocated there.
 ///
-/// @param ptr    gets the memory; NULL for size 0.
+/// @param ptr    gets the memory, which tcuda_free_cached gives back; NULL for size 0.
 /// @param size   bytes.
 /// @param stream on the pool's device.
 /// @return TCUDA_ERROR_OUT_OF_MEMORY after the pool's free memory, and then the device's, went back to the driver and the request was tried

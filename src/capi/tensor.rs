@@ -120,7 +120,7 @@ fn origin_of(owned: &Owned) -> tcuda_tensor_origin_t {
 
 /// Makes an uninitialised tensor (torch.empty): packed, the last dimension fastest, its data aligned to 256 bytes.
 ///
-/// @param out       gets the tensor.
+/// @param out       gets the tensor; tcuda_tensor_destroy ends it.
 /// @param device    an index, -1 for the current device, TCUDA_DEVICE_CPU for pageable host memory.
 /// @param dtype     the type of the elements: a type code of DLPack 1.1 but opaque handles, bool of 8 bits.
 /// @param ndim      0 (a tensor of one element) to 64.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn tcuda_tensor_empty(
 /// Makes an uninitialised tensor with the place, type and shape of another (torch.empty_like). Where the other's elements lie without gaps
 /// the strides are its own too, else packed in the order of its strides.
 ///
-/// @param out       gets the tensor.
+/// @param out       gets the tensor; tcuda_tensor_destroy ends it.
 /// @param tensor    the model.
 /// @param stream    on which the memory is used first.
 #[unsafe(no_mangle)]
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn tcuda_tensor_copy(
 
 /// A tensor on another device, of another type, or both, with the order of the input's dimensions (torch's Tensor.to).
 ///
-/// @param out             gets the tensor; to be destroyed in any case.
+/// @param out             gets the tensor; tcuda_tensor_destroy ends it, whatever its origin is.
 /// @param origin          may be NULL; gets TCUDA_TENSOR_NEW, or TCUDA_TENSOR_INPUT where device and type are right already and copy is
 ///                        false: then out owns nothing, and the input's memory has to outlive it.
 /// @param tensor          the input.
@@ -259,7 +259,7 @@ pub unsafe extern "C" fn tcuda_tensor_to(
 /// copies while the host goes on. It may be destroyed before tcuda's copies of it are done; other work that uses it is made known with
 /// tcuda_host_record_stream, or has to be done before.
 ///
-/// @param out       gets the tensor; to be destroyed in any case.
+/// @param out       gets the tensor; tcuda_tensor_destroy ends it, whatever its origin is.
 /// @param origin    may be NULL; as in tcuda_tensor_to: TCUDA_TENSOR_INPUT where the tensor is pinned already.
 /// @param tensor    the input.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: also for a tensor that is on a device. TCUDA_ERROR_OUT_OF_HOST_MEMORY.

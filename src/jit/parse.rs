@@ -16,14 +16,17 @@ struct Token<'a> {
     at: usize,
 }
 
-const IS_TEMPLATE: &str = "An element-wise function is written as `template <typename T> T name(T x, T y) { return ...; }`; functions \
-                           that it calls stand before it, as templates too.";
-
 /// torch's rules: every function is a template, the last one is called. `by_reference`: its outputs are parameters, and it returns void.
 pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
     let tokens = tokens(source)?;
-    let wrong =
-        |at: usize, what: &str| Error::invalid_argument(format!("The source is wrong at {}: {what} {IS_TEMPLATE}", place(source, at)));
+    let form = if by_reference { "void name(T x, T y, T &out) { out = ...; }" } else { "T name(T x, T y) { return ...; }" };
+    let wrong = |at: usize, what: &str| {
+        Error::invalid_argument(format!(
+            "The source is wrong at {}: {what} An element-wise function is written as `template <typename T> {form}`; functions that it calls \
+             stand before it, as templates too.",
+            place(source, at)
+        ))
+    };
     let mut reader = Reader { tokens: &tokens, at: 0, end: source.len() };
     let mut last = None;
     while let Some(first) = reader.next() {
@@ -344,7 +347,7 @@ mod tests {
         refused("template <typename T> f(T x) { return x; }", false, &["the type that the function returns"]);
         refused("template <typename T> T f() { return T(); }", false, &["'f' has no parameters"]);
         refused("template <typename T> void f(T x) { }", false, &["returns void"]);
-        refused("template <typename T> T f(T x, T &y) { return y = x; }", true, &["so it returns void"]);
+        refused("template <typename T> T f(T x, T &y) { return y = x; }", true, &["so it returns void", "void name(T x, T y, T &out)"]);
         refused("template <typename T> T f(T x) { return \"; }", false, &["line 1, column 41", "not closed"]);
         refused("template", false, &["in < and >"]);
         refused("template <typename T> T tcuda_apply(T x) { return x; }", false, &["line 1, column 25", "begin with 'tcuda'"]);
