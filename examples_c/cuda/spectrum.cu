@@ -92,13 +92,10 @@ public:
     }
 
     void capture() {
-        tcuda::check(tcuda_graph_create(&graph_, 0));
-        tcuda::check(tcuda_graph_capture_begin(graph_, stream_->get(), tcuda_pool_id_t{}, TCUDA_CAPTURE_THREAD_LOCAL));
-        step();
-        tcuda::check(tcuda_graph_capture_end(graph_));
+        graph_.capture(stream_, [this] { step(); }, tcuda_pool_id_t{}, TCUDA_CAPTURE_THREAD_LOCAL);
     }
 
-    void replay() { tcuda::check(tcuda_graph_replay(graph_, stream_->get())); }
+    void replay() { graph_.replay(stream_); }
 
     void seed(std::uint64_t seed) { generator_.manual_seed(seed); }
 
@@ -121,13 +118,11 @@ public:
         return host;
     }
 
-    ~program() { (void)tcuda_graph_destroy(graph_); }
-
 private:
     tcuda::stream stream_;
     tcuda::generator generator_;
     tcuda::buffer<float> signal_{COUNT, stream_}, worst_{1, stream_};
-    tcuda_graph_t graph_ = nullptr;
+    tcuda::graph graph_;
 };
 
 static int failures = 0;
