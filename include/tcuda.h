@@ -2716,7 +2716,8 @@ void tcuda_torch_release_pool(int32_t device, uint64_t pool_first, uint64_t pool
  * @param enabled     TCUDA_HISTORY_OFF: nothing, and what was recorded is forgotten. TCUDA_HISTORY_STATE: what each block in use was
  *                    annotated with. TCUDA_HISTORY_ALL: also what happens, and when.
  * @param max_entries how many entries are kept for a device, the newest; UINT64_MAX: all (torch's default, which takes ever more memory of
- *                    the host). An entry takes 40 bytes. 0 is an error with TCUDA_HISTORY_ALL.
+ *                    the host; where it has none, entries are lost, and counted). An entry takes 40 bytes. 0 is an error with
+ *                    TCUDA_HISTORY_ALL.
  * @param clear       forgets what was recorded before.
  * @param device      -1: the current one; TCUDA_DEVICE_ALL: all.
  */
@@ -2747,6 +2748,7 @@ tcuda_status_t tcuda_memory_annotate(const char *annotation);
  *
  * @param snapshot gets the handle; tcuda_snapshot_destroy ends it.
  * @param device   -1: the current one; TCUDA_DEVICE_ALL: all.
+ * @return TCUDA_ERROR_OUT_OF_HOST_MEMORY: the host has no memory for a copy of the history.
  */
 tcuda_status_t tcuda_memory_snapshot(tcuda_snapshot_t *snapshot, int32_t device);
 
@@ -2793,6 +2795,7 @@ tcuda_status_t tcuda_snapshot_entry(tcuda_snapshot_t snapshot, tcuda_snapshot_en
  * @param data   gets the bytes, which stay until the snapshot is destroyed. JSON and HTML are UTF-8 with no zero byte behind them.
  * @param size   gets how many there are.
  * @param format TCUDA_SNAPSHOT_PICKLE (protocol 2), TCUDA_SNAPSHOT_JSON or TCUDA_SNAPSHOT_HTML.
+ * @return TCUDA_ERROR_OUT_OF_HOST_MEMORY: the host has no memory for them; a file (tcuda_snapshot_write) needs none.
  */
 tcuda_status_t tcuda_snapshot_data(tcuda_snapshot_t snapshot, const void **data, size_t *size, int32_t format);
 

@@ -18,6 +18,7 @@ pub mod log;
 #[cfg(test)]
 pub mod numbers;
 pub mod process;
+pub mod room;
 pub mod spared;
 pub mod status;
 pub mod sync_debug;

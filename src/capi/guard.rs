@@ -4,7 +4,7 @@ use super::snapshot;
 use super::text::c_text;
 use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t::{self, *};
-use crate::base::{Error, Result, Status, annotation, log, process, sync_debug, watch, work};
+use crate::base::{Error, Result, Status, annotation, log, process, room, sync_debug, watch, work};
 use crate::nvtx::{self, own};
 use crate::{device, graph, jit, memory, random, sanitizer, stream, telemetry};
 use once_cell::race::OnceBox;
@@ -325,6 +325,10 @@ pub unsafe fn slice<'a, T>(pointer: *const T, count: usize, parameter: impl Disp
     }
 }
 
+/// A longer text comes in only where the host has memory for its copies: in keys, paths, sources, messages.
+const LONG: usize = 16 << 10;
+const COPIES: usize = 8;
+
 /// A text that came in: not NULL, ends with a zero byte, UTF-8.
 ///
 /// # Safety
@@ -333,9 +337,13 @@ pub unsafe fn text<'a>(pointer: *const c_char, parameter: impl Display) -> Resul
     if pointer.is_null() {
         return Err(null(parameter));
     }
-    unsafe { CStr::from_ptr(pointer) }
+    let text = unsafe { CStr::from_ptr(pointer) }
         .to_str()
-        .map_err(|error| Error::invalid_argument(format!("'{parameter}' is not UTF-8 at byte {}.", error.valid_up_to())))
+        .map_err(|error| Error::invalid_argument(format!("'{parameter}' is not UTF-8 at byte {}.", error.valid_up_to())))?;
+    if text.len() > LONG {
+        room::check(text.len().saturating_mul(COPIES), format_args!("'{parameter}'"))?;
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::memory::stats::{Family, Pool, Stat, Stats};
 use crate::stream::Stream;
 use crate::{device, memory, runtime, stream};
 use once_cell::race::OnceBox;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 
 /// One figure over time.
 #[repr(C)]
@@ -352,11 +352,8 @@ pub(super) unsafe fn stat_by_key(
     figure: impl FnOnce(&str) -> Result<Option<i64>>,
 ) -> Result<()> {
     let out = Out::new(value, "value")?;
-    if key.is_null() {
-        return Err(null("key"));
-    }
-    let key = unsafe { CStr::from_ptr(key) }.to_string_lossy();
-    out.write(figure(&key)?.ok_or_else(|| Error::invalid_argument(format!("There is no statistic '{key}'. {known}")))?);
+    let key = unsafe { text(key, "key") }?;
+    out.write(figure(key)?.ok_or_else(|| Error::invalid_argument(format!("There is no statistic '{key}'. {known}")))?);
     Ok(())
 }
 

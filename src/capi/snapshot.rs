@@ -152,6 +152,7 @@ fn at<'a, T>(list: &'a [T], index: u64, what: &str) -> Result<&'a T> {
 ///
 /// @param snapshot gets the handle; tcuda_snapshot_destroy ends it.
 /// @param device   -1: the current one; TCUDA_DEVICE_ALL: all.
+/// @return TCUDA_ERROR_OUT_OF_HOST_MEMORY: the host has no memory for a copy of the history.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memory_snapshot(snapshot: *mut tcuda_snapshot_t, device: i32) -> tcuda_status_t {
     guard_out("tcuda_memory_snapshot", snapshot, "snapshot", || {
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn tcuda_snapshot_block(
             stream: found.stream,
             state: found.state as i32,
             unused: 0,
-            annotation: lasting(texts::text(found.annotation)),
+            annotation: texts::c_text(found.annotation),
         });
         Ok(())
     })
@@ -282,7 +283,7 @@ pub unsafe extern "C" fn tcuda_snapshot_entry(
             stream: found.record.stream,
             device,
             unused: 0,
-            annotation: lasting(texts::text(found.record.annotation)),
+            annotation: texts::c_text(found.record.annotation),
         });
         Ok(())
     })
@@ -293,6 +294,7 @@ pub unsafe extern "C" fn tcuda_snapshot_entry(
 /// @param data   gets the bytes, which stay until the snapshot is destroyed. JSON and HTML are UTF-8 with no zero byte behind them.
 /// @param size   gets how many there are.
 /// @param format TCUDA_SNAPSHOT_PICKLE (protocol 2), TCUDA_SNAPSHOT_JSON or TCUDA_SNAPSHOT_HTML.
+/// @return TCUDA_ERROR_OUT_OF_HOST_MEMORY: the host has no memory for them; a file (tcuda_snapshot_write) needs none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_snapshot_data(
     snapshot: tcuda_snapshot_t,
@@ -304,11 +306,7 @@ pub unsafe extern "C" fn tcuda_snapshot_data(
         let (data, size) = (Out::new(data, "data")?, Out::new(size, "size")?);
         let format = Format::of(format)?;
         let held = held(snapshot)?;
-        let bytes = held.written[format as usize - 1].get_or_try_init(|| {
-            let mut bytes = Vec::new();
-            let written = held.snapshot.write(format, &mut bytes);
-            written.map(|()| bytes).map_err(|error| Error::internal(format!("The snapshot could not be written: {error}.")))
-        })?;
+        let bytes = held.written[format as usize - 1].get_or_try_init(|| held.snapshot.bytes(format))?;
         data.write(bytes.as_ptr().cast());
         size.write(bytes.len());
         Ok(())

@@ -4,7 +4,7 @@ use super::generate::{Kind, Variant};
 use super::parse;
 use super::{Few, disk};
 use crate::base::handles::Handles;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, room};
 use crate::runtime::Runtime;
 use crate::runtime::compile::{Compiler, Image, Program};
 use crate::runtime::kernels::compiled::{self, ENTRY, Module};
@@ -194,6 +194,9 @@ impl Function {
 
     fn compile(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
         let compiler = Compiler::of(runtime, device)?;
+        /// In the text, in keys, and in a file.
+        const COPIES: usize = 8;
+        room::check(self.source.len().saturating_mul(COPIES), format_args!("compiling '{}'", self.name))?;
         let text = variant.text(compiler.prelude(), &self.name, &self.source);
         let options: &[&str] = compiler.elementwise_options();
         let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));

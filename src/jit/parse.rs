@@ -1,6 +1,6 @@
 //! The source of an element-wise function: templates of C++, the last of which is the one that is called.
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, room};
 
 /// What is known of a function from its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,6 +15,8 @@ struct Token<'a> {
     text: &'a str,
     at: usize,
 }
+
+const WORDS: &str = "the words of a source";
 
 /// torch's rules: every function is a template, the last one is called. `by_reference`: its outputs are parameters, and it returns void.
 pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
@@ -43,7 +45,7 @@ pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
         let mut head = Vec::new();
         while let Some(token) = reader.peek().filter(|token| !["(", "{", ";", "="].contains(&token.text)) {
             let is_operator = head.last().is_some_and(|before: &Token| before.text == "operator");
-            head.push(token);
+            room::push(&mut head, token, WORDS)?;
             if token.text != "<" || is_operator {
                 reader.next();
             } else if !reader.group("<", ">") {
@@ -145,18 +147,18 @@ fn tokens(source: &str) -> Result<Vec<Token<'_>>> {
                 at += length.ok_or_else(|| {
                     Error::invalid_argument(format!("The source is wrong at {}: a text is not closed.", place(source, start)))
                 })?;
-                found.push(Token { text: "\"", at: start });
+                room::push(&mut found, Token { text: "\"", at: start }, WORDS)?;
             }
             digit if digit.is_ascii_digit() => {
                 line_is_empty = false;
                 at += number(rest);
-                found.push(Token { text: &source[start..at], at: start });
+                room::push(&mut found, Token { text: &source[start..at], at: start }, WORDS)?;
             }
             _ => {
                 line_is_empty = false;
                 let word = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
                 at += if word > 0 { word } else { rest.chars().next().map_or(1, char::len_utf8) };
-                found.push(Token { text: &source[start..at], at: start });
+                room::push(&mut found, Token { text: &source[start..at], at: start }, WORDS)?;
             }
         }
     }

@@ -36,7 +36,7 @@ pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
 pub use limits::{fraction, limit, set_fraction, set_limit};
 
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, config, log, process};
+use crate::base::{Error, Result, Status, config, log, process, room};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
@@ -277,10 +277,7 @@ fn too_large(size: usize, device: i32) -> Error {
 /// A block for each size, or none at all.
 pub fn allocate_all(sizes: &[usize], stream: Stream) -> Result<Vec<Address>> {
     let mut blocks = Vec::new();
-    blocks.try_reserve_exact(sizes.len()).map_err(|_| {
-        let text = format!("The host has no memory for a list of {} addresses.", sizes.len());
-        Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, text)
-    })?;
+    room::reserve(&mut blocks, sizes.len(), "a list of addresses")?;
     for size in sizes {
         match allocate(*size, 1, stream) {
             Ok(block) => blocks.push(block),
@@ -632,7 +629,7 @@ pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
     provider::refuse_inside()?;
     let caches = caches()?;
     let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
-    Ok(Snapshot::new(caches.len(), asked.map(|cache| (cache.device as usize, cache.picture()))))
+    Snapshot::new(caches.len(), asked.map(|cache| Ok((cache.device as usize, cache.picture()?))))
 }
 
 /// Gives everything back, also what is handed out. Nothing may use it any more.

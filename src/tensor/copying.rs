@@ -2,7 +2,7 @@
 
 use super::strides::{self, Sizes};
 use super::view::View;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, room};
 use crate::copy::{self, End, Place};
 use crate::device;
 use crate::memory;
@@ -122,7 +122,7 @@ impl Image {
             }
             None => {
                 let mut host = Vec::new();
-                host.try_reserve_exact(bytes).map_err(|_| out_of_host_memory(bytes))?;
+                room::reserve(&mut host, bytes, "a tensor whose elements are put in order")?;
                 let address = host.as_ptr() as usize;
                 (address, End::host(address, Place::Pageable), host)
             }
@@ -138,15 +138,6 @@ impl Drop for Image {
             let _ = memory::free(self.end.address);
         }
     }
-}
-
-#[cold]
-fn out_of_host_memory(bytes: usize) -> Error {
-    Error::new(
-        crate::base::Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY,
-        format!("The host has no memory for the {bytes} bytes on which a tensor's elements are put in order."),
-    )
-    .with_bytes(bytes as u64)
 }
 
 /// Between two memories one block of bytes travels. What it has to look like is made before it leaves, or after it arrives, or both;

@@ -3,7 +3,7 @@
 use super::view::{self, View};
 use super::{copying, strides, strides::Sizes};
 use crate::base::dtype::DType;
-use crate::base::{Error, Result, Status, log, process};
+use crate::base::{Error, Result, log, process, room};
 use crate::copy::{self, Place};
 use crate::device;
 use crate::memory;
@@ -67,10 +67,7 @@ impl Memory {
 
     fn host(bytes: usize) -> Result<Memory> {
         let mut lines = Vec::<Line>::new();
-        lines.try_reserve_exact(bytes.div_ceil(ALIGNMENT)).map_err(|_| {
-            Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, format!("The host has no memory for a tensor of {bytes} bytes."))
-                .with_bytes(bytes as u64)
-        })?;
+        room::reserve(&mut lines, bytes.div_ceil(ALIGNMENT), "a tensor")?;
         Ok(Memory::Host(lines))
     }
 }

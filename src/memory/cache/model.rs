@@ -195,7 +195,7 @@ impl World {
     /// The entries since the last time, one after the other, lead to what is in use; then they are forgotten.
     fn check_history(&self) {
         let mut core = self.core.lock();
-        let trace = core.history.draft(core.fronts.all().filter_map(|front| front.writer())).finish();
+        let trace = core.history.draft(core.fronts.all().filter_map(|front| front.writer())).unwrap().finish().unwrap();
         let mut blocks: BTreeMap<usize, usize> = BTreeMap::new();
         for entry in &trace.entries {
             let (address, size) = (entry.record.address as usize, (entry.record.size as usize).next_multiple_of(512));

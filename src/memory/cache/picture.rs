@@ -5,6 +5,7 @@ use super::physical::Mapping;
 use super::segment::Area;
 use super::slot::{COMMON, slot_of_block};
 use super::{Cache, Core, StreamSlot};
+use crate::base::{Result, room};
 use crate::memory::history::{Action, Draft, Mode, texts};
 use crate::memory::pools;
 use crate::memory::stats::Stats;
@@ -12,6 +13,8 @@ use crate::memory::sync::MutexGuard;
 use crate::runtime::Address;
 use std::collections::HashMap;
 use std::ops::Range;
+
+const WHAT: &str = "a snapshot";
 
 /// What a block is for its program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,10 +125,19 @@ impl Core {
     }
 
     /// A stretch of addresses. What is freed but in use is in `pending`, with the size that was asked for.
-    fn draw_area(&self, area: &Area, pending: &HashMap<BlockId, usize>, segments: &mut Vec<Segment>, blocks: &mut Vec<Block>) {
+    fn draw_area(
+        &self,
+        area: &Area,
+        pending: &HashMap<BlockId, usize>,
+        segments: &mut Vec<Segment>,
+        blocks: &mut Vec<Block>,
+    ) -> Result<()> {
         let mut open = None;
         for id in block::chain(area.first) {
             let record = block::at(id);
+            // For the one that may end here.
+            room::reserve(segments, 1, WHAT)?;
+            room::reserve(blocks, 1, WHAT)?;
             if matches!(record.state(), State::Unmapped | State::Moved | State::Busy | State::Unused) {
                 segments.extend(open.take());
                 continue;
@@ -146,6 +158,7 @@ impl Core {
             self.draw(segment, blocks, id, pending.get(&id).copied());
         }
         segments.extend(open);
+        Ok(())
     }
 
     fn draw(&self, segment: &mut Segment, blocks: &mut Vec<Block>, id: BlockId, pending: Option<usize>) {
@@ -202,18 +215,26 @@ impl Cache {
     }
 
     /// A device with its pools. Nobody waits for the device.
-    pub fn picture(&self) -> Picture {
+    pub fn picture(&self) -> Result<Picture> {
         self.at_one_moment(|cores| {
             self.history.note(Action::Snapshot, 0, self.stats.active_with_parts().bytes, 0);
-            let pending = cores.iter().flat_map(|core| &core.pending).map(|pending| (pending.block, pending.requested)).collect();
+            let mut pending = HashMap::new();
+            for freed in cores.iter().flat_map(|core| &core.pending) {
+                pending.try_reserve(1).map_err(|_| room::lacking(size_of::<(BlockId, usize)>(), WHAT))?;
+                pending.insert(freed.block, freed.requested);
+            }
             // A pool that is paused has no memory.
             let there = cores.iter().filter(|core| !core.paused);
-            let mut areas: Vec<(&Core, &Area)> = there.flat_map(|core| core.areas.values().map(|area| (&**core, area))).collect();
-            areas.sort_by_key(|(_, area)| area.base);
+            let mut areas: Vec<(&Core, &Area)> = Vec::new();
+            for core in there {
+                room::reserve(&mut areas, core.areas.len(), WHAT)?;
+                areas.extend(core.areas.values().map(|area| (&**core, area)));
+            }
+            areas.sort_unstable_by_key(|(_, area)| area.base);
             let (mut segments, mut blocks) = (Vec::new(), Vec::new());
-            areas.into_iter().for_each(|(core, area)| core.draw_area(area, &pending, &mut segments, &mut blocks));
-            let history = self.history.draft(cores.iter().flat_map(|core| core.fronts.all()).filter_map(|front| front.writer()));
-            Picture { segments, blocks, stats: self.stats.stats(), history }
+            areas.into_iter().try_for_each(|(core, area)| core.draw_area(area, &pending, &mut segments, &mut blocks))?;
+            let history = self.history.draft(cores.iter().flat_map(|core| core.fronts.all()).filter_map(|front| front.writer()))?;
+            Ok(Picture { segments, blocks, stats: self.stats.stats(), history })
         })
     }
 }

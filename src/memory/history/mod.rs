@@ -10,11 +10,14 @@ mod record;
 pub use crate::base::annotation as texts;
 pub use record::{Action, Record, Writer};
 
+use crate::base::{Result, room};
 use parking_lot::Mutex;
 use record::Chunk;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+const WHAT: &str = "a copy of the history";
 
 /// What is recorded (torch's `enabled`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,21 +160,30 @@ impl History {
     }
 
     /// All that is recorded so far. `open`: what the writers have; all of them stand still.
-    pub fn draft<'a>(&'static self, open: impl Iterator<Item = &'a Writer>) -> Draft {
+    pub fn draft<'a>(&'static self, open: impl Iterator<Item = &'a Writer>) -> Result<Draft> {
         let kept = self.kept.lock();
-        let mut all: Vec<Record> = open.flat_map(Writer::records).copied().collect();
-        all.extend_from_slice(kept.common.records());
+        let (mut all, mut full) = (Vec::new(), Vec::new());
+        let mut add = |records: &[Record]| {
+            room::reserve(&mut all, records.len(), WHAT)?;
+            all.extend_from_slice(records);
+            Ok(())
+        };
+        open.map(Writer::records).try_for_each(&mut add)?;
+        add(kept.common.records())?;
+        room::reserve(&mut full, kept.full.len(), WHAT)?;
+        full.extend(kept.full.iter().cloned());
         let Kept { most, lost, lost_until, began, .. } = *kept;
-        Draft { history: self, full: kept.full.iter().cloned().collect(), open: all, most, lost, lost_until, began }
+        Ok(Draft { history: self, full, open: all, most, lost, lost_until, began })
     }
 
     /// Chunks that were read. How many have one changes under the lock only, which ThreadSanitizer sees; an Arc's own fence it does not.
     fn let_go(&self, chunks: Vec<Arc<Vec<Record>>>) {
-        let ended: Vec<Vec<Record>> = {
-            let _kept = self.kept.lock();
-            chunks.into_iter().filter_map(Arc::into_inner).collect()
-        };
-        drop(ended);
+        for chunk in chunks {
+            let kept = self.kept.lock();
+            let ended = Arc::into_inner(chunk);
+            drop(kept);
+            drop(ended);
+        }
     }
 }
 
@@ -192,10 +204,14 @@ impl Kept {
 
     fn keep(&mut self, chunk: Chunk) -> Option<Vec<Record>> {
         let records = chunk.into_records();
-        if !records.is_empty() {
-            self.held += records.len();
-            self.full.push_back(Arc::new(records));
+        let Some(last) = records.last() else { return self.shrink() };
+        if self.full.try_reserve(1).is_err() {
+            self.lost += records.len() as u64;
+            self.lost_until = self.lost_until.max(last.time);
+            return Some(records);
         }
+        self.held += records.len();
+        self.full.push_back(Arc::new(records));
         self.shrink()
     }
 
@@ -228,22 +244,24 @@ impl Kept {
 }
 
 impl Draft {
-    pub fn finish(self) -> Trace {
+    pub fn finish(self) -> Result<Trace> {
         let scale = clock::Scale::since(self.began);
-        let mut records: Vec<Record> = Vec::with_capacity(self.full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.open.len());
-        self.full.iter().for_each(|chunk| records.extend_from_slice(chunk));
-        records.extend_from_slice(&self.open);
-        self.history.let_go(self.full);
-        let all = records.len();
-        if self.lost > 0 {
-            records.retain(|record| record.time > self.lost_until);
+        let all = self.full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.open.len();
+        let mut entries = Vec::new();
+        let has_room = room::reserve(&mut entries, all, WHAT);
+        if has_room.is_ok() {
+            let records = self.full.iter().flat_map(|chunk| chunk.iter()).chain(&self.open);
+            let whole = records.filter(|record| self.lost == 0 || record.time > self.lost_until);
+            // Until they are sorted by their number: what a thread did at once stays in its order.
+            entries.extend(whole.zip(0..).map(|(record, time)| Entry { record: *record, time }));
         }
-        // Stable: what a thread did at once stays in its order.
-        records.sort_by_key(|record| record.time);
-        records.drain(..records.len().saturating_sub(self.most));
-        let lost = self.lost + (all - records.len()) as u64;
-        let entries = records.into_iter().map(|record| Entry { record, time: scale.microseconds(record.time) }).collect();
-        Trace { entries, lost }
+        self.history.let_go(self.full);
+        has_room?;
+        entries.sort_unstable_by_key(|entry| (entry.record.time, entry.time));
+        entries.drain(..entries.len().saturating_sub(self.most));
+        entries.iter_mut().for_each(|entry| entry.time = scale.microseconds(entry.record.time));
+        let lost = self.lost + (all - entries.len()) as u64;
+        Ok(Trace { entries, lost })
     }
 }
 
@@ -258,7 +276,7 @@ mod tests {
     }
 
     fn trace(history: &'static History, writers: &[Writer]) -> Trace {
-        history.draft(writers.iter()).finish()
+        history.draft(writers.iter()).unwrap().finish().unwrap()
     }
 
     #[test]
@@ -335,12 +353,12 @@ mod tests {
     #[test]
     fn chunks_are_written_again_unless_somebody_reads_them() {
         let history = history(Chunk::SIZE);
-        let all = |history: &'static History, writer: &Writer| history.draft(std::iter::once(writer)).finish();
+        let all = |history: &'static History, writer: &Writer| history.draft(std::iter::once(writer)).unwrap().finish().unwrap();
         let mut writer = history.writer(0).unwrap();
         (0..10 * Chunk::SIZE).for_each(|at| _ = writer.allocated(at, 1, false));
-        let draft = history.draft(std::iter::once(&writer));
+        let draft = history.draft(std::iter::once(&writer)).unwrap();
         (0..10 * Chunk::SIZE).for_each(|at| _ = writer.allocated(at, 2, false));
-        let before = draft.finish();
+        let before = draft.finish().unwrap();
         assert!(before.entries.len() == Chunk::SIZE && before.entries.iter().all(|entry| entry.record.size == 1));
         let now = all(history, &writer);
         assert!(now.entries.len() == Chunk::SIZE && now.entries.iter().all(|entry| entry.record.size == 2));

@@ -13,11 +13,14 @@ pub use super::history::{Action, Entry, Trace};
 use super::limits;
 use super::options::Options;
 use super::stats::Stats;
-use crate::base::{Error, Result, Status, spared};
+use crate::base::{Error, Result, Status, room, spared};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+const WHAT: &str = "a snapshot";
 
 /// So that two threads may write the same file.
 static PARTS: AtomicU64 = AtomicU64::new(0);
@@ -63,7 +66,7 @@ impl Format {
 
 impl Snapshot {
     /// `pictures`: of the devices asked for, one after the other.
-    pub(super) fn new(devices: usize, pictures: impl Iterator<Item = (usize, Picture)>) -> Snapshot {
+    pub(super) fn new(devices: usize, pictures: impl Iterator<Item = Result<(usize, Picture)>>) -> Result<Snapshot> {
         let mut snapshot = Snapshot {
             segments: Vec::new(),
             blocks: Vec::new(),
@@ -71,22 +74,31 @@ impl Snapshot {
             stats: vec![Stats::default(); devices],
             options: limits::in_effect(),
         };
-        for (device, picture) in pictures {
+        for picture in pictures {
+            let (device, picture) = picture?;
+            snapshot.traces[device] = picture.history.finish()?;
+            room::reserve(&mut snapshot.segments, picture.segments.len(), WHAT)?;
+            room::reserve(&mut snapshot.blocks, picture.blocks.len(), WHAT)?;
             let before = snapshot.blocks.len();
             let moved = |segment: Segment| Segment { blocks: segment.blocks.start + before..segment.blocks.end + before, ..segment };
             snapshot.segments.extend(picture.segments.into_iter().map(moved));
             snapshot.blocks.extend(picture.blocks);
             snapshot.stats[device] = picture.stats;
-            snapshot.traces[device] = picture.history.finish();
         }
-        snapshot
+        Ok(snapshot)
     }
 
     fn blocks_of(&self, segment: &Segment) -> &[Block] {
         &self.blocks[segment.blocks.clone()]
     }
 
-    pub fn write(&self, format: Format, out: &mut dyn Write) -> io::Result<()> {
+    pub fn bytes(&self, format: Format) -> Result<Vec<u8>> {
+        let mut bytes = Bytes(Vec::new());
+        self.write(format, &mut bytes).map_err(|error| unwritten(&error, "could not be written"))?;
+        Ok(bytes.0)
+    }
+
+    fn write(&self, format: Format, out: &mut dyn Write) -> io::Result<()> {
         match format {
             Format::Pickle => {
                 let mut pickle = pickle::Pickle::new(out)?;
@@ -102,7 +114,9 @@ impl Snapshot {
     pub fn save(&self, path: &str) -> Result<()> {
         let format = Format::of_file(path);
         let write = |file: File| {
-            let mut out = BufWriter::with_capacity(1 << 20, file);
+            const BUFFER: usize = 1 << 20;
+            room::check(BUFFER, WHAT).map_err(|_| io::ErrorKind::OutOfMemory)?;
+            let mut out = BufWriter::with_capacity(BUFFER, file);
             self.write(format, &mut out)?;
             out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
         };
@@ -123,9 +137,29 @@ impl Snapshot {
                 moved.inspect_err(|_| drop(fs::remove_file(&part)))
             }
         };
-        written.map_err(|error| {
-            let text = format!("The snapshot could not be written to '{path}': {error}.");
-            Error::new(Status::TCUDA_ERROR_SYSTEM, text).with_native(error.raw_os_error().unwrap_or(0))
-        })
+        written.map_err(|error| unwritten(&error, format_args!("could not be written to '{path}'")))
     }
+}
+
+/// What is written, as far as the host has memory.
+struct Bytes(Vec<u8>);
+
+impl Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_reserve(bytes.len())?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn unwritten(error: &io::Error, what: impl Display) -> Error {
+    let status = match error.kind() {
+        io::ErrorKind::OutOfMemory => Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY,
+        _ => Status::TCUDA_ERROR_SYSTEM,
+    };
+    Error::new(status, format!("The snapshot {what}: {error}.")).with_native(error.raw_os_error().unwrap_or(0))
 }

@@ -82,7 +82,11 @@ impl Form for Pickle<'_> {
         self.out.write_all(&length.to_le_bytes())?;
         self.out.write_all(text.as_bytes())?;
         let place = self.memo.len() as u32;
-        self.memo.insert(text.into(), place);
+        let mut kept = String::new();
+        kept.try_reserve_exact(text.len())?;
+        kept.push_str(text);
+        self.memo.try_reserve(1)?;
+        self.memo.insert(kept.into(), place);
         self.memoised(BINPUT, LONG_BINPUT, place)
     }
 
