@@ -61,7 +61,13 @@ pub fn is_on() -> bool {
 pub fn configure() -> Option<String> {
     let text = config::get(VARIABLE);
     let on = text.as_deref() == Some("1");
+    let mut filled = FILLED.lock();
     ON.store(on, Ordering::Relaxed);
+    // What is handed out meanwhile is not taken out of it.
+    if !on {
+        filled.clear();
+    }
+    drop(filled);
     let wrong = text.filter(|text| text != "0" && !on)?;
     Some(format!("{VARIABLE} is '{wrong}'; it can be 0 or 1. It counts as 0."))
 }
@@ -116,7 +122,10 @@ pub fn freed(address: Address, size: usize, stream: Stream) {
     if fill_uncaptured(address, size, FREED, stream) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let serial = LAST.fetch_add(1, Ordering::Relaxed);
-        FILLED.lock().insert(address, Filled { end: address + size, serial, block: address, size, stream });
+        let mut filled = FILLED.lock();
+        if is_on() {
+            filled.insert(address, Filled { end: address + size, serial, block: address, size, stream });
+        }
     }
 }
 

@@ -19,6 +19,7 @@ tests![
     writes_after_a_free_are_found: [Unwatched],
     writes_after_a_free_are_found_in_plain_segments: [Unwatched],
     the_end_looks_too,
+    what_was_freed_before_a_pause_is_forgotten: [Unwatched],
     right_programs_are_left_alone,
     threads_hand_one_block_around,
 ];
@@ -57,6 +58,10 @@ fn writes_after_a_free_are_found_in_plain_segments() {
 
 fn the_end_looks_too() {
     in_child("poison_at_the_end", &[ON]);
+}
+
+fn what_was_freed_before_a_pause_is_forgotten() {
+    in_child("poison_again", &[ON]);
 }
 
 /// Blocks on many streams that are read late, and every order of streams.
@@ -217,6 +222,29 @@ pub fn scene_at_the_end() {
     ok!(tcuda_init(std::ptr::null()));
     free(allocate(MIB, NULL));
     assert_eq!(found(), 1);
+}
+
+pub fn scene_again() {
+    ok!(tcuda_set_log_callback(Some(keep_only), null_mut()));
+    let watch = |value: &str| {
+        // No other thread reads it.
+        unsafe { std::env::set_var(ON.0, value) };
+        ok!(tcuda_set_alloc_conf(std::ptr::null()));
+    };
+    let own = Own::on(0);
+    let block = allocate(MIB, own.0);
+    free(block);
+    watch("0");
+    fails!(INVALID_STATE, tcuda_memory_check_poison(&mut 0, 0));
+    let again = allocate(MIB, own.0);
+    assert_eq!(again, block);
+    ok!(tcuda_memset_async(again, 3, MIB, own.0));
+    watch("1");
+    assert_eq!((found(), said().len()), (0, 0));
+    // From here on as before.
+    free(again);
+    poke(again, 10, &[1], own.0);
+    assert_eq!((found(), said().len()), (1, 1));
 }
 
 unsafe extern "C" fn keep_only(level: i32, message: *const c_char, _: *mut c_void) {
