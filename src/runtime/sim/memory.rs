@@ -100,9 +100,16 @@ struct Window {
     live: usize,
 }
 
+impl Window {
+    fn is_free_for(&self, size: usize) -> bool {
+        self.live == 0 && self.end - self.start >= size
+    }
+}
+
 impl Pool {
-    const WINDOW: usize = 16 << 30;
-    /// An emptied window is used again when there are so many: a freed address stays unused for long.
+    /// One that is longer has a power of two of bytes.
+    const WINDOW: usize = 1 << 30;
+    /// An emptied window is used again when there are so many: a freed address stays unused for long, and new ones come to an end.
     const KEPT: usize = 4;
 
     pub fn charge(&mut self, size: usize) -> Result<(), Code> {
@@ -390,11 +397,9 @@ impl Books {
         if let Some(window) = pool.windows.back().filter(|window| window.end - window.next >= size) {
             return Some(window.next);
         }
-        let made = if pool.windows.len() < Pool::KEPT { self.open_window(device, size) } else { None };
-        let window = match made.or_else(|| self.emptied_window(device, size)) {
-            Some(window) => window,
-            None => self.open_window(device, size)?,
-        };
+        let emptied = pool.windows.iter().filter(|window| window.is_free_for(size)).count();
+        let made = if emptied < Pool::KEPT { self.open_window(device, size) } else { None };
+        let window = made.or_else(|| self.emptied_window(device, size))?;
         let start = window.start;
         self.pools[device].windows.push_back(window);
         Some(start)
@@ -402,7 +407,8 @@ impl Books {
 
     /// Where addresses are scarce, as under valgrind, a shorter one than usual.
     fn open_window(&mut self, device: usize, size: usize) -> Option<Window> {
-        let lengths = std::iter::successors(Some(Pool::WINDOW), |length| Some(length / 2)).take_while(|length| *length > size);
+        let usual = size.checked_next_power_of_two()?.max(Pool::WINDOW);
+        let lengths = std::iter::successors(Some(usual), |length| Some(length / 2)).take_while(|length| *length > size);
         let (start, length) = lengths.chain([size]).find_map(|length| Some((os::reserve(length, PAGE)?, length)))?;
         self.regions.insert(start, Region { end: start + length, kind: RegionKind::Window(device) });
         Some(Window { start, end: start + length, next: start, live: 0 })
@@ -411,7 +417,7 @@ impl Books {
     /// The one that was the newest the longest ago.
     fn emptied_window(&mut self, device: usize, size: usize) -> Option<Window> {
         let windows = &mut self.pools[device].windows;
-        let at = windows.iter().position(|window| window.live == 0 && window.end - window.start >= size)?;
+        let at = windows.iter().position(|window| window.is_free_for(size))?;
         windows.remove(at).map(|window| Window { next: window.start, ..window })
     }
 

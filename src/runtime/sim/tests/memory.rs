@@ -49,6 +49,32 @@ fn a_freed_address_is_not_used_again_soon() {
     }
 }
 
+/// Whoever keeps a table by address has one of some size then.
+#[test]
+fn addresses_come_again() {
+    let m = Machine::new(1);
+    let mut seen = std::collections::HashSet::new();
+    // Some that stay keep what they lie in from being used again.
+    let stay: Vec<Address> = [(); 8]
+        .iter()
+        .flat_map(|()| {
+            (0..1000).for_each(|_| {
+                let address = m.malloc(PAGE).unwrap();
+                seen.insert(address);
+                m.free(address).unwrap();
+            });
+            m.malloc(PAGE)
+        })
+        .collect();
+    for _ in 0..20_000 {
+        let address = m.malloc(PAGE).unwrap();
+        seen.insert(address);
+        m.free(address).unwrap();
+    }
+    assert!((4 << 30) / PAGE <= seen.len() && seen.len() <= (16 << 30) / PAGE, "{} addresses", seen.len());
+    stay.into_iter().for_each(|address| m.free(address).unwrap());
+}
+
 #[test]
 fn windows_go_round() {
     let m = Machine::new(1);
