@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard, Once};
 use tcuda::base::Status::{self, *};
 use tcuda::capi::{device::*, error::*, event::*, init::*, sim::*, stream::*};
+use tcuda::event::pool::Pooled;
 use tcuda::runtime::table::Table;
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -215,6 +216,21 @@ fn memory_shrinks_and_comes_back() {
     assert_eq!(info(), (4 << 20, 64 << 20));
     assert_eq!(tcuda_sim_set_memory(-3, 64 << 20), TCUDA_SUCCESS);
     assert_eq!(info(), (64 << 20, 64 << 20));
+}
+
+/// Who gives an event back may hold a lock that other threads' frees need.
+#[test]
+fn events_are_destroyed_by_who_takes_one() {
+    const SHARED: u64 = 1024;
+    let _turn = machine();
+    let take = |count: u64| (0..count).map(|_| Pooled::take(1).unwrap()).collect::<Vec<_>>();
+    let (before, destroyed) = (live(1).unwrap().events, count("cudaEventDestroy"));
+    drop(take(SHARED + 200));
+    assert_eq!((live(1).unwrap().events - before, count("cudaEventDestroy")), (SHARED + 200, destroyed));
+    // One of the surplus for each.
+    (0..20).for_each(|_| drop(take(100)));
+    let left = live(1).unwrap().events - before;
+    assert!((SHARED..=SHARED + 20).contains(&left), "{left} events");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// What a thread keeps, over all devices.
 const OWN: usize = 16;
-/// What all threads share, per device. More are destroyed.
+/// What all threads share, per device. More are destroyed, by who takes one: who gives one may hold locks.
 const SHARED: usize = 1024;
 
 #[derive(Clone, Copy)]
@@ -67,11 +67,15 @@ pub fn take(device: i32) -> Result<RawEvent> {
 
 #[cold]
 fn take_shared(device: i32) -> Result<RawEvent> {
-    {
+    let (own, surplus) = {
         let mut idle = IDLE.lock();
-        if let Some(index) = idle.iter().rposition(|idle| idle.device == device) {
-            return Ok(idle.swap_remove(index).event);
-        }
+        let count = idle.iter().filter(|idle| idle.device == device).count();
+        let mut next = || idle.iter().rposition(|idle| idle.device == device).map(|index| idle.swap_remove(index));
+        (next(), if count > SHARED { next() } else { None })
+    };
+    surplus.into_iter().for_each(destroy);
+    if let Some(own) = own {
+        return Ok(own.event);
     }
     let _guard = device::Guard::new(device)?;
     runtime::runtime()?.event_create(super::DISABLE_TIMING)
@@ -95,13 +99,7 @@ pub fn give(device: i32, event: RawEvent) {
 
 #[cold]
 fn share(new: Idle) {
-    let mut idle = IDLE.lock();
-    if idle.iter().filter(|idle| idle.device == new.device).count() < SHARED {
-        idle.push(new);
-    } else {
-        drop(idle);
-        destroy(new);
-    }
+    IDLE.lock().push(new);
 }
 
 fn destroy(idle: Idle) {
