@@ -2,7 +2,7 @@
 
 use super::status::Status;
 use std::borrow::Cow;
-use std::fmt;
+use std::{fmt, io};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Error {
@@ -38,9 +38,13 @@ impl Error {
 
     /// errno of the calling thread, with what was tried.
     pub fn system(what: &str) -> Error {
-        let os = std::io::Error::last_os_error();
-        let native = os.raw_os_error().unwrap_or(0);
-        Error::new(Status::TCUDA_ERROR_SYSTEM, format!("{what}: {os}")).with_native(native)
+        Error::io(what, &io::Error::last_os_error())
+    }
+
+    pub fn io(what: &str, error: &io::Error) -> Error {
+        let native = error.raw_os_error().unwrap_or(0);
+        let cure = if native == libc::EMFILE { "; ulimit -n is how many this process may have" } else { "" };
+        Error::new(Status::TCUDA_ERROR_SYSTEM, format!("{what}: {error}{cure}")).with_native(native)
     }
 
     pub fn with_native(mut self, native: i32) -> Error {

@@ -1,5 +1,7 @@
-//! What a thread of the program's is spared while it is in tcuda: to be cancelled, and the signal of a pipe that nobody reads.
+//! What a thread of the program's is spared while it is in tcuda: to be cancelled, and the signal of a pipe that nobody reads. What tcuda's
+//! own threads are: all signals.
 
+use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
@@ -73,9 +75,35 @@ pub fn sigpipe<T>(write: impl FnOnce() -> T) -> T {
     write()
 }
 
+/// Without the program's signals, and detached: it never holds up the end of the process.
+pub fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    unsafe {
+        let (mut every, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
+        libc::sigfillset(every.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+        let started = std::thread::Builder::new().name(name.into()).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut());
+        started.map(drop)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_of_its_own_gets_no_signals() {
+        let blocked = || unsafe {
+            let mut mask = MaybeUninit::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), mask.as_mut_ptr());
+            [libc::SIGINT, libc::SIGUSR1, libc::SIGCHLD].map(|signal| libc::sigismember(mask.as_ptr(), signal))
+        };
+        let before = blocked();
+        let (tell, hear) = std::sync::mpsc::channel();
+        start_thread("own", move || tell.send((blocked(), std::thread::current().name().map(String::from))).unwrap()).unwrap();
+        assert_eq!(hear.recv().unwrap(), ([1; 3], Some("own".into())));
+        assert_eq!(blocked(), before);
+    }
     use std::io::Write;
 
     #[test]

@@ -6,7 +6,7 @@ use super::event::Mark;
 use super::socket::{self, Bell, MOST_FILES, Peer, Received, Socket};
 use super::wire::{Answer, LONGEST, Opened, Request, Taken};
 use super::{Stats, refuse_capture};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, spared};
 use crate::device;
 use crate::memory::{self, Backed, Hold, Part};
 use crate::runtime::{self, Address};
@@ -292,7 +292,8 @@ impl State {
         let name = secret()?;
         let (listener, bell) = (Arc::new(Socket::listen(&name)?), Arc::new(Bell::new()?));
         let waits = bell.clone();
-        socket::start_thread(move || answer(name, &waits))?;
+        spared::start_thread("tcuda-ipc", move || answer(name, &waits))
+            .map_err(|error| Error::io("Starting the thread that answers processes which import memory", &error))?;
         self.server = Some(Server { name, listener, bell });
         Ok(name)
     }

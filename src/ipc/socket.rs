@@ -259,20 +259,6 @@ impl AsFd for Bell {
     }
 }
 
-/// A thread without the program's signals, which never holds up the end of the process.
-pub fn start_thread(body: impl FnOnce() + Send + 'static) -> Result<()> {
-    let started = unsafe {
-        let mut every: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut every);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &every, &mut before);
-        let started = std::thread::Builder::new().name("tcuda-ipc".into()).spawn(body);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started
-    };
-    started.map(drop).map_err(|_| Error::system("Starting the thread that answers processes which import memory"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::blob::secret;

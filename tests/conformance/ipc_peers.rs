@@ -341,7 +341,8 @@ pub fn scene_files_consumer() {
         let failed = status != Status::TCUDA_SUCCESS;
         if failed {
             failures += 1;
-            assert!(here.is_null() && message().len() > 20, "{status:?}: {}", message());
+            assert!(here.is_null() && message().contains("ulimit -n"), "{status:?}: {}", message());
+            assert_eq!(last_error().native, libc::EMFILE);
             assert_eq!((living(), stats().imported), (before, 0), "room for {more}: {}", message());
         }
         other.did("open");
@@ -386,7 +387,7 @@ pub fn scene_files_producer() {
         room_for_files(None);
         let failed = status != Status::TCUDA_SUCCESS;
         if failed {
-            assert!(handle.bytes == NO_HANDLE.bytes && message().len() > 20, "{status:?}: {}", message());
+            assert!(handle.bytes == NO_HANDLE.bytes && message().contains("ulimit -n"), "{status:?}: {}", message());
             assert_eq!(stats().exported, 0);
             ok!(export_now(block, &mut handle, stream.0));
         }
@@ -397,7 +398,7 @@ pub fn scene_files_producer() {
         room_for_files(None);
         let mut answer = other.answer();
         if !answer.starts_with("ok") {
-            assert!(answer.starts_with("TCUDA_ERROR_CUDA"), "room for {more}: {answer}");
+            assert!(answer.starts_with("TCUDA_ERROR_CUDA") && answer.contains("ulimit -n"), "room for {more}: {answer}");
             failures += 1;
             answer = other.ask(&format!("import {}", hex(&handle.bytes)));
         }

@@ -60,7 +60,7 @@ fn ask(program: &Path) -> Result<HostCompiler, Found> {
     let name = program.display();
     let start = |error: io::Error| match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
-            Found::Failure(system("The C++ compiler could not be started", &error))
+            Found::Failure(Error::io("The C++ compiler could not be started", &error))
         }
         _ => Found::Other(format!("{name}: {error}")),
     };
@@ -76,10 +76,6 @@ fn ask(program: &Path) -> Result<HostCompiler, Found> {
     let version = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
     let identity = format!("{version}, {name} {} for {}", OPTIONS.join(" "), std::env::consts::ARCH);
     Ok(HostCompiler { program: program.into(), identity })
-}
-
-fn system(what: &str, error: &io::Error) -> Error {
-    Error::new(Status::TCUDA_ERROR_SYSTEM, format!("{what}: {error}")).with_native(error.raw_os_error().unwrap_or(0))
 }
 
 /// Runs a program to its end: how that was, and what came out of the pipe that it was given. None: nobody knows how it ended, since this process
@@ -118,7 +114,7 @@ fn ignores_children() -> bool {
 impl HostCompiler {
     pub fn compile(&self, program: &Program) -> Result<Image, Failure> {
         let folder = Folder::new().map_err(Failure::Compiler)?;
-        let system = |what: &str, error: io::Error| Failure::Compiler(system(&format!("{what} {}", folder.0.display()), &error));
+        let system = |what: &str, error: io::Error| Failure::Compiler(Error::io(&format!("{what} {}", folder.0.display()), &error));
         let (source, object) = (folder.0.join("source.cpp"), folder.0.join("object.so"));
         std::fs::write(&source, program.text).map_err(|error| system("A source could not be written in", error))?;
         let start = |error| system("The C++ compiler could not be started in", error);

@@ -5,6 +5,7 @@ use super::Sim;
 use super::capture::Action;
 use super::stream::{self, Job, Point, State, Work};
 use super::thread;
+use crate::base::spared;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -133,7 +134,7 @@ impl Sim {
         }
         line.coming = self.scheduler.work.notify_one();
         if !line.coming && line.workers < MOST_WORKERS {
-            line.coming = start_thread(move || self.worker());
+            line.coming = spared::start_thread("tcuda-sim", move || self.worker()).is_ok();
             line.workers += usize::from(line.coming);
         }
     }
@@ -289,18 +290,5 @@ impl Sim {
             self.wait_for(&points);
         }
         self.memory.trim_to_threshold(device);
-    }
-}
-
-/// Without the program's signals, and detached: it never holds up the end of the process.
-fn start_thread(body: impl FnOnce() + Send + 'static) -> bool {
-    unsafe {
-        let mut every: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut every);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &every, &mut before);
-        let started = std::thread::Builder::new().name("tcuda-sim".into()).spawn(body).is_ok();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started
     }
 }
