@@ -2560,7 +2560,8 @@ tcuda_status_t tcuda_mem_pool_pause(size_t *given,
  * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is
  * left as it is.
  *
- * @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
+ * @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room, and the message says how much it takes; the pool stays paused
+ *         and keeps what it kept.
  */
 tcuda_status_t tcuda_mem_pool_resume(tcuda_mem_pool_t pool);
 

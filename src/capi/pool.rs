@@ -173,7 +173,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem
 /// Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is
 /// left as it is.
 ///
-/// @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room; the pool stays paused and keeps what it kept.
+/// @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room, and the message says how much it takes; the pool stays paused
+///         and keeps what it kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_mem_pool_resume(pool: tcuda_mem_pool_t) -> tcuda_status_t {
     guard("tcuda_mem_pool_resume", || pools::numbered(id_of(pool))?.cache.resume())

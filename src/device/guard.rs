@@ -61,6 +61,18 @@ fn enter(runtime: &Runtime, previous: i32, device: i32) -> Result<Undo> {
     Ok(Undo::SetDevice(previous))
 }
 
+/// Whether a device cannot be made current, or has an error that stays.
+pub(super) fn fails(device: i32) -> bool {
+    let Ok(runtime) = runtime::runtime() else { return false };
+    match runtime.get_device().and_then(|previous| enter(runtime, previous, device)) {
+        Err(_) => true,
+        Ok(undo) => {
+            let _guard = Guard { device, runtime, undo };
+            runtime.has_error()
+        }
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         // A second try, for what passes. More cannot be told to the caller: what ails the previous device, its next call says.

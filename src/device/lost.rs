@@ -1,6 +1,7 @@
 //! Devices that failed for good. CUDA answers every call on them with the old error; tcuda says what that means.
 
 use crate::base::{Error, Result, Status};
+use crate::runtime::{api, code};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,11 +44,13 @@ pub fn given(device: i32) -> String {
     LOST.lock().iter().find(|loss| loss.device == device).map(|loss| loss.given.clone()).unwrap_or_default()
 }
 
-/// For an error of a call that named this device by a handle: CUDA does not say whose error it is.
+/// For an error of a call that named this device by a handle: CUDA does not say whose error it is, nor of one that it does not know whether it
+/// stays.
 pub fn blame(device: i32) -> impl Fn(Error) -> Error {
-    move |error| {
-        let unknown = error.status == Status::TCUDA_ERROR_DEVICE_LOST && error.device < 0;
-        if unknown { error.on_device(device) } else { error }
+    move |error| match error.status {
+        Status::TCUDA_ERROR_DEVICE_LOST if error.device < 0 => error.on_device(device),
+        Status::TCUDA_ERROR_CUDA if error.native == code::UNKNOWN && super::guard::fails(device) => api::lost(error).on_device(device),
+        _ => error,
     }
 }
 

@@ -98,15 +98,24 @@ impl Runtime {
         unsafe { (self.table.cudaGetLastError)() };
         let name = self.error_text(self.table.cudaGetErrorName, code);
         let text = self.error_text(self.table.cudaGetErrorString, code);
-        let (status, hint) = classify(code);
+        let stays = code::is_sticky(code) && self.has_error();
+        let (status, hint) = match code {
+            code::UNKNOWN if !stays => (Status::TCUDA_ERROR_CUDA, UNEXPLAINED),
+            _ => classify(code),
+        };
         // The current device, unless the error is one that stays and this device does not have it: then it is another's, whose
         // stream, event or memory was named in the call.
         let mut device = -1;
-        let is_current = !code::is_sticky(code) || unsafe { (self.table.cudaPeekAtLastError)() } != code::SUCCESS;
+        let is_current = stays || status != Status::TCUDA_ERROR_DEVICE_LOST;
         if is_current && unsafe { (self.table.cudaGetDevice)(&mut device) } != code::SUCCESS {
             unsafe { (self.table.cudaGetLastError)() };
         }
         Error::new(status, format!("CUDA error: {text} ({name}, {code}) in {call}.{hint}")).with_native(code).on_device(device)
+    }
+
+    /// Whether the current device has an error that stays, or the thread one that nobody was told of.
+    pub fn has_error(&self) -> bool {
+        unsafe { (self.table.cudaPeekAtLastError)() != code::SUCCESS }
     }
 
     /// A stream is about to be given work: for the errors of devices.
@@ -720,6 +729,14 @@ fn classify(code: Code) -> (Status, &'static str) {
     }
 }
 
+/// An unknown error, once it is known that it stays.
+pub fn lost(error: Error) -> Error {
+    let (status, hint) = classify(code::UNKNOWN);
+    Error { status, message: error.message.replace(UNEXPLAINED, hint).into(), ..error }
+}
+
+const UNEXPLAINED: &str = " The driver does not say what it is, and the device may be as good as before. What comes again at each call, only a new \
+     process mends; the system's log may have a line of the driver's (Xid).";
 const LOST_LATE: &str = " The device is lost to this process: every later call on it fails, and only a new process can use it again. CUDA reports \
      such errors late, at some other call than the one that caused them; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows where, and \
      TCUDA_RECORD_WORK=1 what may have.";

@@ -8,8 +8,10 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
+use tcuda::capi::device::tcuda_mem_get_info;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::sim::tcuda_sim_set_memory;
 use tcuda::capi::stream::tcuda_stream_synchronize;
 use tcuda::capi::structs::tcuda_stream_t;
 
@@ -494,6 +496,16 @@ fn a_resume_without_room_can_be_tried_again() {
         let _limit = Limit::of(-1, 4 * MIB as u64);
         fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
         fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, pool.0));
+        assert_eq!(reserved(), 0);
+    }
+    // The driver says how much there is where it is the driver.
+    if backend() == "sim" {
+        let total = get!(0, out => tcuda_mem_get_info(&mut 0, out, 0)) as u64;
+        ok!(tcuda_sim_set_memory(0, 5 * MIB as u64));
+        let said = fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
+        ok!(tcuda_sim_set_memory(0, total));
+        let (all, free) = (format!(" needs {} bytes of device 0 to resume", 8 * MIB), format!("; {} bytes are free", 4 * MIB));
+        assert!(said.contains(&all) && said.contains(&free) && last_error().bytes == 8 * MIB as u64, "{said}");
         assert_eq!(reserved(), 0);
     }
     ok!(tcuda_mem_pool_resume(pool.0));

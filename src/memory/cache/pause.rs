@@ -147,7 +147,7 @@ impl Cache {
     }
 
     fn come_back(&self, runtime: &Runtime, paused: &Paused) -> Result<()> {
-        let (sizes, mappings) = {
+        let (sizes, whole, mappings) = {
             let core = self.core.lock();
             let sizes: Vec<usize> = paused.handles.iter().map(|id| core.physical[*id].size).collect();
             let whole: usize = sizes.iter().sum();
@@ -155,7 +155,7 @@ impl Cache {
                 let text = format!("The memory pool {} needs {whole} bytes to resume, more than the limit leaves.", core.pool);
                 return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).on_device(self.device).with_bytes(whole as u64));
             }
-            (sizes, core.physical.mappings().collect::<Vec<_>>())
+            (sizes, whole, core.physical.mappings().collect::<Vec<_>>())
         };
         let _guard = device::Guard::new(self.device)?;
         let mut made: Vec<MemHandle> = Vec::new();
@@ -177,6 +177,10 @@ impl Cache {
         });
         if let Err(error) = built {
             made.into_iter().for_each(|handle| release(runtime, handle));
+            let error = match error.status {
+                Status::TCUDA_ERROR_OUT_OF_MEMORY => self.too_little_to_resume(runtime, whole, error),
+                _ => error,
+            };
             return Err(error.on_device(self.device));
         }
         let mut core = self.core.lock();
@@ -188,6 +192,15 @@ impl Cache {
         core.paused = false;
         core.tell_all(true);
         Ok(())
+    }
+
+    /// What was made is given back, and the device current.
+    fn too_little_to_resume(&self, runtime: &Runtime, whole: usize, error: Error) -> Error {
+        let free = runtime.outside_capture(|| runtime.mem_get_info()).map_or(String::new(), |(free, _)| format!("; {free} bytes are free"));
+        let pool = self.core.quiet().pool;
+        error
+            .context(format!("The memory pool {pool} needs {whole} bytes of device {} to resume{free}", self.device))
+            .with_bytes(whole as u64)
     }
 
     /// For a pool that ends: what was kept is dropped. Refused while blocks are in use, which would have no memory any more.
