@@ -508,9 +508,10 @@ pub unsafe extern "C" fn tcuda_get_memory_limit(bytes: *mut u64, device: i32) ->
 
 /// Sets the options of the device caches (torch.cuda.memory._set_allocator_settings), over TCUDA_ALLOC_CONF and the options of
 /// tcuda_init. Keys that the text does not name get their defaults, but for limits that a call set (tcuda_set_memory_limit,
-/// tcuda_set_per_process_memory_fraction, tcuda_host_set_memory_limit): they stay unless the text names per_process_memory_fraction, which
-/// is for all devices, or pinned_limit_mb. Limits hold at once, the rest from the next growth on. Keys of torch that would change nothing
-/// in tcuda are taken, with a line in the log; docs/MEMORY.md lists all keys. Not to be called while other threads set options.
+/// tcuda_set_per_process_memory_fraction, tcuda_host_set_memory_limit): they stay unless the text names another one, by
+/// per_process_memory_fraction, which is for all devices or has a list of them, or by pinned_limit_mb. Limits hold at once, the rest from the
+/// next growth on. Keys of torch that would change nothing in tcuda are taken, with a line in the log; docs/MEMORY.md lists all keys. Not to be
+/// called while other threads set options.
 ///
 /// @param alloc_conf `key:value,key:value`; empty: the defaults; NULL: what TCUDA_ALLOC_CONF says.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed.
@@ -522,8 +523,8 @@ pub unsafe extern "C" fn tcuda_set_alloc_conf(alloc_conf: *const c_char) -> tcud
     })
 }
 
-/// The options in effect, every key with its value, as a text that tcuda_set_alloc_conf takes. The limits are those that hold now, however
-/// they were set: per_process_memory_fraction is the current device's (tcuda_get_per_process_memory_fraction), exact to the byte.
+/// The options in effect, every key with its value, as a text that tcuda_set_alloc_conf takes; set again it changes nothing. The limits are
+/// those that hold now, however they were set, exact to the byte: where devices differ per_process_memory_fraction has a list of them.
 ///
 /// @param text   gets the text with a terminating zero; NULL with capacity 0 asks for the size only.
 /// @param needed gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.

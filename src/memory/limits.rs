@@ -1,8 +1,9 @@
 //! How much a device's cache may hold: options say it as a share, calls as a share or in bytes. What a call said stays until an option is
 //! named that says otherwise.
 
-use super::options::{self, Options, PinnedLimit};
-use super::{CACHES, cache_of, existing, pinned};
+use super::cache::Cache;
+use super::options::{self, Fractions, Options, PinnedLimit};
+use super::{CACHES, cache_of, pinned};
 use crate::base::{Error, Result, process};
 use crate::device;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,13 +34,14 @@ pub fn fraction(device: i32) -> Result<f64> {
     Ok(as_share(cache_of(device)?.stats.limit(), total))
 }
 
-/// What the options say of a device's limit. None: nothing, and it stays as a call set it.
-pub(super) fn of_options(options: &Options, device: i32, is_a_calls: bool) -> Result<Option<Option<usize>>> {
-    Ok(match options.per_process_memory_fraction {
-        Some(fraction) => Some(share_of(fraction, device::total_memory(device)?)),
-        None if is_a_calls => None,
-        None => Some(None),
-    })
+/// What the options change about a device's limit. None: nothing. A limit that they name and that holds already stays whose it is, so that the
+/// text in effect changes nothing.
+pub(super) fn of_options(options: &Options, cache: &Cache) -> Result<Option<Option<usize>>> {
+    let Some(fraction) = options.per_process_memory_fraction.of(cache.device) else {
+        return Ok(if cache.limit_is_a_calls.load(Relaxed) { None } else { Some(None) });
+    };
+    let total = device::total_memory(cache.device)?;
+    Ok((fraction != as_share(cache.stats.limit(), total)).then(|| share_of(fraction, total)))
 }
 
 /// After the end of all, options say the limit again.
@@ -47,17 +49,15 @@ pub(super) fn forget() {
     CACHES.get().into_iter().flatten().for_each(|cache| cache.limit_is_a_calls.store(false, Relaxed));
 }
 
-/// The options with the limits that hold now, however they were set: the current device's, and that of pinned memory.
+/// The options with the limits that hold now, however they were set.
 pub fn in_effect() -> Options {
     let said = options::get();
-    let share = || {
-        let device = device::current().ok().filter(|_| process::is_running())?;
-        Some(as_share(existing(device)?.stats.limit(), device::total_memory(device).ok()?))
-    };
+    let share = |cache: &Cache| Some(as_share(cache.stats.limit(), device::total_memory(cache.device).ok()?));
     // Asking starts nothing.
-    let live = CACHES.get().and_then(|_| share());
+    let caches = CACHES.get().filter(|_| process::is_running());
+    let live: Option<Vec<f64>> = caches.and_then(|caches| caches.iter().map(share).collect());
     Options {
-        per_process_memory_fraction: live.or(said.per_process_memory_fraction),
+        per_process_memory_fraction: live.map_or(said.per_process_memory_fraction, |live| Fractions::of_devices(&live)),
         pinned_limit_mb: pinned::limit_now().map_or(said.pinned_limit_mb, PinnedLimit::of),
         ..said
     }

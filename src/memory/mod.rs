@@ -80,7 +80,9 @@ fn caches() -> Result<&'static [Cache]> {
             process::in_child_of_fork(&(thread::forked as fn()));
             let cache = |device| {
                 let cache = Cache::new(device as u32, device, device::total_memory(device)?);
-                cache.stats.set_limit(limits::of_options(&options, device, false)?.flatten());
+                if let Some(limit) = limits::of_options(&options, &cache)? {
+                    cache.stats.set_limit(limit);
+                }
                 Ok(cache)
             };
             (0..count).map(cache).collect()
@@ -563,8 +565,7 @@ pub fn configure() -> Result<()> {
     poison::configure().iter().for_each(|wrong| log::warn(wrong));
     let caches = || CACHES.get().into_iter().flatten();
     pools::caches().into_iter().for_each(Cache::forget_abilities);
-    let limit_of = |cache: &Cache| limits::of_options(&options, cache.device, cache.limit_is_a_calls.load(Relaxed));
-    let limits: Vec<_> = caches().map(limit_of).collect::<Result<_>>()?;
+    let limits: Vec<_> = caches().map(|cache| limits::of_options(&options, cache)).collect::<Result<_>>()?;
     for (cache, limit) in caches().zip(limits) {
         cache.forget_abilities();
         // With all fronts stopped: where segments are plain from now on there are none.

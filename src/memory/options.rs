@@ -3,6 +3,7 @@
 
 use crate::base::{Error, Result, config, log};
 use parking_lot::RwLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 pub const VARIABLE: &str = "TCUDA_ALLOC_CONF";
@@ -26,7 +27,7 @@ impl Key {
 
 macro_rules! keys {
     ($($name:ident: $kind:ty = $default:expr, $parse:expr, $values:literal, $meaning:literal;)*) => {
-        #[derive(Clone, Copy, PartialEq, Debug)]
+        #[derive(Clone, PartialEq, Debug)]
         pub struct Options {
             $(#[doc = $meaning] pub $name: $kind,)*
         }
@@ -57,8 +58,8 @@ keys! {
         "True or False", "virtual memory; False: plain segments, one cudaMalloc each";
     large_segment_size_mb: usize = 20, |text| number(text, 11, 4096),
         "a whole number from 11 to 4096", "size of a plain segment for blocks from 1 to 10 MiB";
-    per_process_memory_fraction: Option<f64> = None, |text| share(text).map(Some),
-        "a number from 0 to 1", "the limit, as a share of the device's memory; not named, a limit that a call set stays";
+    per_process_memory_fraction: Fractions = Fractions::NotNamed, Fractions::parse,
+        "a number from 0 to 1, or [device:number,device:number]", "the limit, as a share of the device's memory; not named, a limit that a call set stays";
     pinned_limit_mb: PinnedLimit = PinnedLimit::NotNamed, PinnedLimit::parse,
         "none, or a number", "the limit of pinned host memory; not named, a limit that a call set stays";
     pinned_max_cached_size_mb: Option<usize> = None, optional,
@@ -101,6 +102,44 @@ pub enum Node {
     Device,
     Any,
     Given(u32),
+}
+
+/// The limits of the devices.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Fractions {
+    /// The text leaves them as they are.
+    NotNamed,
+    All(f64),
+    /// By device; those that are not there it leaves as they are.
+    Each(Arc<[(usize, f64)]>),
+}
+
+impl Fractions {
+    fn parse(text: &str) -> Option<Fractions> {
+        let Some(list) = bracketed(text) else { return share(text).map(Fractions::All) };
+        let mut each: Vec<(usize, f64)> = Vec::new();
+        for (device, fraction) in list {
+            let device = number(device, 0, i32::MAX as usize).filter(|device| each.iter().all(|(known, _)| known != device))?;
+            each.push((device, share(fraction)?));
+        }
+        Some(Fractions::Each(each.into()))
+    }
+
+    /// Of each device in turn.
+    pub fn of_devices(fractions: &[f64]) -> Fractions {
+        match fractions {
+            [first, others @ ..] if others.iter().all(|other| other == first) => Fractions::All(*first),
+            _ => Fractions::Each(fractions.iter().copied().enumerate().collect()),
+        }
+    }
+
+    pub fn of(&self, device: i32) -> Option<f64> {
+        match self {
+            Fractions::NotNamed => None,
+            Fractions::All(fraction) => Some(*fraction),
+            Fractions::Each(each) => each.iter().find(|(known, _)| *known == device as usize).map(|(_, fraction)| *fraction),
+        }
+    }
 }
 
 /// The limit of pinned host memory.
@@ -176,9 +215,16 @@ impl Value for PinnedLimit {
     }
 }
 
-impl Value for Option<f64> {
+impl Value for Fractions {
     fn show(&self) -> String {
-        self.unwrap_or(1.0).show()
+        match self {
+            Fractions::NotNamed => 1.0.show(),
+            Fractions::All(fraction) => fraction.show(),
+            Fractions::Each(each) => {
+                let each = each.iter().map(|(device, fraction)| format!("{device}:{}", fraction.show()));
+                format!("[{}]", each.collect::<Vec<_>>().join(","))
+            }
+        }
     }
 }
 
@@ -230,6 +276,12 @@ fn node(text: &str) -> Option<Node> {
 
 fn share(text: &str) -> Option<f64> {
     text.parse().ok().filter(|share| (0.0..=1.0).contains(share))
+}
+
+/// torch's lists: `[name:value,name:value]`. What is no pair has no value.
+fn bracketed(text: &str) -> Option<impl Iterator<Item = (&str, &str)>> {
+    let list = text.strip_prefix('[')?.strip_suffix(']')?;
+    Some(list.split(',').map(|entry| entry.split_once(':').map_or((entry, ""), |(name, value)| (name.trim(), value.trim()))))
 }
 
 /// One of a few words, as they are shown.
@@ -288,18 +340,14 @@ fn is_reserve(text: &str) -> bool {
 
 /// torch's list `[name:0.5,name:80G]` of classes of streams.
 fn is_reserve_by_class(text: &str) -> bool {
-    let list = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let entry = |entry: &str| entry.split_once(':').is_some_and(|(name, reserve)| !name.trim().is_empty() && is_reserve(reserve.trim()));
-    list.is_some_and(|list| list.split(',').all(entry))
+    bracketed(text).is_some_and(|mut list| list.all(|(name, reserve)| !name.is_empty() && is_reserve(reserve)))
 }
 
 /// A power of two, or torch's list `[256:1,512:2,>:4]` of mebibytes and powers of two.
 fn is_divisions(text: &str) -> bool {
     let power = |text: &str, least| number(text, least, usize::MAX).is_some_and(|number| number == 0 || number.is_power_of_two());
-    let Some(list) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) else { return power(text, 1) };
-    list.split(',').all(|entry| {
-        entry.split_once(':').is_some_and(|(size, parts)| (size.trim() == ">" || power(size.trim(), 1)) && power(parts.trim(), 0))
-    })
+    let Some(mut list) = bracketed(text) else { return power(text, 1) };
+    list.all(|(size, parts)| (size == ">" || power(size, 1)) && power(parts, 0))
 }
 
 static IN_EFFECT: RwLock<Option<Options>> = RwLock::new(None);
@@ -326,7 +374,7 @@ pub fn allow_fronts() -> bool {
 /// The options in effect. The text is read once; tcuda_init and tcuda_set_alloc_conf refuse a wrong one, a wrong one in the environment
 /// is reported and ignored as a whole. The first call of all, and after a reset, writes to the log: no lock may be held then.
 pub fn get() -> Options {
-    let known = *IN_EFFECT.read();
+    let known = IN_EFFECT.read().clone();
     known.unwrap_or_else(|| settle(false))
 }
 
@@ -344,11 +392,11 @@ fn settle(anew: bool) -> Options {
         let mut in_effect = IN_EFFECT.write();
         let is_new = anew || in_effect.is_none();
         if is_new {
-            *in_effect = Some(read);
             let allow = read.expandable_segments && read.backend == Backend::Native;
             FRONTS.store(if allow { YES } else { NO }, Relaxed);
+            *in_effect = Some(read.clone());
         }
-        (in_effect.unwrap_or(read), is_new)
+        (in_effect.clone().unwrap_or(read), is_new)
     };
     // They hold by now: who hears it may call tcuda.
     if is_new {
@@ -459,7 +507,7 @@ mod tests {
             assert_eq!(parse(text).unwrap(), Options::default());
         }
         let both = parse("expandable_segments:False, per_process_memory_fraction : 0.5").unwrap();
-        assert_eq!(both, Options { expandable_segments: false, per_process_memory_fraction: Some(0.5), ..Options::default() });
+        assert_eq!(both, Options { expandable_segments: false, per_process_memory_fraction: Fractions::All(0.5), ..Options::default() });
         assert_eq!(parse("large_segment_size_mb:64").unwrap().large_segment_size_mb, 64);
     }
 
@@ -471,6 +519,19 @@ mod tests {
         assert_eq!(parse(&show(&options)).unwrap(), options);
         for key in KEYS {
             assert!(show(&Options::default()).contains(&format!("{}:{}", key.name, key.default())));
+        }
+    }
+
+    #[test]
+    fn fractions_are_for_all_devices_or_for_each() {
+        let of = |text: &str| parse(&format!("per_process_memory_fraction:{text}")).map(|options| options.per_process_memory_fraction);
+        let each = of("[0:0.5, 3 : 1]").unwrap();
+        assert_eq!([0, 1, 3].map(|device| each.of(device)), [Some(0.5), None, Some(1.0)]);
+        assert_eq!((each.show(), of(&each.show()).unwrap()), ("[0:0.5,3:1.0]".into(), each));
+        assert_eq!((of("0.5").unwrap().of(7), Fractions::NotNamed.of(0)), (Some(0.5), None));
+        assert_eq!([&[0.25][..], &[0.5, 0.5], &[0.5, 1.0]].map(|all| Fractions::of_devices(all).show()), ["0.25", "0.5", "[0:0.5,1:1.0]"]);
+        for wrong in ["[]", "[0.5]", "[0:]", "[0:0.5", "[-1:0.5]", "[0:1.5]", "[0:0.5,]", "[0:0.5,0:0.5]", "[a:0.5]"] {
+            assert!(of(wrong).is_err(), "{wrong}");
         }
     }
 

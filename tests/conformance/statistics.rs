@@ -21,6 +21,7 @@ tests![
     plain_segments_have_torchs_sizes,
     wrong_options_are_refused,
     options_are_set_and_read,
+    the_text_in_effect_changes_nothing,
     a_limit_can_refuse_at_once,
     the_allocator_has_a_name,
 ];
@@ -384,7 +385,8 @@ fn options_are_set_and_read() {
     assert_eq!((limit(), configuration().as_bytes()), (123 << 20, text.as_bytes()));
     ok!(tcuda_set_per_process_memory_fraction(0.3, 0));
     ok!(tcuda_set_alloc_conf(c"expandable_segments_reserve_by_class:[a:0.5,b:8G]".as_ptr()));
-    assert!(configuration().contains("per_process_memory_fraction:0.3,") && fraction() == 0.3, "{}", configuration());
+    let shown = if device_count() > 1 { "per_process_memory_fraction:[0:0.3,1:" } else { "per_process_memory_fraction:0.3," };
+    assert!(configuration().contains(shown) && fraction() == 0.3, "{}", configuration());
     // What a text said and not a call goes with that text.
     ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:0.5".as_ptr()));
     ok!(tcuda_set_alloc_conf(c"".as_ptr()));
@@ -399,6 +401,48 @@ fn options_are_set_and_read() {
     ok!(tcuda_set_alloc_conf(null()));
     assert_eq!(configuration(), before);
     empty_caches();
+}
+
+/// The text in effect, set again, changes no limit, nor whose it is.
+fn the_text_in_effect_changes_nothing() {
+    let before = configuration();
+    let all = 0..device_count();
+    let again = || {
+        let text = configuration();
+        ok!(tcuda_set_alloc_conf(CString::new(text.as_str()).unwrap().as_ptr()));
+        assert_eq!(configuration(), text);
+    };
+    let limits = || all.clone().map(|device| get!(0, out => tcuda_get_memory_limit(out, device))).collect::<Vec<_>>();
+    ok!(tcuda_set_memory_limit(123 << 20, 0));
+    ok!(tcuda::capi::pinned::tcuda_host_set_memory_limit(64 << 20));
+    let mut of_calls = vec![u64::MAX; all.len()];
+    of_calls[0] = 123 << 20;
+    for _ in 0..2 {
+        again();
+        assert_eq!(limits(), of_calls);
+    }
+    // They are the calls' still: a text that does not name them leaves them.
+    ok!(tcuda_set_alloc_conf(c"".as_ptr()));
+    assert_eq!((limits(), get!(0, out => tcuda::capi::pinned::tcuda_host_get_memory_limit(out))), (of_calls, 64 << 20));
+    // One that a text set goes with it.
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:0.5".as_ptr()));
+    let last = all.end - 1;
+    ok!(tcuda_set_memory_limit(77 << 20, last));
+    let mixed = limits();
+    again();
+    assert_eq!(limits(), mixed);
+    ok!(tcuda_set_alloc_conf(c"".as_ptr()));
+    let mut left = vec![u64::MAX; all.len()];
+    left[last as usize] = 77 << 20;
+    assert_eq!(limits(), left);
+    // A device that a list does not name is left as it is.
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:[0:0.5,9999:0.25]".as_ptr()));
+    assert_eq!(get!(0.0, out => tcuda_get_per_process_memory_fraction(out, 0)), 0.5);
+    assert!(last == 0 || limits()[last as usize] == 77 << 20);
+    ok!(tcuda::capi::pinned::tcuda_host_set_memory_limit(u64::MAX));
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:1,pinned_limit_mb:none".as_ptr()));
+    ok!(tcuda_set_alloc_conf(null()));
+    assert_eq!(configuration(), before);
 }
 
 /// throw_on_cudamalloc_oom: at the limit nothing is given back and nothing waited for.

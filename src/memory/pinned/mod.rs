@@ -71,15 +71,17 @@ fn get_ready() -> Result<()> {
     Ok(())
 }
 
-/// What the options say holds from now on; a limit that a call set stays where they name none.
+/// What the options say holds from now on; a limit that a call set stays where they name none, or the same.
 pub fn configure(options: &options::Options) {
     let several = runtime::host::nodes().len() > 1;
     let node = if several && options.pinned_numa_node == Node::Device { BY_DEVICE } else { source::wanted_node(options.pinned_numa_node) };
     NODE.store(node, Relaxed);
     core::set_most_kept(options.pinned_max_cached_size_mb.map_or(usize::MAX, |megabytes| megabytes.saturating_mul(1 << 20)));
-    if options.pinned_limit_mb != PinnedLimit::NotNamed || !LIMIT_IS_A_CALLS.load(Relaxed) {
+    let (is_named, limit) = (options.pinned_limit_mb != PinnedLimit::NotNamed, options.pinned_limit_mb.bytes());
+    let mut core = CORE.lock();
+    if core.limit != limit && (is_named || !LIMIT_IS_A_CALLS.load(Relaxed)) {
         LIMIT_IS_A_CALLS.store(false, Relaxed);
-        CORE.lock().limit = options.pinned_limit_mb.bytes();
+        core.limit = limit;
     }
 }
 
