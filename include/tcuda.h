@@ -204,7 +204,7 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_ERROR_INFO_INIT {sizeof(tcuda_error_info_t), 0, 0, 0, 0, 0, NULL, NULL}
 #define TCUDA_INIT_OPTIONS_INIT {sizeof(tcuda_init_options_t), NULL, NULL, NULL}
 #define TCUDA_DEVICE_PROPERTIES_INIT {sizeof(tcuda_device_properties_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, 0, {0}, {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-#define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0}
+#define TCUDA_MEMORY_STATS_INIT {sizeof(tcuda_memory_stats_t), {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {{0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_HOST_MEMORY_STATS_INIT {sizeof(tcuda_host_memory_stats_t), {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, 0, 0, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}}
 #define TCUDA_PRESSURE_INIT {sizeof(tcuda_pressure_t), 0, 0, NULL, 0, 0, 0, 0, 0, 0}
 #define TCUDA_OOM_INIT {sizeof(tcuda_oom_t), 0, 0, 0, 0, 0, 0, 0, 0, NULL}
@@ -212,7 +212,7 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_SNAPSHOT_INFO_INIT {sizeof(tcuda_snapshot_info_t), 0, 0, 0, 0, 0}
 #define TCUDA_SNAPSHOT_SEGMENT_INIT {sizeof(tcuda_snapshot_segment_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, 0, 0}
 #define TCUDA_SNAPSHOT_BLOCK_INIT {sizeof(tcuda_snapshot_block_t), 0, 0, 0, 0, 0, 0, NULL}
-#define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, NULL, 0, 0, 0, 0, 0, NULL}
+#define TCUDA_SNAPSHOT_ENTRY_INIT {sizeof(tcuda_snapshot_entry_t), 0, NULL, 0, 0, 0, 0, 0, NULL, {0}}
 #define TCUDA_KERNEL_OPTIONS_INIT {sizeof(tcuda_kernel_options_t), NULL, NULL, 0, NULL, 0}
 #define TCUDA_KERNEL_ATTRIBUTES_INIT {sizeof(tcuda_kernel_attributes_t), 0, 0, 0, 0, 0, 0, 0, 0}
 #define TCUDA_COMMUNICATOR_OPTIONS_INIT {sizeof(tcuda_communicator_options_t), 0, 0, 0, 0}
@@ -673,6 +673,10 @@ typedef struct tcuda_memory_stats_t {
      * torch's; -1: no limit.
      */
     int64_t max_split_size;
+    /**
+     * Times that an allocation was refused at once for the limit (throw_on_cudamalloc_oom:True); num_ooms does not count them.
+     */
+    int64_t num_oom_rejections;
 } tcuda_memory_stats_t;
 
 /**
@@ -967,6 +971,10 @@ typedef struct tcuda_snapshot_entry_t {
      * What the thread had said. Never freed.
      */
     const char *annotation;
+    /**
+     * The pool that the memory is of; 0 and 0: the cache itself.
+     */
+    uint64_t pool_id[2];
 } tcuda_snapshot_entry_t;
 
 /**
@@ -2180,11 +2188,12 @@ tcuda_status_t tcuda_memory_stats(tcuda_memory_stats_t *stats,
 
 /**
  * One figure by torch's key, such as `allocated_bytes.all.peak` or `num_ooms`. tcuda_memory_stat_key lists the keys; `allocated.*`, as
- * torch 1.8 had it in its documentation, is `allocation.*`.
+ * torch 1.8 had it in its documentation, is `allocation.*`. Not in the list, since they come and go with their pools:
+ * `reserved_bytes_by_private_pools.0_12.all.current` is of the pool (0, 12), a memory pool (tcuda_mem_pool_id) or one of graphs.
  *
  * @param value  gets the figure; bytes or a count.
  * @param device -1: the current one.
- * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key, or a pool that the device does not have.
  */
 tcuda_status_t tcuda_memory_stat_get(int64_t *value, int32_t device, const char *key);
 
@@ -2574,7 +2583,7 @@ tcuda_status_t tcuda_mem_pool_resume(tcuda_mem_pool_t pool);
 tcuda_status_t tcuda_mem_pool_stats(tcuda_memory_stats_t *stats, tcuda_mem_pool_t pool);
 
 /**
- * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in segments of snapshots and in messages.
+ * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots, keys of statistics and messages.
  */
 tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
 

@@ -80,6 +80,8 @@ pub struct tcuda_memory_stats_t {
     pub num_device_free: i64,
     /// torch's; -1: no limit.
     pub max_split_size: i64,
+    /// Times that an allocation was refused at once for the limit (throw_on_cudamalloc_oom:True); num_ooms does not count them.
+    pub num_oom_rejections: i64,
 }
 unsafe impl Growing for tcuda_memory_stats_t {}
 
@@ -112,6 +114,7 @@ pub(super) fn stats_out(stats: &Stats) -> tcuda_memory_stats_t {
         num_device_alloc: stats.num_device_alloc,
         num_device_free: stats.num_device_free,
         max_split_size: -1,
+        num_oom_rejections: stats.num_oom_rejections,
     }
 }
 
@@ -331,16 +334,21 @@ pub unsafe extern "C" fn tcuda_memory_stats(stats: *mut tcuda_memory_stats_t, de
 }
 
 /// One figure by torch's key, such as `allocated_bytes.all.peak` or `num_ooms`. tcuda_memory_stat_key lists the keys; `allocated.*`, as
-/// torch 1.8 had it in its documentation, is `allocation.*`.
+/// torch 1.8 had it in its documentation, is `allocation.*`. Not in the list, since they come and go with their pools:
+/// `reserved_bytes_by_private_pools.0_12.all.current` is of the pool (0, 12), a memory pool (tcuda_mem_pool_id) or one of graphs.
 ///
 /// @param value  gets the figure; bytes or a count.
 /// @param device -1: the current one.
-/// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key, or a pool that the device does not have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_memory_stat_get(value: *mut i64, device: i32, key: *const c_char) -> tcuda_status_t {
     guard("tcuda_memory_stat_get", || {
         let known = "tcuda_memory_stat_key lists them; one is allocated_bytes.all.current.";
-        unsafe { stat_by_key(value, key, known, |key| Ok(stats_of(device)?.by_key(key))) }
+        unsafe {
+            stat_by_key(value, key, known, |key| {
+                Ok(device_to_read(device)?.map_or_else(|| Stats::default().by_key(key), |device| memory::stat(key, device)))
+            })
+        }
     })
 }
 

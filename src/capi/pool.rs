@@ -193,8 +193,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_stats(stats: *mut tcuda_memory_stats_t, 
     })
 }
 
-/// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in segments of snapshots and in messages.
+/// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots, keys of statistics and messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_id(id: *mut u64, pool: tcuda_mem_pool_t) -> tcuda_status_t {
-    guard_out("tcuda_mem_pool_id", id, "id", || Ok(pools::numbered(id_of(pool))?.id))
+    guard_out("tcuda_mem_pool_id", id, "id", || Ok(pools::numbered(id_of(pool))?.id.number()))
 }

@@ -114,6 +114,8 @@ pub struct tcuda_snapshot_entry_t {
     pub unused: i32,
     /// What the thread had said. Never freed.
     pub annotation: *const c_char,
+    /// The pool that the memory is of; 0 and 0: the cache itself.
+    pub pool_id: [u64; 2],
 }
 unsafe impl Growing for tcuda_snapshot_entry_t {}
 
@@ -221,7 +223,7 @@ pub unsafe extern "C" fn tcuda_snapshot_segment(
             active_size: found.active as u64,
             requested_size: found.requested as u64,
             stream: found.stream,
-            pool_id: [found.pool.0, found.pool.1],
+            pool_id: found.pool.pair().into(),
             first_block: found.blocks.start as u64,
             block_count: found.blocks.len() as u64,
         });
@@ -284,6 +286,7 @@ pub unsafe extern "C" fn tcuda_snapshot_entry(
             device,
             unused: 0,
             annotation: texts::c_text(found.record.annotation),
+            pool_id: found.record.pool.pair().into(),
         });
         Ok(())
     })

@@ -59,7 +59,7 @@ impl Use {
             }
             Some(known) => known.by += 1,
             None if is_new || (id.is_one() && pools::is_reserved(number)) => {
-                pools::create_private(device, number)?;
+                pools::create_private(device, pools::Id::new(id.first, id.second))?;
                 used.insert(number, Used { device, by: 1 });
             }
             None => {

@@ -30,7 +30,8 @@ pub fn begin(device: i32, id: (u64, u64), chooses: Chooser) -> Result<()> {
         Some(pool) => pool,
         None => {
             let pool = handles::number() as u64;
-            pools::create_private(device, pool)?;
+            // Of the kind that it is there.
+            pools::create_private(device, if id.0 == 0 { pools::Id::new(0, pool) } else { pools::Id::new(pool, 0) })?;
             pool
         }
     };

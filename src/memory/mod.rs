@@ -523,6 +523,17 @@ pub fn stats(device: i32) -> Stats {
     all(Some(device)).into_iter().map(Cache::stats).last().unwrap_or_default()
 }
 
+/// Before a pool's id and what is asked of what it holds.
+const OF_POOL: &str = "reserved_bytes_by_private_pools.";
+
+/// One of them by torch's key, also of a single pool: torch's `reserved_bytes_by_private_pools.0_12.all.peak`.
+pub fn stat(key: &str, device: i32) -> Option<i64> {
+    let Some(of_pool) = key.strip_prefix(OF_POOL) else { return stats(device).by_key(key) };
+    let (id, figure) = of_pool.split_once('.')?;
+    let pool = pools::of_device(device).into_iter().find(|pool| pool.id.key() == id)?;
+    pool.cache.stats().by_key(&format!("reserved_bytes.{figure}"))
+}
+
 pub fn reset_peak_stats(device: i32) {
     all(Some(device)).into_iter().for_each(|cache| cache.core.lock().reset_peak());
 }
@@ -541,7 +552,7 @@ pub fn peak(family: Family, device: i32) -> i64 {
 
 /// torch's table, with rows for the pools of graphs.
 pub fn summary(device: i32, abbreviated: bool) -> String {
-    let graphs: Vec<_> = pools::privates(device).iter().map(|pool| (pool.id, pool.cache.stats())).collect();
+    let graphs: Vec<_> = pools::privates(device).iter().map(|pool| (pool.id.number(), pool.cache.stats())).collect();
     summary::summary(device, &stats(device), &graphs, abbreviated)
 }
 
@@ -620,7 +631,7 @@ pub fn annotate(text: &str) -> Result<()> {
     if number != before {
         // An entry of no memory; what ends there stands where others have an address.
         let caches = CACHES.get().into_iter().flatten();
-        caches.for_each(|cache| cache.history.note(Action::UserDefined, before as usize, 0, 0));
+        caches.for_each(|cache| cache.history.note(Action::UserDefined, before as usize, 0, 0, pools::Id::own()));
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::stream::Stream;
 use parking_lot::RwLock;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -26,8 +27,43 @@ pub struct Options {
     pub no_split: bool,
 }
 
+/// torch's pair of numbers in a word: those of handles are even. (n, 0) was made for a graph, (0, n) has a handle, (0, 0) is the device's own.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Id(u64);
+
+impl Id {
+    pub const fn own() -> Id {
+        Id(0)
+    }
+
+    /// One of them is 0.
+    pub fn new(first: u64, second: u64) -> Id {
+        if first == 0 { Id(second) } else { Id(first | 1) }
+    }
+
+    pub fn number(self) -> u64 {
+        self.0 & !1
+    }
+
+    pub fn pair(self) -> (u64, u64) {
+        if self.0 == self.number() { (0, self.0) } else { (self.number(), 0) }
+    }
+
+    /// As keys of statistics have it.
+    pub fn key(self) -> String {
+        let (first, second) = self.pair();
+        format!("{first}_{second}")
+    }
+}
+
+impl Display for Id {
+    fn fmt(&self, out: &mut Formatter) -> std::fmt::Result {
+        self.number().fmt(out)
+    }
+}
+
 pub struct Pool {
-    pub id: u64,
+    pub id: Id,
     pub cache: &'static Cache,
     pub use_on_oom: bool,
     /// A graph's: no thread opens it, and no handle names it.
@@ -42,7 +78,7 @@ struct Pools {
     /// Numbers that were given for pools that are made later.
     reserved: BTreeSet<u64>,
     by_id: BTreeMap<u64, Arc<Pool>>,
-    /// By number, behind those of the devices.
+    /// By their number, behind those of the devices.
     caches: Vec<&'static Cache>,
     /// Destroyed, but blocks of them are in use.
     ending: Vec<&'static Cache>,
@@ -93,7 +129,7 @@ pub fn is_reserved(id: u64) -> bool {
 }
 
 /// A graph's pool. Its memory stays where it is until `release`. Sweeps nothing: the caller may hold what a sweep gives back.
-pub fn create_private(device: i32, id: u64) -> Result<()> {
+pub fn create_private(device: i32, id: Id) -> Result<()> {
     let source = match provider::current() {
         Source::Ordered => Source::Driver,
         source => source,
@@ -115,9 +151,13 @@ pub fn release(id: u64) {
     }
 }
 
+pub fn of_device(device: i32) -> Vec<Arc<Pool>> {
+    all().into_iter().filter(|pool| pool.cache.device == device).collect()
+}
+
 /// The graphs' pools of a device.
 pub fn privates(device: i32) -> Vec<Arc<Pool>> {
-    all().into_iter().filter(|pool| pool.is_private && pool.cache.device == device).collect()
+    of_device(device).into_iter().filter(|pool| pool.is_private).collect()
 }
 
 pub fn create(device: i32, options: Options) -> Result<u64> {
@@ -125,8 +165,8 @@ pub fn create(device: i32, options: Options) -> Result<u64> {
     make(device, options, None)
 }
 
-/// `private`: for graphs, with this number.
-fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
+/// `private`: for graphs, with this id.
+fn make(device: i32, options: Options, private: Option<Id>) -> Result<u64> {
     let whole = super::cache_of(device)?;
     let memory = device::total_memory(device)?;
     let mut pools = POOLS.write();
@@ -145,7 +185,7 @@ fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
             cache
         }
     };
-    let id = private.unwrap_or_else(|| handles::number() as u64);
+    let id = private.unwrap_or_else(|| Id::new(0, handles::number() as u64));
     cache.set_fixed(private.is_some());
     cache.become_pool(id, options.source, options.no_split);
     let pool = Pool {
@@ -156,8 +196,8 @@ fn make(device: i32, options: Options, private: Option<u64>) -> Result<u64> {
         open: AtomicUsize::new(0),
         is_there: AtomicBool::new(true),
     };
-    pools.by_id.insert(id, Arc::new(pool));
-    Ok(id)
+    pools.by_id.insert(id.number(), Arc::new(pool));
+    Ok(id.number())
 }
 
 /// Nothing more comes from it. Its free memory goes back to where it came from; the blocks in use stay valid, and theirs goes back later.
@@ -252,17 +292,15 @@ pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> R
 
 /// Free memory of pools that give it to requests that would fail.
 pub fn lend(device: i32, request: &Request, stream: Stream) -> Option<Address> {
-    let lends = |pool: &Arc<Pool>| pool.use_on_oom && pool.cache.device == device;
-    all().into_iter().filter(lends).find_map(|pool| pool.cache.take_free(request, stream))
+    of_device(device).into_iter().filter(|pool| pool.use_on_oom).find_map(|pool| pool.cache.take_free(request, stream))
 }
 
 /// Of the device's pools, those with memory, as `who` sees them who has none.
 pub fn held(who: &Cache) -> Vec<Held> {
-    let of_device = all().into_iter().filter(|pool| pool.cache.device == who.device);
-    let held = of_device.map(|pool| {
+    let held = of_device(who.device).into_iter().map(|pool| {
         let (used, reserved) = (pool.cache.stats.active().bytes, pool.cache.stats.reserved());
         let gives = !pool.cache.is_fixed() && !std::ptr::eq(pool.cache, who);
-        Held { id: pool.id, used, free: reserved.saturating_sub(used), gives }
+        Held { id: pool.id.number(), used, free: reserved.saturating_sub(used), gives }
     });
     held.filter(|held| held.used + held.free > 0).collect()
 }
@@ -336,7 +374,7 @@ pub fn begin(id: u64) -> Result<()> {
 pub fn end(id: u64) -> Result<()> {
     let ended = OPEN.try_with(|open| {
         let open = &mut open.borrow_mut().0;
-        let at = open.iter().rposition(|pool| pool.id == id)?;
+        let at = open.iter().rposition(|pool| pool.id.number() == id)?;
         Some(open.remove(at))
     });
     let Some(pool) = ended.as_ref().ok().and_then(Option::as_ref) else {

@@ -73,6 +73,8 @@ pub struct Stats {
     pub num_sync_all_streams: i64,
     pub num_device_alloc: i64,
     pub num_device_free: i64,
+    /// Times that a request was refused at the limit at once, which are none of `num_ooms`.
+    pub num_oom_rejections: i64,
 }
 
 impl Stats {
@@ -115,12 +117,13 @@ impl Stats {
         all
     }
 
-    fn counters(&self) -> [(&'static str, i64); 6] {
+    fn counters(&self) -> [(&'static str, i64); 7] {
         [
             ("max_split_size", -1),
             ("num_alloc_retries", self.num_alloc_retries),
             ("num_device_alloc", self.num_device_alloc),
             ("num_device_free", self.num_device_free),
+            ("num_oom_rejections", self.num_oom_rejections),
             ("num_ooms", self.num_ooms),
             ("num_sync_all_streams", self.num_sync_all_streams),
         ]
@@ -167,7 +170,7 @@ mod tests {
         stats.set(Family::AllocatedBytes, Pool::Small, Stat { current: 0, peak: 512, allocated: 512, freed: 512 });
         stats.num_ooms = 4;
         let flat = stats.flat();
-        assert_eq!(flat.len(), 9 * 3 * 4 + 2 * 4 + 6);
+        assert_eq!(flat.len(), 9 * 3 * 4 + 2 * 4 + 7);
         assert!(flat.is_sorted());
         for (key, value) in &flat {
             assert_eq!(stats.by_key(key), Some(*value), "{key}");

@@ -1,5 +1,6 @@
 //! Snapshots and history: torch's entries in torch's order, blocks that are the statistics, threads, failures.
 
+use crate::graph::G;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::collections::BTreeMap;
@@ -9,6 +10,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use tcuda::capi::graph::tcuda_pool_id_t;
 use tcuda::capi::history::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
@@ -26,6 +28,7 @@ tests![
     what_threads_do_can_be_replayed,
     a_snapshot_while_threads_work_is_of_one_moment,
     so_are_a_devices_pools,
+    entries_know_their_pool,
     annotations_are_the_threads,
     blocks_keep_annotations_without_entries,
     each_device_has_its_own: [TwoDevices],
@@ -92,6 +95,12 @@ impl Taken {
             block
         };
         (0..self.info().blocks).map(of).collect()
+    }
+
+    fn data(&self, format: i32) -> Vec<u8> {
+        let (mut data, mut size) = (null(), 0);
+        ok!(tcuda_snapshot_data(self.0, &mut data, &mut size, format));
+        unsafe { std::slice::from_raw_parts(data.cast(), size) }.to_vec()
     }
 
     fn block(&self, address: *mut c_void) -> tcuda_snapshot_block_t {
@@ -459,13 +468,50 @@ fn so_are_a_devices_pools() {
             snapshot.check(0);
             assert!(snapshot.segments.windows(2).all(|pair| pair[0].blocks.end == pair[1].blocks.start), "blocks lie as their segments");
             let numbers = [0, pools[0] as u64, pools[1] as u64];
-            snapshot.segments.iter().for_each(|segment| seen[numbers.iter().position(|number| *number == segment.pool.1).unwrap()] += 1);
+            let pools = snapshot.segments.iter().map(|segment| segment.pool.pair());
+            pools.for_each(|(_, pool)| seen[numbers.iter().position(|number| *number == pool).unwrap()] += 1);
         }
         assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
     });
     pools.into_iter().for_each(|pool| ok!(tcuda_mem_pool_destroy(pool)));
     drop(streams);
     ok!(tcuda::capi::device::tcuda_synchronize(0));
+    empty_caches();
+}
+
+/// What happens to a pool's memory has the pool's id, in torch's form: (0, n) of one that has a handle, (n, 0) of one that a capture made.
+fn entries_know_their_pool() {
+    empty_caches();
+    let own = Own::on(0);
+    let _recording = Recording::of(ALL, 1000);
+    free(allocate(1000, own.0));
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
+    let id = get!(0, out => tcuda_mem_pool_id(out, pool));
+    let in_pool = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 1000, own.0, pool));
+    let graphs = G::captured(own.0, || free(allocate(3 << 20, own.0)));
+    let tcuda_pool_id_t { first, second } = graphs.pool();
+    assert!(first != 0 && second == 0);
+    let taken = Taken::of(0);
+    let of_pool = |wanted: [u64; 2]| -> Vec<String> {
+        taken.entries(0).into_iter().filter(|entry| entry.pool_id == wanted).map(|entry| text(entry.action)).collect()
+    };
+    let pools: Vec<_> = taken.segments().iter().map(|segment| segment.pool_id).collect();
+    let (plain, virtual_) = (["segment_alloc", "alloc"], ["segment_map", "alloc"]);
+    for wanted in [[0, id], [first, second]] {
+        let found = of_pool(wanted);
+        assert!(found.starts_with(&plain.map(String::from)) || found.starts_with(&virtual_.map(String::from)), "{found:?}");
+        assert!(pools.contains(&wanted), "{pools:?}");
+    }
+    assert_eq!(of_pool([first, second])[2..], ["free_requested", "free_completed"]);
+    let others = of_pool([0, 0]);
+    assert!(["alloc", "free_requested", "free_completed", "snapshot"].iter().all(|action| others.iter().any(|found| found == action)));
+    assert!(stat(0, &format!("reserved_bytes_by_private_pools.{first}_0.all.current")) >= 3 << 20);
+    // In files too.
+    let json = String::from_utf8(taken.data(2)).unwrap();
+    assert!(json.replace([' ', '\n'], "").contains(&format!("\"pool_id\":[0,{id}]")), "{json}");
+    free(in_pool);
+    ok!(tcuda_mem_pool_destroy(pool));
+    drop(graphs);
     empty_caches();
 }
 

@@ -7,6 +7,7 @@ use std::ffi::CString;
 use std::ptr::{null, null_mut};
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::pool::*;
 
 tests![
     figures_are_exact: [VirtualMemory],
@@ -14,6 +15,7 @@ tests![
     peaks_and_sums_are_reset,
     pending_blocks_are_active,
     every_key_is_found,
+    pools_have_keys_of_their_own,
     every_figure_is_in_the_struct,
     the_summary_is_torchs_table,
     bad_devices_and_null_are_refused,
@@ -136,7 +138,7 @@ fn pending_blocks_are_active() {
 
 fn every_key_is_found() {
     let keys: Vec<String> = (0..).map(|index| tcuda_memory_stat_key(index)).take_while(|key| !key.is_null()).map(text).collect();
-    assert_eq!(keys.len(), 9 * 3 * 4 + 2 * 4 + 6);
+    assert_eq!(keys.len(), 9 * 3 * 4 + 2 * 4 + 7);
     assert!(keys.is_sorted());
     for key in &keys {
         stat(0, key);
@@ -156,6 +158,37 @@ fn every_key_is_found() {
     for index in [-1, i32::MIN, i32::MAX, keys.len() as i32] {
         assert!(tcuda_memory_stat_key(index).is_null());
     }
+}
+
+/// A pool's figures by torch's key, for as long as there is the pool.
+fn pools_have_keys_of_their_own() {
+    empty_caches();
+    let own = Own::on(0);
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
+    let id = get!(0, out => tcuda_mem_pool_id(out, pool));
+    let of = |figure: &str| stat(0, &format!("reserved_bytes_by_private_pools.0_{id}.{figure}"));
+    assert_eq!(of("all.peak"), 0);
+    let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 << 20, own.0, pool));
+    free(allocate(40 << 20, own.0));
+    let held = of("all.current");
+    assert!((3 * MIB..40 * MIB).contains(&held) && of("large_pool.current") == held && of("small_pool.current") == 0, "{held}");
+    free(block);
+    ok!(tcuda_mem_pool_trim(pool));
+    assert_eq!(["all.current", "all.peak", "all.allocated", "all.freed"].map(of), [0, held, held, held]);
+    ok!(tcuda_reset_peak_memory_stats(0));
+    ok!(tcuda_reset_accumulated_memory_stats(0));
+    assert_eq!(["all.peak", "all.allocated", "all.freed"].map(of), [0; 3]);
+    let mut value = 7;
+    let mut wrong = |key: String| {
+        let key = CString::new(format!("reserved_bytes_by_private_pools.{key}")).unwrap();
+        fails!(INVALID_ARGUMENT, tcuda_memory_stat_get(&mut value, 0, key.as_ptr()));
+    };
+    for key in [format!("{id}_0.all.peak"), format!("0_{id}"), format!("0_{id}.all"), format!("0_{id}.all.x"), "0_0.all.peak".into()] {
+        wrong(key);
+    }
+    ok!(tcuda_mem_pool_destroy(pool));
+    wrong(format!("0_{id}.all.peak"));
+    empty_caches();
 }
 
 fn all_of(device: i32) -> tcuda_memory_stats_t {
@@ -187,6 +220,7 @@ fn every_figure_is_in_the_struct() {
         }
     }
     assert_eq!((stats.num_device_alloc, stats.num_device_free), (stat(0, "num_device_alloc"), stat(0, "num_device_free")));
+    assert_eq!(stats.num_oom_rejections, stat(0, "num_oom_rejections"));
     assert_eq!((stats.num_ooms, stats.num_alloc_retries, stats.num_sync_all_streams, stats.max_split_size), (0, 0, 0, -1));
     assert_eq!(stats.struct_size, size_of::<tcuda_memory_stats_t>());
     // A program that was built with a shorter struct gets what it knows.
@@ -450,11 +484,17 @@ fn a_limit_can_refuse_at_once() {
     empty_caches();
     let limit = Limit::of(0, 32 << 20);
     free(allocate(6 << 20, NULL));
+    let mut block = null_mut();
     for (text, calls) in [(c"expandable_segments:False,throw_on_cudamalloc_oom:True", 0), (c"expandable_segments:False", 1)] {
         ok!(tcuda_set_alloc_conf(text.as_ptr()));
         ok!(tcuda_reset_accumulated_memory_stats(0));
-        fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 40 << 20, NULL));
-        assert_eq!((stat(0, "num_ooms"), stat(0, "num_alloc_retries"), stat(0, "num_sync_all_streams")), (1, calls, calls));
+        let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut block, 40 << 20, NULL));
+        // What is refused at once counts apart, as in torch, and says so in torch's words.
+        assert_eq!(said.contains("Allocation was preemptively rejected because it would exceed"), calls == 0, "{said}");
+        assert_eq!((stat(0, "num_ooms"), stat(0, "num_oom_rejections")), (calls, 1 - calls));
+        assert_eq!((stat(0, "num_alloc_retries"), stat(0, "num_sync_all_streams")), (calls, calls));
+        // The limit was in the way: what processes there are is no matter.
+        assert!(!said.contains("this process"), "{said}");
         assert_eq!(stat(0, "reserved_bytes.all.current") > 0, calls == 0);
     }
     ok!(tcuda_set_alloc_conf(null()));

@@ -15,6 +15,7 @@ use super::tls;
 use super::{Abilities, Cache, StreamSlot};
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
+use crate::memory::pools;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
 use crate::runtime::{Address, RawStream};
@@ -78,8 +79,8 @@ pub struct Core {
     pub whole: Option<Whole>,
     /// Free memory is handed out as it came from the driver, one block a segment.
     pub no_split: bool,
-    /// The memory pool that this is the cache of; 0: the device's own.
-    pub pool: u64,
+    /// The memory pool that this is the cache of.
+    pub pool: pools::Id,
     /// Of blocks of cudaMallocAsync.
     pub ordered_bytes: usize,
     /// What the driver's pool holds beside them.
@@ -178,7 +179,7 @@ impl Core {
             changes: 0,
             whole: None,
             no_split: false,
-            pool: 0,
+            pool: pools::Id::own(),
             paused: false,
             as_one: false,
             asked_at: 0,

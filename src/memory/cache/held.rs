@@ -4,6 +4,7 @@ use super::block::{self, BlockId, CLEAN, State};
 use super::physical::Backing;
 use super::{Cache, Core};
 use crate::base::{Error, Result, Status, process};
+use crate::memory::pools::Id;
 use crate::runtime::{Address, MemHandle};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -113,7 +114,7 @@ pub fn hold(address: Address) -> Result<Option<Hold>> {
     Ok(None)
 }
 
-fn is_paused(pool: u64, device: i32) -> Error {
+fn is_paused(pool: Id, device: i32) -> Error {
     let text = format!("The memory pool {pool} is paused: there is no memory to share before tcuda_mem_pool_resume.");
     Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).on_device(device)
 }

@@ -173,7 +173,7 @@ impl Cache {
             }
         }
         if capturing || rejects || request.need(abilities) > abilities.total {
-            return Err(self.out_of_memory(climb, refusal, capturing));
+            return Err(self.out_of_memory(climb, refusal, capturing, rejects));
         }
         if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, UpTo::Limit, None)) {
             return found;
@@ -200,7 +200,7 @@ impl Cache {
             return Ok(address);
         }
         let room = || self.make_room(climb, &mut self.climbing.lock());
-        self.press(climb, Stage::Fail, room).unwrap_or_else(|| Err(self.out_of_memory(climb, refusal, false)))
+        self.press(climb, Stage::Fail, room).unwrap_or_else(|| Err(self.out_of_memory(climb, refusal, false, false)))
     }
 
     /// The rungs that make room. The inner error is the refusal, and how much had changed when it came. `climbing` is let go while the
@@ -311,9 +311,9 @@ impl Cache {
         Facts { memory_pools: pools::held(self), from_driver, ..facts }
     }
 
-    /// The error, when the observers know of it. No lock may be held.
+    /// The error, when the observers know of it. `rejected`: at once, for the limit. No lock may be held.
     #[cold]
-    fn out_of_memory(&self, climb: &Climb, refusal: Refusal, capturing: bool) -> Error {
+    fn out_of_memory(&self, climb: &Climb, refusal: Refusal, capturing: bool, rejected: bool) -> Error {
         let Climb { abilities, request, stream, .. } = *climb;
         let (at_limit, native) = match &refusal {
             Refusal::Driver(error) => (false, error.native),
@@ -333,9 +333,12 @@ impl Cache {
             (Source::Provider(provider), Refusal::Driver(_)) if request.search <= LARGEST => Some(provider.name.clone()),
             _ => None,
         };
-        let facts = Facts { at_limit, plugin, capturing, joins, processes: hooks::processes(self.device), ..facts };
-        self.stats.count(Event::Ooms);
-        self.history.note(Action::Oom, facts.memory.free.unwrap_or(0), request.size, stream.raw as u64);
+        // Who shares the device is no matter where the limit was in the way, and asking takes NVML a while.
+        let processes = if at_limit { Vec::new() } else { hooks::processes(self.device) };
+        let facts = Facts { at_limit, rejected, plugin, capturing, joins, processes, ..facts };
+        self.stats.count(if rejected { Event::OomRejections } else { Event::Ooms });
+        let pool = self.core.quiet().pool;
+        self.history.note(Action::Oom, facts.memory.free.unwrap_or(0), request.size, stream.raw as u64, pool);
         let text = facts.text();
         hooks::OBSERVERS.tell(|| OutOfMemory {
             device: self.device,

@@ -18,6 +18,8 @@ pub struct Facts {
     pub memory: Memory,
     /// It was the limit that refused, not the driver.
     pub at_limit: bool,
+    /// And that at once, without a look at what could be done.
+    pub rejected: bool,
     /// The pluggable allocator that had no memory.
     pub plugin: Option<String>,
     /// The stream is being captured, so nothing was waited for.
@@ -75,6 +77,7 @@ impl Core {
             with_alignment: Some(request.need(abilities)).filter(|need| *need > request.size),
             memory,
             at_limit: false,
+            rejected: false,
             plugin: None,
             capturing: false,
             joins: if abilities.virtual_memory.is_some() { Joins::Mapped } else { Joins::OptionsForbid },
@@ -159,6 +162,9 @@ impl Facts {
         let mut text = format!("CUDA out of memory. Tried to allocate {}. ", size_text(self.requested));
         if let Some(bytes) = self.with_alignment {
             text += &format!("With its alignment that may take {}. ", size_text(bytes));
+        }
+        if self.rejected {
+            text += "Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. ";
         }
         text += &format!("GPU {} has a total capacity of {}", self.device, size_text(total));
         text += &free.map_or_else(|| ". ".into(), |free| format!(" of which {} is free. ", size_text(free)));
@@ -321,6 +327,7 @@ mod tests {
             with_alignment: None,
             memory: Memory { total: 16 * GIB, free: Some(GIB / 2), allocated: 13 * GIB, reserved: 14 * GIB, limit: None },
             at_limit: false,
+            rejected: false,
             plugin: None,
             capturing: false,
             joins: Joins::Mapped,
@@ -345,6 +352,8 @@ mod tests {
         assert!(unknown.contains("capacity of 16.00 GiB. 15.00 GiB allowed; 14.00 GiB is reserved. Of"), "{unknown}");
         let aligned = Facts { requested: 1000, with_alignment: Some(GIB), ..full() }.text();
         assert!(aligned.contains("Tried to allocate 1000 bytes. With its alignment that may take 1024.00 MiB. GPU"), "{aligned}");
+        let rejected = Facts { at_limit: true, rejected: true, ..full() }.text();
+        assert!(rejected.contains("allocate 2.00 GiB. Allocation was preemptively rejected because it would exceed"), "{rejected}");
         let pending: Vec<_> = (0..6).map(|at| (format!("0x10{at}"), (6 - at) * MIB)).collect();
         let text = Facts { pending, ..full() }.text();
         assert!(text.contains("Freed but still in use: 6.00 MiB by stream 0x100, 5.00 MiB by stream 0x101, "), "{text}");

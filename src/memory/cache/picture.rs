@@ -51,8 +51,7 @@ pub struct Segment {
     /// And pending.
     pub active: usize,
     pub requested: usize,
-    /// The pool that it belongs to; torch's default one.
-    pub pool: (u64, u64),
+    pub pool: pools::Id,
     /// In the snapshot's list.
     pub blocks: Range<usize>,
 }
@@ -73,7 +72,7 @@ impl Core {
     #[inline]
     pub fn tell(&self, action: Action, address: Address, size: usize, slot: StreamSlot) {
         if self.history.traces() {
-            self.history.note(action, address, size, self.raw_of(slot));
+            self.history.note(action, address, size, self.raw_of(slot), self.pool);
         }
     }
 
@@ -152,7 +151,7 @@ impl Core {
                 allocated: 0,
                 active: 0,
                 requested: 0,
-                pool: (0, self.pool),
+                pool: self.pool,
                 blocks: blocks.len()..blocks.len(),
             });
             self.draw(segment, blocks, id, pending.get(&id).copied());
@@ -217,7 +216,7 @@ impl Cache {
     /// A device with its pools. Nobody waits for the device.
     pub fn picture(&self) -> Result<Picture> {
         self.at_one_moment(|cores| {
-            self.history.note(Action::Snapshot, 0, self.stats.active_with_parts().bytes, 0);
+            self.history.note(Action::Snapshot, 0, self.stats.active_with_parts().bytes, 0, pools::Id::own());
             let mut pending = HashMap::new();
             for freed in cores.iter().flat_map(|core| &core.pending) {
                 pending.try_reserve(1).map_err(|_| room::lacking(size_of::<(BlockId, usize)>(), WHAT))?;

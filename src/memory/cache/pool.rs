@@ -4,6 +4,7 @@ use super::Cache;
 use super::block::{self, BlockId, State};
 use super::core::{Core, Whole};
 use crate::base::Result;
+use crate::memory::pools::Id;
 use crate::memory::provider::Source;
 use crate::memory::stats::Family;
 use crate::memory::totals::Totals;
@@ -17,7 +18,7 @@ impl Cache {
     }
 
     /// Nothing is in it: a new pool may have it.
-    pub fn become_pool(&self, id: u64, source: Source, no_split: bool) {
+    pub fn become_pool(&self, id: Id, source: Source, no_split: bool) {
         *self.source.lock() = Some(source);
         self.forget_abilities();
         let mut core = self.core.lock();
@@ -31,7 +32,7 @@ impl Cache {
     pub fn forget_pool(&self) {
         *self.source.lock() = None;
         self.forget_abilities();
-        self.core.lock().pool = 0;
+        self.core.lock().pool = Id::own();
     }
 
     /// Whether nothing of it is in use or held.

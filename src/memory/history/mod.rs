@@ -10,6 +10,7 @@ mod record;
 pub use crate::base::annotation as texts;
 pub use record::{Action, Record, Writer};
 
+use super::pools::Id;
 use crate::base::{Result, room};
 use parking_lot::Mutex;
 use record::Chunk;
@@ -132,7 +133,7 @@ impl History {
     }
 
     /// An event with no writer of its own.
-    pub fn note(&self, action: Action, address: usize, size: usize, stream: u64) {
+    pub fn note(&self, action: Action, address: usize, size: usize, stream: u64, pool: Id) {
         if !self.traces() {
             return;
         }
@@ -140,7 +141,7 @@ impl History {
         let mut kept = self.kept.lock();
         // Under the lock: what follows has a later time.
         let time = clock::ticks_after();
-        let record = Record { time, address: address as u64, size: size as u64, stream, annotation, action };
+        let record = Record { time, address: address as u64, size: size as u64, stream, pool, annotation, action };
         if !kept.common.push(record) {
             let full = std::mem::take(&mut kept.common);
             kept.common = kept.turn(full);
@@ -322,14 +323,14 @@ mod tests {
     #[test]
     fn what_is_off_is_forgotten_and_what_goes_on_is_kept() {
         let history = history(100);
-        history.note(Action::Oom, 1, 2, 3);
+        history.note(Action::Oom, 1, 2, 3, Id::own());
         history.set(Mode::All, 200, false);
         assert_eq!(trace(history, &[]).entries.len(), 1);
         history.set(Mode::All, 200, true);
         assert_eq!(trace(history, &[]).entries.len(), 0);
-        history.note(Action::Oom, 1, 2, 3);
+        history.note(Action::Oom, 1, 2, 3, Id::own());
         history.set(Mode::State, 200, false);
-        history.note(Action::Oom, 1, 2, 3);
+        history.note(Action::Oom, 1, 2, 3, Id::own());
         let mut writer = history.writer(0).unwrap();
         assert_eq!(writer.allocated(1, 1, false), texts::NONE);
         writer.freed(1, 1);
@@ -344,7 +345,7 @@ mod tests {
         let mut writer = history.writer(0).unwrap();
         (0..4).for_each(|at| writer.freed(at, 1));
         history.gather(writer);
-        history.note(Action::Snapshot, 0, 0, 0);
+        history.note(Action::Snapshot, 0, 0, 0, Id::own());
         let found = trace(history, &[]);
         assert_eq!((found.entries.len(), found.lost), (9, 0));
         assert_eq!(found.entries[8].record.action, Action::Snapshot);

@@ -1,6 +1,7 @@
 //! What happened, in records of one size, and the piece of history that one thread writes.
 
 use super::{History, clock, texts};
+use crate::memory::pools::Id;
 
 /// torch's actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,11 +50,12 @@ pub struct Record {
     pub size: u64,
     /// As the driver has it.
     pub stream: u64,
+    pub pool: Id,
     pub annotation: u32,
     pub action: Action,
 }
 
-const _: () = assert!(size_of::<Record>() == 40);
+const _: () = assert!(size_of::<Record>() == 48);
 
 /// Records in the order of their times.
 #[derive(Default)]
@@ -64,7 +66,8 @@ pub(super) struct Chunk {
 
 impl Chunk {
     pub const SIZE: usize = 256;
-    const NOTHING: Record = Record { time: 0, address: 0, size: 0, stream: 0, annotation: texts::NONE, action: Action::Alloc };
+    const NOTHING: Record =
+        Record { time: 0, address: 0, size: 0, stream: 0, pool: Id::own(), annotation: texts::NONE, action: Action::Alloc };
 
     /// Room for `SIZE` records, where it can be had.
     pub fn make(mut records: Vec<Record>) -> Chunk {
@@ -140,7 +143,8 @@ impl Writer {
 
     #[inline(always)]
     fn push(&mut self, time: u64, action: Action, address: usize, size: usize, annotation: u32) {
-        let record = Record { time, address: address as u64, size: size as u64, stream: self.stream, annotation, action };
+        // Pools have no fronts, and so no writers.
+        let record = Record { time, address: address as u64, size: size as u64, stream: self.stream, pool: Id::own(), annotation, action };
         if !self.chunk.push(record) {
             self.turn(record);
         }

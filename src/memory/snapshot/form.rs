@@ -3,6 +3,7 @@
 use super::{Action, Block, Entry, Segment, Snapshot, Use};
 use crate::memory::history::texts;
 use crate::memory::options;
+use crate::memory::pools::Id;
 use crate::memory::stats::Stats;
 use std::io::Result;
 
@@ -80,6 +81,11 @@ fn write_frames(form: &mut impl Form, annotation: u32) -> Result<()> {
     form.end_list()
 }
 
+fn write_pool(form: &mut impl Form, pool: Id) -> Result<()> {
+    let (first, second) = pool.pair();
+    form.pair(first as i64, second as i64)
+}
+
 fn write_segment(form: &mut impl Form, segment: &Segment, blocks: &[Block]) -> Result<()> {
     form.dictionary()?;
     form.key_number("device", segment.device as u64)?;
@@ -91,7 +97,7 @@ fn write_segment(form: &mut impl Form, segment: &Segment, blocks: &[Block]) -> R
     form.key_number("stream", segment.stream)?;
     form.key_text("segment_type", if segment.small { "small" } else { "large" })?;
     form.key("segment_pool_id")?;
-    form.pair(segment.pool.0 as i64, segment.pool.1 as i64)?;
+    write_pool(form, segment.pool)?;
     form.key_flag("is_expandable", segment.expandable)?;
     write_frames(form, texts::NONE)?;
     form.key("blocks")?;
@@ -122,7 +128,7 @@ fn write_entry(form: &mut impl Form, entry: &Entry) -> Result<()> {
     form.key_text("compile_context", "N/A")?;
     form.key_text("user_metadata", texts::text(record.annotation))?;
     form.key("pool_id")?;
-    form.pair(0, 0)?;
+    write_pool(form, record.pool)?;
     write_frames(form, record.annotation)?;
     form.end_dictionary()
 }

@@ -65,6 +65,8 @@ pub enum Event {
     SyncAllStreams,
     DeviceAlloc,
     DeviceFree,
+    /// A request that was refused at the limit at once.
+    OomRejections,
 }
 
 /// What is handed out or pending on a device.
@@ -103,7 +105,7 @@ pub struct Totals {
     active_freed_before: [[AtomicI64; MEASURES]; SIZES],
     /// By family, and small, large, all: segments, reserved bytes, inactive splits and their bytes.
     counters: [[Counter; SIZES + 1]; 4],
-    events: [AtomicI64; 5],
+    events: [AtomicI64; 6],
 }
 
 fn counter_of(family: Family) -> Option<usize> {
@@ -418,6 +420,7 @@ impl Totals {
         stats.num_sync_all_streams = event(Event::SyncAllStreams);
         stats.num_device_alloc = event(Event::DeviceAlloc);
         stats.num_device_free = event(Event::DeviceFree);
+        stats.num_oom_rejections = event(Event::OomRejections);
         stats
     }
 
