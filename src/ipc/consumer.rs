@@ -1,7 +1,7 @@
 //! What this process has imported: from whom, and where it is mapped.
 
 use super::blob::{Blob, Secret};
-use super::producer;
+use super::producer::{self, Own};
 use super::socket::{self, MOST_FILES, Peer, Received, Socket};
 use super::wire::{Answer, LONGEST, Opened, Request, Taken};
 use super::{Stats, event, refuse_capture};
@@ -14,6 +14,7 @@ use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -36,8 +37,8 @@ struct Segment {
 /// How memory got here.
 #[derive(Clone, Copy)]
 enum Mapped {
-    /// It is this process's own.
-    Own,
+    /// It is this process's own: start and size of the block.
+    Own(Address, usize),
     /// By cudaIpcOpenMemHandle: the segment's start.
     Plain(Address),
     /// Start and size of addresses that pages of another process are mapped to.
@@ -75,9 +76,12 @@ static IMPORTS: Mutex<Imports> = Mutex::new(Imports { by_address: BTreeMap::new(
 pub fn import(blob: &Blob, stream: Stream) -> Result<(Address, usize, i32)> {
     super::begin();
     refuse_capture(stream, "tcuda_ipc_import")?;
-    if let Some((address, size, device)) = producer::take_own(&blob.export, stream)? {
-        let import = Import { producer: None, export: blob.export, size, device, mapped: Mapped::Own, uses: 1 };
+    if let Some(Own { address, size, device, block }) = producer::take_own(&blob.export, stream)? {
+        let import = Import { producer: None, export: blob.export, size, device, mapped: Mapped::Own(block.0, block.1), uses: 1 };
         IMPORTS.lock().insert(address, import);
+        if is_freed(address) {
+            watch::tell(|| Happening::Kept { address: block.0 });
+        }
         return Ok((address, size, device));
     }
     let producer = producer_of(blob)?;
@@ -226,11 +230,33 @@ pub fn close(address: Address, stream: Stream) -> Result<()> {
     Ok(())
 }
 
+/// Whether the sanitizer took a block for freed that is kept for an import of this process's own.
+fn is_freed(address: Address) -> bool {
+    watch::any(watch::SANITIZER) && memory::device_of(address).is_none()
+}
+
+/// A block of this process's own was freed; what it imported of that is in use until it is closed.
+pub fn block_freed(place: Range<Address>) {
+    let address = place.start;
+    if watch::any(watch::SANITIZER) && IMPORTS.lock().has_own(place) {
+        watch::tell(|| Happening::Kept { address });
+    }
+}
+
 /// False: nothing of this producer is at the address.
 fn close_of(producer: &Option<Arc<Producer>>, address: Address) -> Result<bool> {
     let Some(from) = producer else {
-        let import = IMPORTS.lock().take(address, producer);
-        return Ok(import.map(|import| producer::give_own(&import.export)).is_some());
+        let mut imports = IMPORTS.lock();
+        let Some(import) = imports.take(address, producer) else { return Ok(false) };
+        if let Mapped::Own(address, size) = import.mapped {
+            let is_last = !imports.has_own(address..address + size);
+            drop(imports);
+            if is_last && is_freed(address) {
+                watch::tell(|| Happening::Freeing { address, size, on: None });
+            }
+        }
+        producer::give_own(&import.export);
+        return Ok(true);
     };
     let mut segments = from.turn.lock();
     let mut imports = IMPORTS.lock();
@@ -254,7 +280,7 @@ fn close_of(producer: &Option<Arc<Producer>>, address: Address) -> Result<bool> 
 /// Nothing changes on failure.
 fn give(runtime: &Runtime, segments: &mut Vec<Segment>, import: &Import) -> Result<()> {
     match import.mapped {
-        Mapped::Own => Ok(()),
+        Mapped::Own(..) => Ok(()),
         Mapped::Plain(base) => {
             let Some(at) = segments.iter().position(|segment| segment.base == base) else { return Ok(()) };
             if segments[at].uses == 1 {
@@ -330,6 +356,11 @@ impl Imports {
 
     fn last(&mut self, address: Address) -> Option<&mut Import> {
         self.by_address.get_mut(&address)?.last_mut()
+    }
+
+    /// Whether something of this process's own is there.
+    fn has_own(&self, place: Range<Address>) -> bool {
+        self.by_address.range(place).flat_map(|(_, here)| here).any(|import| import.producer.is_none())
     }
 
     /// The last one of a producer: CUDA opens a segment at one address, also for two uses of tcuda by its process.

@@ -23,7 +23,9 @@ pub use producer::{collect, export, withdraw};
 
 use crate::base::Result;
 use crate::memory::{self, hooks};
+use crate::runtime::Address;
 use crate::stream::Stream;
+use std::ops::Range;
 use std::sync::Once;
 
 /// Sums of what is shared now. Memory in bytes.
@@ -54,10 +56,16 @@ pub fn stats() -> Stats {
 fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
-        memory::on_held_freed(producer::block_freed);
+        memory::on_held_freed(block_freed);
         hooks::PRESSURE.add(Box::new(|_| collect()));
         crate::device::peer::on_enabled(consumer::peer_enabled);
     });
+}
+
+/// The hook of held blocks. In a host function too, so nothing of the driver.
+fn block_freed(place: Range<Address>) {
+    consumer::block_freed(place);
+    producer::block_freed();
 }
 
 /// Everything goes: what was imported is closed, and consumers see the end of this producer.

@@ -191,7 +191,7 @@ pub fn collect() -> bool {
     state.exports.len() < before
 }
 
-/// The hook of held blocks. In a host function too, so nothing of the driver.
+/// Some exported block was freed.
 pub fn block_freed() {
     FREED.store(true, SeqCst);
     // Who has the lock may have looked before, and another one may be freed while it is here.
@@ -245,12 +245,22 @@ impl Drop for Locked {
     }
 }
 
-/// An import by this very process: address, size and device of what it exported itself.
-pub fn take_own(name: &Secret, stream: Stream) -> Result<Option<(Address, usize, i32)>> {
+/// What this very process exported.
+pub struct Own {
+    pub address: Address,
+    pub size: usize,
+    pub device: i32,
+    /// Start and size of the block.
+    pub block: (Address, usize),
+}
+
+/// An import by this very process of what it exported itself.
+pub fn take_own(name: &Secret, stream: Stream) -> Result<Option<Own>> {
     let mut state = Locked::new();
     state.tidy();
     let Some(export) = state.take(SELF, name) else { return Ok(None) };
-    let found = (export.address, export.size, export.hold.device);
+    let Export { hold, address, size, .. } = export;
+    let found = Own { address: *address, size: *size, device: hold.device, block: (hold.address, hold.size) };
     let waits = export.mark.as_ref().map_or(Ok(()), |mark| mark.holds_up(stream));
     if waits.is_err() {
         state.give(SELF, name);

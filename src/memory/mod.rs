@@ -375,12 +375,10 @@ fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
     let stream = stream.map(|stream| (stream, StreamKey::of(stream)));
     let held = with_block(address, |core, id| {
         let owner = stream.map(|(stream, key)| slot_on(core, stream, key, address)).transpose()?;
-        let held = core.is_held(id);
+        let held = core.is_held(id).then(|| block::at(id).range());
         if core.free(id, owner) { Ok(held) } else { Err(freed_before(address)) }
     })?;
-    if held {
-        cache::held::tell_freed();
-    }
+    held.into_iter().for_each(cache::held::tell_freed);
     Ok(())
 }
 

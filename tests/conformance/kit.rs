@@ -376,8 +376,6 @@ const REPORTED: &[(&str, &str)] = &[
     ("graph.memory_comes_from_a_pool_of_its_own", "use-after-free"),
     ("graph.memory_of_a_graph_stays_when_memory_runs_short", "use-after-free"),
     ("graph.streams_that_fork_and_join", "use-after-free"),
-    // Read what their own import keeps.
-    ("ipc.an_export_of_ones_own", "use-after-free"),
 ];
 
 /// Whether the sanitizer, if it is on, had nothing to report of a test but what the test does on purpose.

@@ -11,6 +11,7 @@ use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
+use tcuda::capi::ipc::*;
 use tcuda::capi::jit::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
@@ -58,6 +59,8 @@ programs![
     a_copy_of_freed_memory: USE_AFTER_FREE,
     a_kernel_on_freed_memory: USE_AFTER_FREE,
     a_pointer_into_a_freed_block: USE_AFTER_FREE,
+    an_import_of_ones_own_is_used_after_its_close: USE_AFTER_FREE,
+    a_block_is_used_after_the_close_of_an_import: USE_AFTER_FREE,
     a_copy_of_freed_pinned_memory: USE_AFTER_FREE,
     an_old_pointer_to_a_reused_block: RACE,
     a_reader_was_not_recorded: FREE_IN_USE,
@@ -310,6 +313,54 @@ fn a_pointer_into_a_freed_block(bug: bool) {
     }
     let inside = unsafe { block.byte_add(SIZE - 8) };
     ok(unsafe { tcuda_sanitizer_annotate_access(inside, 8, WRITE, one, null()) });
+}
+
+/// The block is freed before the import, which keeps it.
+fn an_import_of_ones_own_is_used_after_its_close(bug: bool) {
+    let ([one], block) = filled();
+    let handle = exported(block, 1, one);
+    free(block);
+    let here = imported(&handle, one);
+    fill(here, one);
+    if !bug {
+        kernel(here, READ, one);
+    }
+    ok(unsafe { tcuda_ipc_close(here, one) });
+    if bug {
+        kernel(here, READ, one);
+    }
+}
+
+/// The block is freed while it is imported, twice.
+fn a_block_is_used_after_the_close_of_an_import(bug: bool) {
+    let ([one], block) = filled();
+    let handle = exported(block, 0, one);
+    let imports = [(); 2].map(|()| imported(&handle, one));
+    let close = |at: usize| ok(unsafe { tcuda_ipc_close(imports[at], one) });
+    kernel(block, READ, one);
+    free(block);
+    kernel(imports[0], WRITE, one);
+    close(0);
+    kernel(imports[1], READ, one);
+    if bug {
+        close(1);
+        kernel(block, READ, one);
+    } else {
+        kernel(imports[1], READ, one);
+        close(1);
+    }
+}
+
+fn exported(block: *mut c_void, keep_for: u32, stream: tcuda_stream_t) -> tcuda_ipc_handle_t {
+    let mut handle = tcuda_ipc_handle_t { bytes: [0; 64] };
+    ok(unsafe { tcuda_ipc_export(&mut handle, block, SIZE, keep_for, stream) });
+    handle
+}
+
+fn imported(handle: &tcuda_ipc_handle_t, stream: tcuda_stream_t) -> *mut c_void {
+    let mut here = null_mut();
+    ok(unsafe { tcuda_ipc_import(&mut here, null_mut(), null_mut(), handle, stream) });
+    here
 }
 
 fn a_copy_of_freed_pinned_memory(bug: bool) {

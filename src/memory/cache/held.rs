@@ -6,6 +6,7 @@ use super::{Cache, Core};
 use crate::base::{Error, Result, Status, process};
 use crate::memory::pools::Id;
 use crate::runtime::{Address, MemHandle};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -119,15 +120,18 @@ fn is_paused(pool: Id, device: i32) -> Error {
     Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).on_device(device)
 }
 
-static FREED: OnceLock<fn()> = OnceLock::new();
+/// Told where a block lay.
+type Hook = fn(Range<Address>);
+
+static FREED: OnceLock<Hook> = OnceLock::new();
 
 /// Who is told, with no lock held, that a held block was freed. It may be inside a host function.
-pub fn on_held_freed(hook: fn()) {
+pub fn on_held_freed(hook: Hook) {
     let _ = FREED.set(hook);
 }
 
-pub fn tell_freed() {
+pub fn tell_freed(place: Range<Address>) {
     if let Some(hook) = FREED.get() {
-        hook();
+        hook(place);
     }
 }
