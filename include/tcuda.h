@@ -5,8 +5,9 @@
  *
  * For every function, unless its own text says otherwise:
  * - It returns a tcuda_status_t, 0 for success. tcuda_last_error_message says what went wrong.
- * - Outputs are written on success only, and NULL for one is an error. They come first, but for a handle that many functions take before
- *   them (tcuda_event_query; tcuda_event_elapsed_time does not), and for tensors that are given to be filled.
+ * - Outputs are written on success only, and NULL for one is an error. What a call makes comes first, and so do
+ *   other outputs, but behind the handle that a call is of, as in tcuda_event_query (tcuda_event_elapsed_time has CUDA's order), and behind
+ *   tensors that are given to be filled.
  * - Texts, lists and structs that are given, a tensor's shape and strides among them, are read before the call returns and need not stay.
  *   The memory that work uses has to, and user_data for as long as its function may be called.
  * - It may be called from any thread at any time. The current device, the current streams and the last error are the thread's own.
@@ -2555,15 +2556,15 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
  * whatever the mode. What is kept is blocks of the cache of pinned memory, counted and limited as such; the device's memory does not grow while
  * it is copied.
  *
- * @param given gets the bytes that went back.
  * @param pool  one whose segments come from the driver as virtual memory and are split.
+ * @param given gets the bytes that went back.
  * @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
  * @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no
  *         pinned memory; TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on. Then the pool goes on as it was, though what
  *         it had free may have gone back.
  */
-tcuda_status_t tcuda_mem_pool_pause(size_t *given,
-                                    tcuda_mem_pool_t pool,
+tcuda_status_t tcuda_mem_pool_pause(tcuda_mem_pool_t pool,
+                                    size_t *given,
                                     int32_t mode);
 
 /**
@@ -2580,12 +2581,12 @@ tcuda_status_t tcuda_mem_pool_resume(tcuda_mem_pool_t pool);
  *
  * @param stats set struct_size before the call. num_ooms and the like count what the pool's own requests met.
  */
-tcuda_status_t tcuda_mem_pool_stats(tcuda_memory_stats_t *stats, tcuda_mem_pool_t pool);
+tcuda_status_t tcuda_mem_pool_stats(tcuda_mem_pool_t pool, tcuda_memory_stats_t *stats);
 
 /**
  * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots, keys of statistics and messages.
  */
-tcuda_status_t tcuda_mem_pool_id(uint64_t *id, tcuda_mem_pool_t pool);
+tcuda_status_t tcuda_mem_pool_id(tcuda_mem_pool_t pool, uint64_t *id);
 
 /* ==== Pluggable allocators ====================================================================================================
  * An allocator of the program's own gives the caches their segments (torch.cuda.memory.CUDAPluggableAllocator): it is asked for whole segments
@@ -3676,31 +3677,31 @@ tcuda_status_t tcuda_kernel_launch(tcuda_kernel_t kernel,
  * How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor). Dynamic shared memory that a
  * launch could not have is TCUDA_ERROR_INVALID_ARGUMENT, here and in tcuda_kernel_best_block.
  *
- * @param blocks   gets the number.
  * @param kernel   the kernel.
+ * @param blocks   gets the number.
  * @param block    threads of a block.
  * @param shared   bytes of dynamic shared memory of a block.
  */
-tcuda_status_t tcuda_kernel_occupancy(int32_t *blocks, tcuda_kernel_t kernel, int32_t block, size_t shared);
+tcuda_status_t tcuda_kernel_occupancy(tcuda_kernel_t kernel, int32_t *blocks, int32_t block, size_t shared);
 
 /**
  * The size of a block with which the device is fullest (cuOccupancyMaxPotentialBlockSize).
  *
+ * @param kernel   the kernel.
  * @param grid     gets the number of such blocks that fill the device.
  * @param block    gets the threads of a block.
- * @param kernel   the kernel.
  * @param shared   bytes of dynamic shared memory of a block.
  * @param limit    the most threads that a block may have; 0: no limit.
  */
-tcuda_status_t tcuda_kernel_best_block(int32_t *grid, int32_t *block, tcuda_kernel_t kernel, size_t shared, int32_t limit);
+tcuda_status_t tcuda_kernel_best_block(tcuda_kernel_t kernel, int32_t *grid, int32_t *block, size_t shared, int32_t limit);
 
 /**
  * What the compiler made of a kernel (cuFuncGetAttribute).
  *
- * @param attributes  its struct_size is set before.
  * @param kernel      the kernel.
+ * @param attributes  its struct_size is set before.
  */
-tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_attributes_t *attributes, tcuda_kernel_t kernel);
+tcuda_status_t tcuda_kernel_attributes(tcuda_kernel_t kernel, tcuda_kernel_attributes_t *attributes);
 
 /* ==== Collectives of one process ==============================================================================================
  * torch.cuda.comm: tensors from one device to many and back. What is enqueued goes on after all that the current streams of all devices
@@ -3943,8 +3944,8 @@ tcuda_status_t tcuda_communicator_init_from_env(tcuda_communicator_t *comm,
  *                  tcuda_communicator_query says that it is ready.
  * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
  */
-tcuda_status_t tcuda_communicator_split(tcuda_communicator_t comm,
-                                        tcuda_communicator_t *part,
+tcuda_status_t tcuda_communicator_split(tcuda_communicator_t *part,
+                                        tcuda_communicator_t comm,
                                         int32_t color,
                                         int32_t key,
                                         const tcuda_communicator_options_t *options);
@@ -4682,7 +4683,7 @@ tcuda_status_t tcuda_sim_lose_device(int32_t device, int32_t code);
  *
  * @param device -1: the current one; TCUDA_DEVICE_ALL: each.
  */
-tcuda_status_t tcuda_sim_set_memory(int32_t device, uint64_t bytes);
+tcuda_status_t tcuda_sim_set_memory(uint64_t bytes, int32_t device);
 
 /**
  * What lives: so that a program can prove that nothing leaked.

@@ -442,13 +442,13 @@ public:
     /* TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP; the bytes that went back. */
     std::size_t pause(std::int32_t mode = TCUDA_PAUSE_KEEP) {
         std::size_t given = 0;
-        check(tcuda_mem_pool_pause(&given, get(), mode));
+        check(tcuda_mem_pool_pause(get(), &given, mode));
         return given;
     }
     void resume() { check(tcuda_mem_pool_resume(get())); }
     tcuda_memory_stats_t stats() const {
         tcuda_memory_stats_t stats = TCUDA_MEMORY_STATS_INIT;
-        check(tcuda_mem_pool_stats(&stats, get()));
+        check(tcuda_mem_pool_stats(get(), &stats));
         return stats;
     }
 

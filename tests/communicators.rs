@@ -215,8 +215,8 @@ fn processes_find_each_other() {
     // A part of a part, of processes.
     let (mut half, mut one, mut size) = (null_mut(), null_mut(), 0);
     unsafe {
-        ok(tcuda_communicator_split(comm, &mut half, rank % 2, 0, null()));
-        ok(tcuda_communicator_split(half, &mut one, rank, 0, null()));
+        ok(tcuda_communicator_split(&mut half, comm, rank % 2, 0, null()));
+        ok(tcuda_communicator_split(&mut one, half, rank, 0, null()));
         ok(tcuda_communicator_size(half, &mut size));
         assert_eq!(size, 2);
         ok(tcuda_communicator_size(one, &mut size));

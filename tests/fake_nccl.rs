@@ -265,7 +265,7 @@ fn all_ranks_of_a_process() {
         ok(tcuda_communicator_init_all(all.as_mut_ptr(), [1, 0].as_ptr(), 2, &blocking));
         assert_eq!(said(), "group\ninit 0 of 2 on 1, nvls 0, blocking\ninit 1 of 2 on 0, nvls 0, blocking\nend\n");
         let mut part = null_mut();
-        ok(tcuda_communicator_split(all[0], &mut part, 0, 0, null()));
+        ok(tcuda_communicator_split(&mut part, all[0], 0, 0, null()));
         assert_eq!(said(), "split 0: color 0, key 0, blocking\n");
         // What cannot be made does not stay.
         set("FAKE_NCCL", "ncclCommInitRankConfig:2");
@@ -291,19 +291,19 @@ fn what_is_in_progress_is_waited_for() {
         // A part is written by NCCL when the split is over.
         said();
         let mut part = null_mut();
-        ok(tcuda_communicator_split(comm, &mut part, 3, 7, null()));
+        ok(tcuda_communicator_split(&mut part, comm, 3, 7, null()));
         assert_eq!(said(), "split 0: color 3, key 7\n");
         let (mut rank, mut size) = (-1, -1);
         ok(tcuda_communicator_rank(part, &mut rank));
         ok(tcuda_communicator_size(part, &mut size));
         assert_eq!((rank, size), (0, 1));
         let mut none = 1 as tcuda_communicator_t;
-        ok(tcuda_communicator_split(comm, &mut none, -5, 7, null()));
+        ok(tcuda_communicator_split(&mut none, comm, -5, 7, null()));
         assert!(none.is_null());
         assert_eq!(said(), "split 0: color -1, key 7\n");
         // Given out before: not known yet.
         let mut early = null_mut();
-        ok(tcuda_communicator_split(comm, &mut early, 3, 7, &options(0, 1)));
+        ok(tcuda_communicator_split(&mut early, comm, 3, 7, &options(0, 1)));
         refused(tcuda_communicator_rank(early, &mut rank), TCUDA_ERROR_NOT_READY, &["tcuda_communicator_query"]);
         let mut ready = false;
         while !ready {
@@ -312,7 +312,7 @@ fn what_is_in_progress_is_waited_for() {
         ok(tcuda_communicator_rank(early, &mut rank));
         // A split that is cut short by the end of what it is of makes no part.
         let mut never = null_mut();
-        ok(tcuda_communicator_split(comm, &mut never, 3, 7, &options(0, 1)));
+        ok(tcuda_communicator_split(&mut never, comm, 3, 7, &options(0, 1)));
         ok(tcuda_communicator_abort(comm));
         refused(tcuda_communicator_query(never, &mut ready), TCUDA_ERROR_INVALID_STATE, &["was ended while"]);
         refused(tcuda_communicator_synchronize(never, stream(), 0), TCUDA_ERROR_INVALID_STATE, &["was ended while"]);
@@ -331,7 +331,7 @@ fn a_split_that_waits_within_nccl_is_aborted() {
             let comm = try_init(&tcuda_communicator_options_t { nccl_blocking: 1, ..options(0, 0) }).unwrap() as usize;
             let waiting = std::thread::spawn(move || {
                 let mut part = null_mut();
-                let status = tcuda_communicator_split(comm as tcuda_communicator_t, &mut part, 0, 0, null());
+                let status = tcuda_communicator_split(&mut part, comm as tcuda_communicator_t, 0, 0, null());
                 assert!(part.is_null());
                 refused(status, TCUDA_ERROR_INVALID_STATE, &["was aborted"]);
             });
@@ -353,7 +353,7 @@ fn a_split_that_is_not_there() {
     case("a_split_that_is_not_there", machine, || unsafe {
         let comm = init();
         let mut part = null_mut();
-        refused(tcuda_communicator_split(comm, &mut part, 0, 0, null()), TCUDA_ERROR_NOT_SUPPORTED, &["ncclCommSplit", "2.14.3"]);
+        refused(tcuda_communicator_split(&mut part, comm, 0, 0, null()), TCUDA_ERROR_NOT_SUPPORTED, &["ncclCommSplit", "2.14.3"]);
         // Nothing else is lost.
         let mut ready = false;
         ok(tcuda_communicator_query(comm, &mut ready));

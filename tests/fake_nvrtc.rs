@@ -80,13 +80,13 @@ fn from_source_to_launch() {
 
             let mut attributes: tcuda_kernel_attributes_t = unsafe { std::mem::zeroed() };
             attributes.struct_size = size_of::<tcuda_kernel_attributes_t>();
-            assert_eq!(unsafe { tcuda_kernel_attributes(&mut attributes, kernel) }, TCUDA_SUCCESS);
+            assert_eq!(unsafe { tcuda_kernel_attributes(kernel, &mut attributes) }, TCUDA_SUCCESS);
             let a = attributes;
             assert_eq!((a.max_threads, a.shared, a.constant, a.local, a.registers), (1024, 10, 20, 30, 40));
             assert_eq!((a.ptx_version, a.binary_version, a.max_dynamic_shared), (50, 60, 80));
             let (mut blocks, mut grid, mut block) = (0, 0, 0);
-            assert_eq!(unsafe { tcuda_kernel_occupancy(&mut blocks, kernel, 256, 1024) }, TCUDA_SUCCESS);
-            assert_eq!(unsafe { tcuda_kernel_best_block(&mut grid, &mut block, kernel, 2048, 512) }, TCUDA_SUCCESS);
+            assert_eq!(unsafe { tcuda_kernel_occupancy(kernel, &mut blocks, 256, 1024) }, TCUDA_SUCCESS);
+            assert_eq!(unsafe { tcuda_kernel_best_block(kernel, &mut grid, &mut block, 2048, 512) }, TCUDA_SUCCESS);
             assert_eq!((blocks, grid, block), (3, 264, 384));
 
             let eight = 8u64;
@@ -101,9 +101,9 @@ fn from_source_to_launch() {
             for shared in [65536, 232_438, 100_000] {
                 let mut same = null_mut();
                 assert_eq!((get(c"kernel", &mut same), same), (TCUDA_SUCCESS, kernel));
-                assert_eq!(unsafe { tcuda_kernel_occupancy(&mut blocks, same, 256, shared) }, TCUDA_SUCCESS, "{}", message());
+                assert_eq!(unsafe { tcuda_kernel_occupancy(same, &mut blocks, 256, shared) }, TCUDA_SUCCESS, "{}", message());
                 assert_eq!(blocks, 3, "{shared}");
-                assert_eq!(unsafe { tcuda_kernel_best_block(&mut grid, &mut block, same, shared, 512) }, TCUDA_SUCCESS, "{}", message());
+                assert_eq!(unsafe { tcuda_kernel_best_block(same, &mut grid, &mut block, shared, 512) }, TCUDA_SUCCESS, "{}", message());
                 assert_eq!(launch([1, 2, 3], [4, 5, 6], shared, &good), TCUDA_SUCCESS, "{}", message());
             }
             assert_eq!((driver_calls("cuFuncSetAttribute"), driver_calls("cuLaunchKernel")), (1, 4));
@@ -118,8 +118,8 @@ fn from_source_to_launch() {
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), bytes(&eight, 8)]), &["argument 1 has 8 bytes", "has 4"]);
             let too_much = ["232439 bytes of dynamic shared memory", "232448 bytes", "takes 10"];
             bad(launch([1, 2, 3], [4, 5, 6], 232_439, &good), &too_much);
-            bad(unsafe { tcuda_kernel_occupancy(&mut blocks, kernel, 256, 232_439) }, &too_much);
-            bad(unsafe { tcuda_kernel_best_block(&mut grid, &mut block, kernel, 232_439, 512) }, &too_much);
+            bad(unsafe { tcuda_kernel_occupancy(kernel, &mut blocks, 256, 232_439) }, &too_much);
+            bad(unsafe { tcuda_kernel_best_block(kernel, &mut grid, &mut block, 232_439, 512) }, &too_much);
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 0), whole(1)]), &["arguments[0].size"]);
             let odd = tcuda_argument_t { kind: 77, ..whole(1) };
             bad(launch([1, 2, 3], [4, 5, 6], 7, &[bytes(&eight, 8), odd]), &["arguments[1].kind"]);

@@ -222,3 +222,27 @@ fn what_ends_a_handle_is_said_where_it_is_made() {
     }
     assert!(count > 10, "{count} functions");
 }
+
+/// What a call tells of a handle comes behind it; what it makes comes first.
+#[test]
+fn outputs_stand_behind_the_handle_that_a_call_is_of() {
+    let header = generate();
+    let mut count = 0;
+    for item in header.split("tcuda_status_t tcuda_").skip(1) {
+        let Some((name, parameters)) = item.split_once(';').and_then(|(one, _)| one.strip_suffix(')')?.split_once('(')) else { continue };
+        let parameters: Vec<String> = parameters.split(',').map(|one| one.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let is_handle = |one: &String| {
+            let kind = one.strip_prefix("tcuda_").and_then(|rest| rest.split_once("_t "));
+            kind.is_some_and(|(kind, of)| !of.starts_with('*') && name.starts_with(kind) && header.contains(&format!("*tcuda_{kind}_t;")))
+        };
+        let Some(handle) = parameters.iter().position(is_handle) else { continue };
+        let is_output = |one: &String| one.contains('*') && !one.starts_with("const ") && !one.starts_with("void ");
+        for (at, output) in parameters.iter().enumerate().filter(|(_, one)| is_output(one)) {
+            let makes = output.split(" *").next().is_some_and(|kind| kind.ends_with("_handle_t") || header.contains(&format!("*{kind};")));
+            let in_order = if makes && name != "stream_native" && name != "stream_record_event" { at == 0 } else { at > handle };
+            assert!(in_order || ["event_elapsed_time", "generator_philox_state"].contains(&name), "tcuda_{name}: {output}");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count} outputs");
+}

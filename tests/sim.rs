@@ -143,7 +143,7 @@ fn calls_are_counted_and_streams_kept_busy() {
     assert_eq!(unsafe { tcuda_sim_live(null_mut(), 0) }, TCUDA_ERROR_INVALID_ARGUMENT);
     for device in [4, -2, i32::MAX, i32::MIN] {
         assert_eq!(live(device).err(), Some(TCUDA_ERROR_INVALID_DEVICE));
-        assert_eq!(tcuda_sim_set_memory(device, 0), TCUDA_ERROR_INVALID_DEVICE);
+        assert_eq!(tcuda_sim_set_memory(0, device), TCUDA_ERROR_INVALID_DEVICE);
         assert_eq!(tcuda_sim_lose_device(device, 719), TCUDA_ERROR_INVALID_DEVICE);
     }
 }
@@ -222,9 +222,9 @@ fn memory_shrinks_and_comes_back() {
         (free, total)
     };
     assert_eq!(info(), (64 << 20, 64 << 20));
-    assert_eq!(tcuda_sim_set_memory(1, 5 << 20), TCUDA_SUCCESS);
+    assert_eq!(tcuda_sim_set_memory(5 << 20, 1), TCUDA_SUCCESS);
     assert_eq!(info(), (4 << 20, 64 << 20));
-    assert_eq!(tcuda_sim_set_memory(-3, 64 << 20), TCUDA_SUCCESS);
+    assert_eq!(tcuda_sim_set_memory(64 << 20, -3), TCUDA_SUCCESS);
     assert_eq!(info(), (64 << 20, 64 << 20));
 }
 

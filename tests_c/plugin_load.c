@@ -47,7 +47,7 @@ static uint64_t in_snapshot(tcuda_mem_pool_t pool, uint64_t *bytes)
     tcuda_snapshot_t snapshot = NULL;
     uint64_t at, id = 0, found = 0;
 
-    CHECK_OK(tcuda_mem_pool_id(&id, pool));
+    CHECK_OK(tcuda_mem_pool_id(pool, &id));
     CHECK_OK(tcuda_memory_snapshot(&snapshot, 0));
     CHECK_OK(tcuda_snapshot_info(snapshot, &info));
     *bytes = 0;
@@ -103,7 +103,7 @@ int main(void)
     /* Blocks of several sizes, in few segments; the pool's figures are right. */
     for (at = 0; at < 20; at++)
         CHECK_OK(tcuda_mem_pool_malloc(&blocks[at], 1000 + (size_t)at * 10000, stream, pool));
-    CHECK_OK(tcuda_mem_pool_stats(&stats, pool));
+    CHECK_OK(tcuda_mem_pool_stats(pool, &stats));
     CHECK_EQUAL(current(&stats.allocation), 20);
     CHECK_EQUAL(current(&stats.segment), out());
     CHECK(out() >= 1 && out() <= 3);
@@ -121,11 +121,11 @@ int main(void)
     CHECK_OK(tcuda_free_cached(blocks[19]));
     CHECK_OK(tcuda_mem_pool_malloc(&next, 1000 + 19 * 10000, stream, pool));
     CHECK(next != blocks[19]);
-    CHECK_OK(tcuda_mem_pool_stats(&stats, pool));
+    CHECK_OK(tcuda_mem_pool_stats(pool, &stats));
     CHECK_EQUAL(current(&stats.active) - current(&stats.allocation), 1);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     CHECK_OK(tcuda_stream_synchronize(other));
-    CHECK_OK(tcuda_mem_pool_stats(&stats, pool));
+    CHECK_OK(tcuda_mem_pool_stats(pool, &stats));
     CHECK_EQUAL(current(&stats.active) - current(&stats.allocation), 0);
     CHECK_OK(tcuda_free_cached(next));
 

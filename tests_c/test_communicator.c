@@ -66,7 +66,7 @@ static void *work(void *argument)
         CHECK_OK(tcuda_tensor_destroy(all));
     }
     /* The last rank is the first one of its part. */
-    if (CHECK_OK(tcuda_communicator_split(comm, &part, 0, -rank, &options))) {
+    if (CHECK_OK(tcuda_communicator_split(&part, comm, 0, -rank, &options))) {
         CHECK_OK(tcuda_communicator_rank(part, &i));
         CHECK_EQUAL(i, size - 1 - rank);
         CHECK_OK(tcuda_communicator_destroy(part));

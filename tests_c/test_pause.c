@@ -58,18 +58,18 @@ int main(int count, char **arguments)
         CHECK_OK(tcuda_mem_pool_malloc(&blocks[at], sizes[at], stream, asleep));
         CHECK_OK(tcuda_memset_async(blocks[at], at + 1, sizes[at], stream));
     }
-    if (tcuda_mem_pool_pause(&given, asleep, TCUDA_PAUSE_KEEP) == TCUDA_ERROR_NOT_SUPPORTED) {
+    if (tcuda_mem_pool_pause(asleep, &given, TCUDA_PAUSE_KEEP) == TCUDA_ERROR_NOT_SUPPORTED) {
         printf("no virtual memory here: a pause is refused\n");
     } else {
         CHECK_OK(tcuda_mem_pool_resume(asleep));
         CHECK_EQUAL(pthread_create(&worker, NULL, work, awake), 0);
         for (round = 0; round < rounds; round++) {
             int right = 1;
-            CHECK_OK(tcuda_mem_pool_stats(&stats, asleep));
+            CHECK_OK(tcuda_mem_pool_stats(asleep, &stats));
             held = (size_t)stats.reserved_bytes.all.current;
-            CHECK_OK(tcuda_mem_pool_pause(&given, asleep, TCUDA_PAUSE_KEEP));
+            CHECK_OK(tcuda_mem_pool_pause(asleep, &given, TCUDA_PAUSE_KEEP));
             CHECK_EQUAL(given, held);
-            CHECK_OK(tcuda_mem_pool_stats(&stats, asleep));
+            CHECK_OK(tcuda_mem_pool_stats(asleep, &stats));
             CHECK_EQUAL(stats.reserved_bytes.all.current, 0);
             CHECK_EQUAL(stats.allocation.all.current, BLOCKS);
             CHECK_OK(tcuda_mem_pool_resume(asleep));

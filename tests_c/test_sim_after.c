@@ -116,7 +116,7 @@ int main(void)
     CHECK_STATUS(tcuda_host_free_cached(pinned), TCUDA_ERROR_INVALID_POINTER);
     CHECK_STATUS(tcuda_stream_destroy(stream), TCUDA_ERROR_INVALID_HANDLE);
     CHECK_STATUS(tcuda_event_query(event, &complete), TCUDA_ERROR_INVALID_HANDLE);
-    CHECK_STATUS(tcuda_mem_pool_id(id, pool), TCUDA_ERROR_INVALID_HANDLE);
+    CHECK_STATUS(tcuda_mem_pool_id(pool, id), TCUDA_ERROR_INVALID_HANDLE);
     CHECK_STATUS(tcuda_graph_pool(graph, &graph_pool), TCUDA_ERROR_INVALID_HANDLE);
     CHECK_STATUS(tcuda_graphed_callable_destroy(graphed), TCUDA_ERROR_INVALID_HANDLE);
     CHECK_STATUS(tcuda_generator_seed(generator, id), TCUDA_ERROR_INVALID_HANDLE);

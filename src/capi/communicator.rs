@@ -223,8 +223,8 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
 /// @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_split(
-    comm: tcuda_communicator_t,
     part: *mut tcuda_communicator_t,
+    comm: tcuda_communicator_t,
     color: i32,
     key: i32,
     options: *const tcuda_communicator_options_t,

@@ -232,27 +232,27 @@ pub unsafe extern "C" fn tcuda_kernel_launch(
 /// How many blocks of a kernel a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor). Dynamic shared memory that a
 /// launch could not have is TCUDA_ERROR_INVALID_ARGUMENT, here and in tcuda_kernel_best_block.
 ///
-/// @param blocks   gets the number.
 /// @param kernel   the kernel.
+/// @param blocks   gets the number.
 /// @param block    threads of a block.
 /// @param shared   bytes of dynamic shared memory of a block.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_kernel_occupancy(blocks: *mut i32, kernel: tcuda_kernel_t, block: i32, shared: usize) -> tcuda_status_t {
+pub unsafe extern "C" fn tcuda_kernel_occupancy(kernel: tcuda_kernel_t, blocks: *mut i32, block: i32, shared: usize) -> tcuda_status_t {
     guard_out("tcuda_kernel_occupancy", blocks, "blocks", || jit::kernel_numbered(kernel as usize as u64)?.occupancy(block, shared))
 }
 
 /// The size of a block with which the device is fullest (cuOccupancyMaxPotentialBlockSize).
 ///
+/// @param kernel   the kernel.
 /// @param grid     gets the number of such blocks that fill the device.
 /// @param block    gets the threads of a block.
-/// @param kernel   the kernel.
 /// @param shared   bytes of dynamic shared memory of a block.
 /// @param limit    the most threads that a block may have; 0: no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_kernel_best_block(
+    kernel: tcuda_kernel_t,
     grid: *mut i32,
     block: *mut i32,
-    kernel: tcuda_kernel_t,
     shared: usize,
     limit: i32,
 ) -> tcuda_status_t {
@@ -267,10 +267,10 @@ pub unsafe extern "C" fn tcuda_kernel_best_block(
 
 /// What the compiler made of a kernel (cuFuncGetAttribute).
 ///
-/// @param attributes  its struct_size is set before.
 /// @param kernel      the kernel.
+/// @param attributes  its struct_size is set before.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_kernel_attributes(attributes: *mut tcuda_kernel_attributes_t, kernel: tcuda_kernel_t) -> tcuda_status_t {
+pub unsafe extern "C" fn tcuda_kernel_attributes(kernel: tcuda_kernel_t, attributes: *mut tcuda_kernel_attributes_t) -> tcuda_status_t {
     guard("tcuda_kernel_attributes", || {
         let out = unsafe { StructOut::new(attributes, "attributes") }?;
         let found = jit::kernel_numbered(kernel as usize as u64)?.attributes()?;

@@ -148,14 +148,14 @@ pub extern "C" fn tcuda_mem_pool_trim(pool: tcuda_mem_pool_t) -> tcuda_status_t 
 /// whatever the mode. What is kept is blocks of the cache of pinned memory, counted and limited as such; the device's memory does not grow while
 /// it is copied.
 ///
-/// @param given gets the bytes that went back.
 /// @param pool  one whose segments come from the driver as virtual memory and are split.
+/// @param given gets the bytes that went back.
 /// @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
 /// @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no
 ///         pinned memory; TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on. Then the pool goes on as it was, though what
 ///         it had free may have gone back.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_mem_pool_pause(given: *mut usize, pool: tcuda_mem_pool_t, mode: i32) -> tcuda_status_t {
+pub unsafe extern "C" fn tcuda_mem_pool_pause(pool: tcuda_mem_pool_t, given: *mut usize, mode: i32) -> tcuda_status_t {
     guard_out("tcuda_mem_pool_pause", given, "given", || {
         let keep = match mode {
             TCUDA_PAUSE_DROP => false,
@@ -184,7 +184,7 @@ pub extern "C" fn tcuda_mem_pool_resume(pool: tcuda_mem_pool_t) -> tcuda_status_
 ///
 /// @param stats set struct_size before the call. num_ooms and the like count what the pool's own requests met.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_mem_pool_stats(stats: *mut tcuda_memory_stats_t, pool: tcuda_mem_pool_t) -> tcuda_status_t {
+pub unsafe extern "C" fn tcuda_mem_pool_stats(pool: tcuda_mem_pool_t, stats: *mut tcuda_memory_stats_t) -> tcuda_status_t {
     guard("tcuda_mem_pool_stats", || {
         let out = unsafe { StructOut::new(stats, "stats") }?;
         let pool = pools::numbered(id_of(pool))?;
@@ -195,6 +195,6 @@ pub unsafe extern "C" fn tcuda_mem_pool_stats(stats: *mut tcuda_memory_stats_t, 
 
 /// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots, keys of statistics and messages.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcuda_mem_pool_id(id: *mut u64, pool: tcuda_mem_pool_t) -> tcuda_status_t {
+pub unsafe extern "C" fn tcuda_mem_pool_id(pool: tcuda_mem_pool_t, id: *mut u64) -> tcuda_status_t {
     guard_out("tcuda_mem_pool_id", id, "id", || Ok(pools::numbered(id_of(pool))?.id.number()))
 }

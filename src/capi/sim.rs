@@ -189,7 +189,7 @@ pub extern "C" fn tcuda_sim_lose_device(device: i32, code: i32) -> tcuda_status_
 ///
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: each.
 #[unsafe(no_mangle)]
-pub extern "C" fn tcuda_sim_set_memory(device: i32, bytes: u64) -> tcuda_status_t {
+pub extern "C" fn tcuda_sim_set_memory(bytes: u64, device: i32) -> tcuda_status_t {
     guard_always("tcuda_sim_set_memory", || {
         let machine = machine()?;
         devices(machine, device)?.for_each(|device| machine.set_memory(device, usize::try_from(bytes).unwrap_or(usize::MAX)));

@@ -389,7 +389,7 @@ fn parts_of_a_communicator() {
         .0
         .iter()
         .enumerate()
-        .map(|(rank, comm)| get!(null_mut(), out => tcuda_communicator_split(*comm, out, rank as i32 % 2, -(rank as i32), &options(0, 1))))
+        .map(|(rank, comm)| get!(null_mut(), out => tcuda_communicator_split(out, *comm, rank as i32 % 2, -(rank as i32), &options(0, 1))))
         .collect();
     let colors: Vec<Vec<usize>> = (0..2).map(|color| (0..size).rev().filter(|rank| rank % 2 == color).collect()).collect();
     for (rank, part) in parts.iter().enumerate() {
@@ -422,7 +422,7 @@ fn parts_of_a_communicator() {
         .map(|(rank, comm)| {
             std::thread::spawn(move || {
                 let Sent(comm) = { comm };
-                let part = get!(1 as Comm, out => tcuda_communicator_split(comm, out, if rank == 0 { -1 } else { 5 }, 0, null()));
+                let part = get!(1 as Comm, out => tcuda_communicator_split(out, comm, if rank == 0 { -1 } else { 5 }, 0, null()));
                 assert_eq!(part.is_null(), rank == 0);
                 if !part.is_null() {
                     assert_eq!(get!(-1, out => tcuda_communicator_rank(part, out)), rank as i32 - 1);
@@ -433,7 +433,7 @@ fn parts_of_a_communicator() {
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut part = null_mut();
-    assert!(fails!(INVALID_ARGUMENT, tcuda_communicator_split(world.0[0], &mut part, -1, 0, &options(0, 1))).contains("color"));
+    assert!(fails!(INVALID_ARGUMENT, tcuda_communicator_split(&mut part, world.0[0], -1, 0, &options(0, 1))).contains("color"));
 }
 
 /// However deep.
@@ -441,7 +441,7 @@ fn parts_within_parts() {
     const DEEP: usize = 20;
     let mut parts = vec![get!(null_mut(), out => tcuda_communicator_init_all(out, [0].as_ptr(), 1, null()))];
     for depth in 0..DEEP {
-        parts.push(get!(null_mut(), out => tcuda_communicator_split(parts[depth], out, i32::MAX, 0, null())));
+        parts.push(get!(null_mut(), out => tcuda_communicator_split(out, parts[depth], i32::MAX, 0, null())));
     }
     let (input, output) = (Tensor::of(0, U8, &[7u8]), Tensor::of(0, U8, &[0u8]));
     ok!(tcuda_communicator_all_reduce(parts[DEEP], output.get(), input.get(), TCUDA_REDUCE_SUM, NULL));
@@ -573,7 +573,7 @@ fn handles_end() {
         fails!(INVALID_HANDLE, tcuda_communicator_query(dead, &mut false));
         fails!(INVALID_HANDLE, tcuda_communicator_abort(dead));
         fails!(INVALID_HANDLE, tcuda_communicator_rank(dead, &mut number));
-        fails!(INVALID_HANDLE, tcuda_communicator_split(dead, &mut part, 0, 0, null()));
+        fails!(INVALID_HANDLE, tcuda_communicator_split(&mut part, dead, 0, 0, null()));
         fails!(INVALID_HANDLE, tcuda_communicator_synchronize(dead, NULL, 1));
         fails!(INVALID_HANDLE, tcuda_communicator_all_reduce(dead, tensor.get(), tensor.get(), TCUDA_REDUCE_SUM, NULL));
     }

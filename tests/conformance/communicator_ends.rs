@@ -54,7 +54,7 @@ fn ranks_that_do_not_come() {
     fails!(TIMEOUT, tcuda_communicator_all_reduce(world.0[0], tensors[0].get(), tensors[0].get(), TCUDA_REDUCE_SUM, NULL));
     fails!(TIMEOUT, tcuda_communicator_synchronize(world.0[0], NULL, 0));
     let mut part = null_mut();
-    fails!(TIMEOUT, tcuda_communicator_split(world.0[0], &mut part, 0, 0, null()));
+    fails!(TIMEOUT, tcuda_communicator_split(&mut part, world.0[0], 0, 0, null()));
     ok!(tcuda_communicator_abort(world.0[0]));
     world.0[1..].iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
 }
@@ -94,7 +94,7 @@ fn ranks_of_a_process_hear_of_an_end() {
                 let (comm, color) = (Sent(world.0[rank]), by(rank));
                 scope.spawn(move || {
                     let Sent(comm) = { comm };
-                    Sent(get!(null_mut(), part => tcuda_communicator_split(comm, part, color, rank as i32, &options(5_000, 0))))
+                    Sent(get!(null_mut(), part => tcuda_communicator_split(part, comm, color, rank as i32, &options(5_000, 0))))
                 })
             };
             let made: Vec<_> = (0..size).map(make).collect();

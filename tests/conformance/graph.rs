@@ -764,7 +764,7 @@ fn wrong_states_and_arguments() {
     for second in [1, graph.0 as u64, stream.0 as u64] {
         fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first: 0, second }, GLOBAL));
     }
-    let number = get!(0, out => tcuda::capi::pool::tcuda_mem_pool_id(out, pool));
+    let number = get!(0, out => tcuda::capi::pool::tcuda_mem_pool_id(pool, out));
     fails!(INVALID_ARGUMENT, tcuda_graph_capture_begin(graph.0, stream.0, tcuda_pool_id_t { first: 0, second: number }, GLOBAL));
     ok!(tcuda::capi::pool::tcuda_mem_pool_destroy(pool));
     graph.begin(stream.0);

@@ -429,13 +429,13 @@ fn a_capture_of_two_devices() {
         ok!(tcuda_stream_wait_stream(there.0, here.0));
         fill(block, 1, MIB, there.0);
         for pool in pools {
-            let text = fails!(CAPTURE, tcuda_mem_pool_pause(&mut 0, pool, TCUDA_PAUSE_KEEP));
+            let text = fails!(CAPTURE, tcuda_mem_pool_pause(pool, &mut 0, TCUDA_PAUSE_KEEP));
             assert!(text.contains("while a graph is captured"), "{text}");
         }
         ok!(tcuda_stream_wait_stream(here.0, there.0));
     }));
     for pool in pools {
-        ok!(tcuda_mem_pool_pause(&mut 0, pool, TCUDA_PAUSE_KEEP));
+        ok!(tcuda_mem_pool_pause(pool, &mut 0, TCUDA_PAUSE_KEEP));
         ok!(tcuda_mem_pool_resume(pool));
         ok!(tcuda_mem_pool_destroy(pool));
     }

@@ -217,7 +217,7 @@ fn communicators_that_are_ended_beside_calls() {
         &|handle, stream| unsafe { tcuda_communicator_synchronize(comm(handle), stream, 10_000) },
         &|handle, _| {
             let mut part = null_mut();
-            let status = unsafe { tcuda_communicator_split(comm(handle), &mut part, 0, 0, null()) };
+            let status = unsafe { tcuda_communicator_split(&mut part, comm(handle), 0, 0, null()) };
             ok!(tcuda_communicator_destroy(part));
             status
         },

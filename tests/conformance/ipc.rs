@@ -608,10 +608,10 @@ fn a_pool_is_not_paused_under_others() {
     let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
     let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 * MIB, stream.0, pool));
     let handle = export(block, 3 * MIB, 0, stream.0);
-    let said = fails!(INVALID_STATE, tcuda_mem_pool_pause(&mut 0, pool, 0));
+    let said = fails!(INVALID_STATE, tcuda_mem_pool_pause(pool, &mut 0, 0));
     assert!(said.contains("tcuda_ipc_export"), "{said}");
     ok!(tcuda_ipc_withdraw(&handle));
-    get!(0, out => tcuda_mem_pool_pause(out, pool, 0));
+    get!(0, out => tcuda_mem_pool_pause(pool, out, 0));
     fails!(INVALID_STATE, tcuda_ipc_export(&mut NO_HANDLE.clone(), block, 1, 0, stream.0));
     ok!(tcuda_mem_pool_resume(pool));
     // Nor exported while a pause waits for the device: an export that came first has kept it from beginning.
@@ -621,7 +621,7 @@ fn a_pool_is_not_paused_under_others() {
         std::thread::spawn(move || {
             let mut given = 0;
             loop {
-                match unsafe { tcuda_mem_pool_pause(&mut given, pool as tcuda_mem_pool_t, 0) } {
+                match unsafe { tcuda_mem_pool_pause(pool as tcuda_mem_pool_t, &mut given, 0) } {
                     TCUDA_SUCCESS => return given,
                     status => assert_eq!(status, TCUDA_ERROR_INVALID_STATE, "{}", message()),
                 }

@@ -721,7 +721,7 @@ fn whole_kernels() {
     // More than 48 KiB of shared memory, each time, and the occupancy before it.
     let much = kernel(&module, c"much");
     let out = Tensor::reals(0, U8, &[0.0; 64]);
-    assert!(get!(0, out => tcuda_kernel_occupancy(out, much, 64, 65536)) > 0);
+    assert!(get!(0, out => tcuda_kernel_occupancy(much, out, 64, 65536)) > 0);
     for shared in [65536, 100 << 10, 65536] {
         let much = kernel(&module, c"much");
         ok!(launch(much, [1; 3], [64, 1, 1], shared, &[pointer(out.start())], null_mut()));
@@ -730,11 +730,11 @@ fn whole_kernels() {
 
     let mut attributes: tcuda_kernel_attributes_t = unsafe { std::mem::zeroed() };
     attributes.struct_size = size_of::<tcuda_kernel_attributes_t>();
-    ok!(tcuda_kernel_attributes(&mut attributes, much));
+    ok!(tcuda_kernel_attributes(much, &mut attributes));
     assert!(attributes.max_threads >= 64 && attributes.registers > 0 && attributes.max_dynamic_shared >= 65536);
-    assert!(get!(0, out => tcuda_kernel_occupancy(out, axpy, 128, 0)) > 0);
+    assert!(get!(0, out => tcuda_kernel_occupancy(axpy, out, 128, 0)) > 0);
     let (mut grid, mut block) = (0, 0);
-    ok!(tcuda_kernel_best_block(&mut grid, &mut block, axpy, 0, 256));
+    ok!(tcuda_kernel_best_block(axpy, &mut grid, &mut block, 0, 256));
     assert!(grid > 0 && block > 0 && block <= 256);
 }
 

@@ -498,13 +498,13 @@ fn a_fraction_is_a_limit() {
 fn the_driver_has_no_more() {
     empty_caches();
     let own = Own::new();
-    ok!(tcuda_sim_set_memory(0, 64 * MIB as u64));
+    ok!(tcuda_sim_set_memory(64 * MIB as u64, 0));
     let blocks: Vec<_> = (0..6).map(|_| allocate(10 * MIB, own.0)).collect();
     let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 10 * MIB, own.0));
     assert_eq!(tcuda::capi::error::tcuda_last_error_native(), 2);
     assert!(said.contains("60.00 MiB is allocated by tcuda") && said.contains("4.00 MiB is free"), "{said}");
     assert_eq!((stat(0, "num_ooms"), stat(0, "num_alloc_retries")), (1, 1));
-    ok!(tcuda_sim_set_memory(0, 1 << 40));
+    ok!(tcuda_sim_set_memory(1 << 40, 0));
     free(allocate(10 * MIB, own.0));
     blocks.into_iter().for_each(free);
     empty_caches();

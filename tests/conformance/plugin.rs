@@ -206,7 +206,7 @@ fn a_pool_of_its_own() {
         assert!(held >= 3 * MIB);
         let outside = allocate(3 * MIB, stream.0);
         assert_eq!(plugged.held(), held, "only the pool takes from it");
-        fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(&mut 0, pool, TCUDA_PAUSE_DROP));
+        fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(pool, &mut 0, TCUDA_PAUSE_DROP));
         fails!(INVALID_STATE, tcuda_pluggable_allocator_destroy(plugged.handle));
         free(outside);
         free(inside);

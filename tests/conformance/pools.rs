@@ -64,7 +64,7 @@ impl Apart {
 
     fn stats(&self) -> tcuda_memory_stats_t {
         let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
-        ok!(tcuda_mem_pool_stats(&mut stats, self.0));
+        ok!(tcuda_mem_pool_stats(self.0, &mut stats));
         stats
     }
 
@@ -73,7 +73,7 @@ impl Apart {
     }
 
     fn pause(&self, mode: i32) -> usize {
-        get!(0, out => tcuda_mem_pool_pause(out, self.0, mode))
+        get!(0, out => tcuda_mem_pool_pause(self.0, out, mode))
     }
 
     fn end(self) {
@@ -392,7 +392,7 @@ fn pauses(pool: &Apart) -> bool {
         return true;
     }
     let held = pool.reserved();
-    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(&mut 0, pool.0, TCUDA_PAUSE_KEEP));
+    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(pool.0, &mut 0, TCUDA_PAUSE_KEEP));
     assert_eq!(pool.reserved(), held);
     false
 }
@@ -501,9 +501,9 @@ fn a_resume_without_room_can_be_tried_again() {
     // The driver says how much there is where it is the driver.
     if backend() == "sim" {
         let total = get!(0, out => tcuda_mem_get_info(&mut 0, out, 0)) as u64;
-        ok!(tcuda_sim_set_memory(0, 5 * MIB as u64));
+        ok!(tcuda_sim_set_memory(5 * MIB as u64, 0));
         let said = fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
-        ok!(tcuda_sim_set_memory(0, total));
+        ok!(tcuda_sim_set_memory(total, 0));
         let (all, free) = (format!(" needs {} bytes of device 0 to resume", 8 * MIB), format!("; {} bytes are free", 4 * MIB));
         assert!(said.contains(&all) && said.contains(&free) && last_error().bytes == 8 * MIB as u64, "{said}");
         assert_eq!(reserved(), 0);
@@ -577,7 +577,7 @@ fn a_pause_beside_a_capture() {
     let pool = Apart::new();
     let block = pool.allocate(3 * MIB, stream.0);
     let held = pool.reserved();
-    drop(G::captured(captured.0, || drop(fails!(CAPTURE, tcuda_mem_pool_pause(&mut 0, pool.0, TCUDA_PAUSE_KEEP)))));
+    drop(G::captured(captured.0, || drop(fails!(CAPTURE, tcuda_mem_pool_pause(pool.0, &mut 0, TCUDA_PAUSE_KEEP)))));
     assert_eq!((pool.reserved(), pool.pause(TCUDA_PAUSE_KEEP)), (held, held as usize));
     ok!(tcuda_mem_pool_resume(pool.0));
     free(block);
@@ -619,7 +619,7 @@ fn what_cannot_be_paused() {
     let stream = Own::new();
     let pool = Apart::with(-1, 0, 1);
     let block = pool.allocate(1000, stream.0);
-    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(&mut 0, pool.0, TCUDA_PAUSE_KEEP));
+    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(pool.0, &mut 0, TCUDA_PAUSE_KEEP));
     ok!(tcuda_memset_async(block, 1, 1000, stream.0));
     let again = pool.allocate(1000, stream.0);
     free(again);
@@ -647,17 +647,17 @@ fn wrong_arguments() {
     fails!(INVALID_HANDLE, tcuda_mem_pool_begin(stranger));
     fails!(INVALID_HANDLE, tcuda_mem_pool_end(null_mut()));
     fails!(INVALID_HANDLE, tcuda_mem_pool_trim(stranger));
-    fails!(INVALID_HANDLE, tcuda_mem_pool_pause(&mut 0, stranger, 0));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_pause(stranger, &mut 0, 0));
     fails!(INVALID_HANDLE, tcuda_mem_pool_resume(stranger));
     fails!(INVALID_HANDLE, tcuda_mem_pool_malloc(&mut null_mut(), 1, stream.0, stranger));
     ok!(tcuda_mem_pool_destroy(null_mut()));
     let pool = Apart::new();
-    fails!(INVALID_ARGUMENT, tcuda_mem_pool_pause(&mut 0, pool.0, 2));
+    fails!(INVALID_ARGUMENT, tcuda_mem_pool_pause(pool.0, &mut 0, 2));
     fails!(INVALID_ARGUMENT, tcuda_mem_pool_malloc(null_mut(), 1, stream.0, pool.0));
     fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), usize::MAX, stream.0, pool.0));
     fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 1 << 50, stream.0, pool.0));
     assert_eq!(pool.reserved(), 0);
-    assert!(get!(0, out => tcuda_mem_pool_id(out, pool.0)) > 0);
+    assert!(get!(0, out => tcuda_mem_pool_id(pool.0, out)) > 0);
     pool.end();
 }
 

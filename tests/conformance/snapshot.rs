@@ -486,7 +486,7 @@ fn entries_know_their_pool() {
     let _recording = Recording::of(ALL, 1000);
     free(allocate(1000, own.0));
     let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
-    let id = get!(0, out => tcuda_mem_pool_id(out, pool));
+    let id = get!(0, out => tcuda_mem_pool_id(pool, out));
     let in_pool = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 1000, own.0, pool));
     let graphs = G::captured(own.0, || free(allocate(3 << 20, own.0)));
     let tcuda_pool_id_t { first, second } = graphs.pool();

@@ -165,7 +165,7 @@ fn pools_have_keys_of_their_own() {
     empty_caches();
     let own = Own::on(0);
     let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
-    let id = get!(0, out => tcuda_mem_pool_id(out, pool));
+    let id = get!(0, out => tcuda_mem_pool_id(pool, out));
     let of = |figure: &str| stat(0, &format!("reserved_bytes_by_private_pools.0_{id}.{figure}"));
     assert_eq!(of("all.peak"), 0);
     let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 << 20, own.0, pool));

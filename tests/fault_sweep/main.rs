@@ -334,7 +334,7 @@ fn work_with_pools() -> Failures {
         let wrote = !blocks[0].is_null() && did(tcuda_memset_async(blocks[0], 0x5a, PAGE, on));
         ok(tcuda_free_cached(blocks[2]));
         for mode in [TCUDA_PAUSE_KEEP, TCUDA_PAUSE_DROP] {
-            did(tcuda_mem_pool_pause(&mut 0, first, mode));
+            did(tcuda_mem_pool_pause(first, &mut 0, mode));
             // What failed once works the second time, with everything as it was.
             if !did(tcuda_mem_pool_resume(first)) {
                 ok(tcuda_mem_pool_resume(first));
