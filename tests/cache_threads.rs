@@ -1,6 +1,7 @@
 //! The device cache under threads: blocks that one allocates and another frees, streams that several share, threads that come and go,
 //! the same pointer freed twice at one instant. Afterwards the cache agrees with itself, and every byte is back.
 
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, mpsc};
 use tcuda::base::config;
@@ -152,6 +153,30 @@ fn threads_share_streams_come_and_go_and_are_stopped() {
 }
 
 /// Two threads free the same blocks at once, one of which allocated them. That is a defect of the program; the cache has each block once.
+unsafe extern "C" fn use_memory_at_the_end(block: *mut c_void) {
+    memory::free(block as usize).unwrap();
+    memory::free(memory::allocate(512, 1, Stream { device: 0, raw: 0 }).unwrap()).unwrap();
+}
+
+/// Whose first use of memory is in the destructor of a pthread key.
+#[test]
+fn a_thread_that_begins_as_it_ends_leaves_nothing() {
+    const THREADS: u32 = 50;
+    let _turn = machine();
+    let (stream, before) = (own(), memory::threads_made());
+    let mut key = 0;
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(use_memory_at_the_end)) }, 0);
+    for _ in 0..THREADS {
+        let block = memory::allocate(3000, 1, stream).unwrap();
+        let thread = std::thread::spawn(move || unsafe { libc::pthread_setspecific(key, block as *const c_void) });
+        assert_eq!(thread.join().unwrap(), 0);
+    }
+    assert!(memory::threads_made() - before < THREADS / 2, "{} records", memory::threads_made() - before);
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
+    stream::destroy(stream.raw).unwrap();
+    all_is_back();
+}
+
 #[test]
 fn the_same_block_freed_by_two_threads_is_free_once() {
     let _turn = machine();

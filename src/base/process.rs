@@ -1,8 +1,11 @@
 //! What becomes of the process: fork and shutdown; the numbers of its threads, and the barrier that all of them pass.
 
+use super::spared::Uncancelled;
 use super::{Error, Result, Status, annotation, config, log, sync_debug, trace};
-use once_cell::race::OnceRef;
+use once_cell::race::{OnceNonZeroUsize, OnceRef};
 use std::cell::Cell;
+use std::ffi::c_void;
+use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -118,6 +121,48 @@ pub fn thread() -> u64 {
         NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
     }
     NUMBER.get()
+}
+
+/// What each of them does at its end, the first first.
+type Ends = [Option<fn()>; 4];
+thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 4]) });
+
+/// Has `end` called after the calling thread's own values were dropped: those that the destructor of a pthread key is the first to make never are.
+/// Where the system has no key left it is not called.
+pub fn at_end(end: fn()) {
+    let mut ends = ENDS.get();
+    if ends.contains(&Some(end)) {
+        return;
+    }
+    if let (Some(place), Some(key)) = (ends.iter_mut().find(|place| place.is_none()), end_key()) {
+        *place = Some(end);
+        ENDS.set(ends);
+        // Any value but NULL.
+        unsafe { libc::pthread_setspecific(key, (&raw const ENDED).cast()) };
+    }
+}
+
+static ENDED: u8 = 0;
+
+unsafe extern "C" fn ended(_: *mut c_void) {
+    let _whole = Uncancelled::enter();
+    ENDS.take().into_iter().flatten().for_each(|end| end());
+}
+
+/// Made at the first need; of two threads that make one the second gives its own back.
+fn end_key() -> Option<libc::pthread_key_t> {
+    static KEY: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let known = KEY.get().or_else(|| {
+        let mut key = 0;
+        let made = unsafe { libc::pthread_key_create(&mut key, Some(ended)) } == 0;
+        let made = NonZeroUsize::new(key as usize + 1).filter(|_| made)?;
+        let first = KEY.get_or_init(|| made);
+        if first != made {
+            unsafe { libc::pthread_key_delete(key) };
+        }
+        Some(first)
+    });
+    known.map(|key| (key.get() - 1) as libc::pthread_key_t)
 }
 
 /// Registers the process for `barrier`. False: the kernel has none. In a process of several threads the first call takes milliseconds, since the

@@ -49,13 +49,19 @@ static OPEN: Mutex<Vec<(u64, Arc<Graph>)>> = Mutex::new(Vec::new());
 /// The captures that this thread began, by number: the graph of one that another thread ended may be in a capture of that one's by now.
 struct Own(RefCell<Vec<u64>>);
 
-impl Drop for Own {
-    fn drop(&mut self) {
+impl Own {
+    fn end(&self) {
         let _whole = Uncancelled::enter();
         if process::is_running() {
             // Nobody else can: what fails is tried once more.
             self.0.take().into_iter().for_each(|id| drop(abandon(id).or_else(|_| abandon(id))));
         }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -96,6 +102,7 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
         Ok(found)
     })?;
     let mut open = OPEN.lock();
+    process::at_end(|| _ = OWN.try_with(Own::end));
     let _ = OWN.try_with(|own| {
         let mut own = own.0.borrow_mut();
         own.retain(|id| open.iter().any(|(known, _)| known == id));

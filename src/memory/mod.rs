@@ -686,6 +686,12 @@ pub fn streams_awake(device: i32) -> usize {
     all(Some(device)).into_iter().map(|cache| cache.core.quiet().awake.len()).sum()
 }
 
+/// Records of threads; those of threads that ended are used again. For tests.
+#[doc(hidden)]
+pub fn threads_made() -> u32 {
+    thread::made()
+}
+
 #[doc(hidden)]
 pub fn records_given() -> u32 {
     cache::block::given()

@@ -8,7 +8,7 @@ use super::cache::core::{ROUND, Request};
 use super::cache::{Cache, front};
 use super::provider::{self, Source};
 use super::totals::Totals;
-use crate::base::{Error, Result, Status, handles};
+use crate::base::{Error, Result, Status, handles, process};
 use crate::device;
 use crate::runtime::{self, Address};
 use crate::stream::Stream;
@@ -342,6 +342,11 @@ impl Drop for Scopes {
     }
 }
 
+fn close_all() {
+    let _ = OPEN.try_with(|open| drop(open.replace(Scopes(Vec::new()))));
+    DEPTH.set(0);
+}
+
 #[inline]
 pub fn any_open() -> bool {
     DEPTH.get() != 0
@@ -365,6 +370,7 @@ pub fn begin(id: u64) -> Result<()> {
         })?;
         pool.open.fetch_add(1, Relaxed);
     }
+    process::at_end(close_all);
     super::forget_choices();
     DEPTH.set(DEPTH.get() + 1);
     Ok(())

@@ -6,7 +6,7 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use tcuda::base::Status::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_mem_get_info;
@@ -28,6 +28,7 @@ tests![
     a_capture_ends_with_its_thread,
     another_thread_cannot_end_it_unless_it_is_relaxed,
     a_thread_that_ends_leaves_the_captures_of_others,
+    a_capture_that_the_end_of_a_thread_begins_is_ended,
     captures_on_several_threads,
     resets_beside_captures_and_updates,
     caches_go_on_beside_a_capture,
@@ -265,6 +266,35 @@ fn another_thread_cannot_end_it_unless_it_is_relaxed() {
         graph.replay(stream.0);
         ok!(tcuda_graph_reset(graph.0));
     }
+    drop(graph);
+    empty_caches();
+}
+
+static CAPTURED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn begin_at_the_end(graph: *mut c_void) {
+    let stream = handle(CAPTURED.load(Relaxed));
+    let began = tcuda_graph_capture_begin(graph.cast(), stream, OWN, THREAD_LOCAL);
+    CAPTURED.store(began as usize, Relaxed);
+}
+
+/// In the destructor of a pthread key, in a thread that had nothing of tcuda's.
+fn a_capture_that_the_end_of_a_thread_begins_is_ended() {
+    empty_caches();
+    let (stream, graph, mut key) = (Own::new(), G::new(), 0);
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(begin_at_the_end)) }, 0);
+    CAPTURED.store(stream.0 as usize, Relaxed);
+    let number = graph.0 as usize;
+    let thread = std::thread::spawn(move || unsafe { libc::pthread_setspecific(key, number as *const c_void) });
+    assert_eq!((thread.join().unwrap(), CAPTURED.load(Relaxed)), (0, 0));
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
+    graph.capture(stream.0, || {
+        let block = allocate(MIB, stream.0);
+        fill(block, 6, MIB, stream.0);
+        free(block);
+    });
+    graph.replay(stream.0);
+    ok!(tcuda_stream_synchronize(stream.0));
     drop(graph);
     empty_caches();
 }

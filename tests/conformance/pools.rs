@@ -6,6 +6,7 @@ use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_mem_get_info;
@@ -21,6 +22,7 @@ tests![
     opened_again_after_everything_was_freed,
     the_newest_of_several_is_meant,
     a_thread_that_ends_closes_its_own,
+    what_the_end_of_a_thread_opens_is_closed,
     by_name_from_any_thread,
     by_name_on_a_stream_that_is_captured,
     its_own_free_memory_serves_a_larger_request,
@@ -184,6 +186,33 @@ fn a_thread_that_ends_closes_its_own() {
     assert_eq!(*ANSWERS.lock().unwrap(), [Status::TCUDA_SUCCESS, Status::TCUDA_ERROR_INVALID_STATE]);
     assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
     // Nobody has it open.
+    ok!(tcuda_mem_pool_destroy(pool.0));
+    empty_caches();
+}
+
+static BLOCK: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn begin_at_the_end(pool: *mut c_void) {
+    let mut block = null_mut();
+    let answers = unsafe { [tcuda_mem_pool_begin(pool.cast()), tcuda_malloc_cached(&mut block, 1000, default_of(0))] };
+    BLOCK.store(block as usize, Ordering::Relaxed);
+    ANSWERS.lock().unwrap().extend(answers);
+}
+
+/// Nothing of the thread's was there before, to be dropped with it.
+fn what_the_end_of_a_thread_opens_is_closed() {
+    let pool = Apart::new();
+    let mut key = 0;
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(begin_at_the_end)) }, 0);
+    for _ in 0..2 {
+        ANSWERS.lock().unwrap().clear();
+        let number = pool.0 as usize;
+        let thread = std::thread::spawn(move || unsafe { libc::pthread_setspecific(key, number as *const c_void) });
+        assert_eq!(thread.join().unwrap(), 0);
+        assert_eq!(*ANSWERS.lock().unwrap(), [Status::TCUDA_SUCCESS; 2]);
+        free(BLOCK.load(Ordering::Relaxed) as *mut c_void);
+    }
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
     ok!(tcuda_mem_pool_destroy(pool.0));
     empty_caches();
 }

@@ -8,13 +8,18 @@ use crate::base::spared::Uncancelled;
 use crate::base::{Result, process};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Threads that ended; the next ones are they again.
 static ENDED: Mutex<Vec<&'static Thread>> = Mutex::new(Vec::new());
 static NUMBER: AtomicU32 = AtomicU32::new(1);
+
+/// So many at once there were, at most.
+pub fn made() -> u32 {
+    NUMBER.load(Relaxed) - 1
+}
 
 /// Gives the thread's fronts back when it ends.
 struct End(&'static Thread);
@@ -35,11 +40,14 @@ impl Drop for End {
     }
 }
 
+thread_local!(static END: RefCell<Option<End>> = const { RefCell::new(None) });
+
 /// The calling thread. None: it is ending.
 fn this() -> Option<&'static Thread> {
-    thread_local!(static END: OnceCell<End> = const { OnceCell::new() });
     END.try_with(|end| {
-        let End(thread) = end.get_or_init(|| {
+        let mut end = end.borrow_mut();
+        let End(thread) = end.get_or_insert_with(|| {
+            process::at_end(|| drop(END.try_with(RefCell::take)));
             let thread = ENDED.lock().pop();
             End(thread.unwrap_or_else(|| Box::leak(Box::new(Thread::new(NUMBER.fetch_add(1, Relaxed))))))
         });
