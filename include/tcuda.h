@@ -2450,7 +2450,8 @@ tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
  * after the other in the order in which they came. One that freed something says so, and the request is tried again; only if that was not
  * enough is the next one asked. Each is asked once for a step, and once more before memory goes back where one freed something before the
  * failure: so free what is wanted at once. Nobody is asked while the allocating stream is being captured, nor for more than all memory of
- * the device, nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The observers are told of each failure.
+ * the device (unless it comes from a pluggable allocator), nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The
+ * observers are told of each failure.
  * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
  * empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
  * free. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.

@@ -493,6 +493,9 @@ fn a_limit_can_refuse_at_once() {
         assert_eq!(said.contains("Allocation was preemptively rejected because it would exceed"), calls == 0, "{said}");
         assert_eq!((stat(0, "num_ooms"), stat(0, "num_oom_rejections")), (calls, 1 - calls));
         assert_eq!((stat(0, "num_alloc_retries"), stat(0, "num_sync_all_streams")), (calls, calls));
+        // So is what no device has.
+        fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut block, 1 << 55, NULL));
+        assert_eq!((stat(0, "num_ooms"), stat(0, "num_oom_rejections")), (2 * calls, 2 - 2 * calls));
         // The limit was in the way: what processes there are is no matter.
         assert!(!said.contains("this process"), "{said}");
         assert_eq!(stat(0, "reserved_bytes.all.current") > 0, calls == 0);

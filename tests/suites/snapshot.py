@@ -26,7 +26,7 @@ SEGMENT = {"device", "address", "total_size", "allocated_size", "active_size", "
 BLOCK = {"address", "size", "requested_size", "state", "stream", "user_metadata", "frames"}
 ENTRY = {"action", "size", "stream", "time_us", "compile_context", "user_metadata", "pool_id", "frames"}
 SETTINGS = {"PYTORCH_CUDA_ALLOC_CONF", "max_split_size", "garbage_collection_threshold", "expandable_segments", "pinned_num_register_threads",
-            "release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "roundup_power2_divisions"}
+            "release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse", "roundup_power2_divisions"}
 # The checks that torch's module makes of a trace, and of the example.
 OF_TORCH = ("stats", "trace", "trace_plot", "segment_plot", "flame graph")
 

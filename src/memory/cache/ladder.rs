@@ -166,13 +166,16 @@ impl Cache {
         }
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
-        if capturing && !rejects && request.need(abilities) <= abilities.total {
+        // A pluggable allocator may have more than the device.
+        let is_beyond = request.need(abilities) > abilities.total && !matches!(abilities.source, Source::Provider(_));
+        let nothing_helps = rejects || is_beyond || request.search > LARGEST;
+        if capturing && !nothing_helps {
             crate::memory::release_idle_others(self, runtime);
             if let Ok(address) = self.search_or_grow(climb, all, UpTo::Limit, None)? {
                 return Ok(address);
             }
         }
-        if capturing || rejects || request.need(abilities) > abilities.total {
+        if capturing || nothing_helps {
             return Err(self.out_of_memory(climb, refusal, capturing, rejects));
         }
         if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, UpTo::Limit, None)) {
@@ -251,8 +254,9 @@ impl Cache {
     fn search_or_grow(&self, climb: &Climb, reach: &Reach, up_to: UpTo, searched: Option<u64>) -> Result<Result<Address, Refusal>> {
         let Climb { runtime, abilities, request, .. } = *climb;
         if request.search > LARGEST {
-            let text = "No device has that much memory.";
-            return Ok(Err(Refusal::Driver(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text))));
+            let too_large = || Refusal::Driver(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, "No device has that much memory."));
+            let limit = self.stats.limit().filter(|limit| request.size > *limit);
+            return Ok(Err(limit.map_or_else(too_large, |_| Refusal::Limit)));
         }
         let _growing = self.growing.lock();
         if self.core.quiet().paused {

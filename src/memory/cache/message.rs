@@ -204,9 +204,9 @@ impl Facts {
 
     /// The one thing that would help most.
     fn advice(&self) -> String {
-        let Memory { total, allocated, limit, .. } = self.memory;
+        let Memory { total, allocated, reserved, limit, .. } = self.memory;
         let pieces = self.unused() >= self.requested;
-        if self.requested > total {
+        if self.requested > total && self.plugin.is_none() {
             return "The device is too small for this, whatever is freed.".into();
         }
         let of_device = self.unused() - self.memory_pools.iter().map(|pool| pool.free).sum::<usize>().min(self.unused());
@@ -261,7 +261,11 @@ impl Facts {
         if let Some(limit) = limit
             && self.at_limit
         {
-            let why = if self.requested > limit { "asks for more than" } else { "would pass" };
+            let why = match self.requested {
+                requested if requested > limit => "asks for more than".into(),
+                requested if requested > limit.saturating_sub(reserved) => "would pass".into(),
+                _ => format!("takes up to {} from the driver, which would pass", size_text(self.from_driver)),
+            };
             return format!(
                 "The request {why} the limit of {}: tcuda_set_memory_limit, tcuda_set_per_process_memory_fraction or \
                  per_process_memory_fraction in TCUDA_ALLOC_CONF raises it.",
@@ -269,7 +273,7 @@ impl Facts {
             );
         }
         if self.plugin.is_some() {
-            return "What it has is the allocator's own matter: free blocks, so that segments go back to it, or let it have more.".into();
+            return "The allocator would have to have more; else free some of what is in use, or ask for less.".into();
         }
         if self.others() > allocated && self.others() >= self.requested {
             let is_most = |bytes: usize| bytes > self.others() / 2;
@@ -416,8 +420,19 @@ mod tests {
             (Facts { memory: foreign, processes: of_process(std::process::id(), 9 * GIB), ..full() }, "by this process, but not by tcuda"),
             (Facts { from_driver: GIB / 2, ..full() }, "The driver refused, although 512.00 MiB is free"),
             (Facts { from_driver: GIB / 2, memory: limited(15 * GIB), at_limit: true, ..full() }, "would pass the limit"),
-            (Facts { from_driver: GIB / 2, plugin: Some("own".into()), ..full() }, "the allocator's own matter"),
-            (Facts { memory: foreign, plugin: Some("own".into()), ..full() }, "the allocator's own matter"),
+            (Facts { from_driver: GIB / 2, plugin: Some("own".into()), ..full() }, "The allocator would have to have more"),
+            (Facts { requested: 17 * GIB, plugin: Some("own".into()), memory: foreign, ..full() }, "The allocator would have to have more"),
+            (
+                Facts {
+                    requested: 1,
+                    from_driver: 2 * MIB,
+                    memory: limited(14 * GIB + MIB),
+                    at_limit: true,
+                    of_pools: Default::default(),
+                    ..full()
+                },
+                "takes up to 2.00 MiB from the driver, which would pass the limit of 14.00 GiB",
+            ),
             (
                 Facts {
                     from_driver: 17 * GIB,

@@ -145,6 +145,7 @@ fn write_settings(form: &mut impl Form, snapshot: &Snapshot) -> Result<()> {
     form.key_number("pinned_num_register_threads", snapshot.options.pinned_num_register_threads as _)?;
     form.key_flag("release_lock_on_cudamalloc", true)?;
     form.key_flag("pinned_use_cuda_host_register", snapshot.options.pinned_use_cuda_host_register)?;
+    form.key_flag("graph_capture_record_stream_reuse", false)?;
     form.key("roundup_power2_divisions")?;
     form.dictionary()?;
     form.end_dictionary()?;
