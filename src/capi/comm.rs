@@ -10,18 +10,16 @@
 
 use super::guard::{Out, guard, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
-use super::tensor::{hand_out, view};
+use super::tensor::{check_room, hand_out, view};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, room};
+use crate::base::{Error, Result};
 use crate::comm;
 use crate::tensor::{Owned, View};
 
 unsafe fn views(list: *const *const tcuda_tensor_t, count: usize, name: &str) -> Result<Vec<View>> {
-    /// What is made of each on the way, at most.
-    const BYTES: usize = 1024;
     let list = unsafe { slice(list, count, name) }?;
-    room::check(count.saturating_mul(BYTES), "the tensors")?;
+    check_room(count)?;
     let one = |(at, tensor): (usize, &*const tcuda_tensor_t)| {
         let wrong = |error: Error| error.context(format!("{name}[{at}]"));
         if tensor.is_null() { Err(null(format_args!("{name}[{at}]"))) } else { unsafe { view(*tensor, "tensor") }.map_err(wrong) }

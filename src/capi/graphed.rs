@@ -6,7 +6,7 @@
 use super::graph::tcuda_pool_id_t;
 use super::guard::{self, guard, guard_destroy, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
-use super::tensor::view;
+use super::tensor::{check_room, view};
 use crate::base::dlpack::tcuda_tensor_t;
 use crate::base::status::{self, tcuda_status_t};
 use crate::base::{Error, Result, work};
@@ -108,7 +108,9 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
 }
 
 unsafe fn views(tensors: *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Vec<crate::tensor::View>> {
-    unsafe { slice(tensors, count, parameter) }?.iter().map(|tensor| unsafe { view(tensor, parameter) }).collect()
+    let tensors = unsafe { slice(tensors, count, parameter) }?;
+    check_room(count)?;
+    tensors.iter().map(|tensor| unsafe { view(tensor, parameter) }).collect()
 }
 
 /// Calls a function by replay. Inputs that lie elsewhere than at the capture are copied to where they lay then; those at the same address cost

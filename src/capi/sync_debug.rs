@@ -61,12 +61,12 @@ pub struct tcuda_sync_stats_t {
 unsafe impl Growing for tcuda_sync_stats_t {}
 
 fn tell(function: unsafe extern "C" fn(*const tcuda_sync_t, *mut c_void), user_data: &UserData, blocked: &Blocked) {
-    let (name, call, annotation) = (c_text(blocked.function), c_text(blocked.call), c_text(annotation::text(blocked.annotation)));
+    let (name, call) = (c_text(blocked.function), c_text(blocked.call));
     let sync = tcuda_sync_t {
         struct_size: size_of::<tcuda_sync_t>(),
         function: name.as_ptr(),
         call: call.as_ptr(),
-        annotation: annotation.as_ptr(),
+        annotation: annotation::c_text(blocked.annotation),
         nanoseconds: u64::try_from(blocked.time.as_nanos()).unwrap_or(u64::MAX),
         refused: i32::from(blocked.refused),
         unused: 0,

@@ -16,7 +16,7 @@ use crate::base::dlpack::{self, tcuda_dlpack_version_t, tcuda_managed_tensor_t, 
 use crate::base::dtype::tcuda_dtype_t;
 use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, room};
 use crate::copy::Place;
 use crate::tensor::{self, Origin, Owned, Parts, View};
 use std::ffi::c_void;
@@ -42,6 +42,12 @@ const TCUDA_DEVICE_SAME: i32 = -4;
 /// The version of DLPack whose structs these are.
 const DLPACK: tcuda_dlpack_version_t = tcuda_dlpack_version_t { major: 1, minor: 0 };
 const FLAG_IS_COPIED: u64 = 2;
+
+/// That the host has memory for what is made of so many tensors on the way.
+pub fn check_room(count: usize) -> Result<()> {
+    const BYTES: usize = 1024;
+    room::check(count.saturating_mul(BYTES), "the tensors")
+}
 
 /// Checks a tensor that came in and copies its arrays.
 pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: impl Display + Copy) -> Result<View> {

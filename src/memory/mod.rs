@@ -56,7 +56,7 @@ static CACHES: OnceCell<Vec<Cache>> = OnceCell::new();
 
 /// One of those that calls without a device take.
 pub fn is_locked() -> bool {
-    hooks::is_locked() || provider::is_locked() || options::is_locked()
+    hooks::is_locked() || provider::is_locked() || options::is_locked() || poison::is_locked()
 }
 
 /// The caches of all devices, made at the first allocation.

@@ -57,6 +57,10 @@ pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
+pub fn is_locked() -> bool {
+    FILLED.is_locked()
+}
+
 /// Reads the variable. What is wrong with it is for the log, when there is a cache for who hears it.
 pub fn configure() -> Option<String> {
     let text = config::get(VARIABLE);
