@@ -74,6 +74,8 @@ const OF_RESTLESS: Unrest = Unrest { each: 1 << 17, all: 1 << 18, long: 1 << 14 
 const OF_PIECES: Unrest = Unrest { each: 1 << 9, all: 1 << 12, long: 1 << 9 };
 pub const PIECES: usize = 256;
 const FEWEST_PIECES: usize = 64;
+/// Or for as long as a round was, up to this: random sets have less in use at times too.
+const LONGEST: u64 = 1 << 11;
 /// With one for so many freed blocks it is known from the first: what is mapped here and there by then stays in the way for long.
 const FREES_OF_PIECE: u64 = 8;
 /// Several that are as one: they get no slack, but are asked ahead how far they are.
@@ -140,6 +142,9 @@ pub struct Policy {
     is_scarce: bool,
     /// By load: what counts for the one says nothing of the other.
     restless: [Restless; 5],
+    /// When memory came to rest last, by how many blocks had been freed, and how many were at most from one time to the next.
+    rested: u64,
+    longest: u64,
     /// When the window began; and since when it is measured for how long the device was held up.
     window: Option<Instant>,
     since: Option<Instant>,
@@ -404,6 +409,8 @@ impl Policy {
             Load::Pieces => OF_PIECES,
             Load::AsOne => OF_AS_ONE,
         };
+        // What goes on for no longer than a round did is a part of the next one.
+        let long = if load == Load::Pieces { long.max(self.longest) } else { long };
         let Restless { began, until } = &mut self.restless[load as usize];
         if frees > *until {
             (*began, *until) = (frees, frees);
@@ -474,6 +481,13 @@ impl Policy {
     /// place. 0: nothing is.
     pub fn floor_of_little(&self, in_use: usize) -> usize {
         in_use / LITTLE
+    }
+
+    /// Less is in use, after so many blocks were freed: what is free lies in fewer pieces.
+    pub fn ebbs(&mut self, frees: u64) {
+        self.longest = self.longest.max(frees.saturating_sub(self.rested)).min(LONGEST);
+        self.rested = frees;
+        self.restless[Load::Pieces as usize] = Restless::default();
     }
 
     /// Little is in use: a round is over, after so many blocks were freed.
@@ -565,7 +579,7 @@ impl Policy {
 
     /// Everything free went back: what was is no measure any more.
     pub fn restart(&mut self, active: usize, peak: usize, frees: u64) {
-        *self = Policy { high: active, peak_before: Some(peak), frees_before: frees, ..Policy::default() };
+        *self = Policy { high: active, peak_before: Some(peak), frees_before: frees, rested: frees, ..Policy::default() };
     }
 
     /// So much is in use, and was at most as far as is counted. The answer is the most since everything was last given back.

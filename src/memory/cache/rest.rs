@@ -127,13 +127,14 @@ impl Cache {
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
         core.forget_order(FEW);
+        let frees = core.stats.frees();
+        core.policy.ebbs(frees);
         // Since that was noticed other threads may have more in use again: each time the floor is lower.
         let now = core.stats.large_now();
         let in_use = now.min(floor as usize);
         if core.policy.is_over(in_use) {
             core.align_habits();
             core.forget_order(usize::MAX);
-            let frees = core.stats.frees();
             core.policy.rests(frees);
             // Those have a round of their own, which is watched since they found no room.
             if now <= in_use {

@@ -260,6 +260,36 @@ fn one_stream_that_does_not_come_to_rest_gets_a_tenth() {
     assert_eq!(policy.unrest_of_one, 0.0);
 }
 
+/// As the way back of a step whose sizes do not come back, a thousand blocks long.
+#[test]
+fn what_ends_with_a_round_is_no_load_that_does_not_rest() {
+    const ROUND: u64 = 2000;
+    let long = OF_PIECES.long;
+    let map = |policy: &mut Policy, from: u64, until: u64| (from..until).for_each(|at| policy.does_not_rest(Load::Pieces, at));
+    let mut policy = Policy::default();
+    policy.ebbs(ROUND);
+    // For half of each round, in which there are shorter ones too.
+    for round in 1..4 {
+        map(&mut policy, round * ROUND, round * ROUND + ROUND / 2);
+        policy.ebbs(round * ROUND + ROUND / 2);
+        policy.ebbs((round + 1) * ROUND);
+    }
+    assert_eq!(policy.unrest_of_one, 0.0);
+    // It goes on for longer than any did; what came before a rest does not count.
+    let start = 4 * ROUND;
+    map(&mut policy, start, start + ROUND);
+    assert_eq!(policy.unrest_of_one, 0.0);
+    map(&mut policy, start + ROUND, start + ROUND + 1);
+    assert_eq!(policy.unrest_of_one, STEP_OF_UNREST);
+    // What was before the cache was emptied is no measure.
+    policy.restart(0, 0, start + 2 * ROUND);
+    map(&mut policy, start + 2 * ROUND, start + 2 * ROUND + long);
+    assert_eq!(policy.unrest_of_one, 0.0);
+    policy.ebbs(start + 2 * ROUND + long);
+    map(&mut policy, start + 3 * ROUND, start + 3 * ROUND + long + 1);
+    assert_eq!(policy.unrest_of_one, STEP_OF_UNREST);
+}
+
 #[test]
 fn threads_that_do_not_come_to_rest_get_more_slack() {
     let mut policy = Policy::default();
