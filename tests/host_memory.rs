@@ -166,7 +166,8 @@ fn a_long_history() {
         assert!(entries(all).0 >= 3 * PAIRS as u64 && entries(all).1 == 0, "{:?}", entries(all));
         for format in [1, 2, 3] {
             let (mut data, mut size) = (null(), 0);
-            has_none(with_room(32 * MIB, || unsafe { tcuda_snapshot_data(all, &mut data, &mut size, format) }));
+            // A page has 45 MiB, and what was freed before may be some of it.
+            has_none(with_room(4 * MIB, || unsafe { tcuda_snapshot_data(all, &mut data, &mut size, format) }));
             assert!(data.is_null() && size == 0);
         }
         // What goes to a file needs none.
