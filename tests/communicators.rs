@@ -326,7 +326,9 @@ fn ranks_that_name_different_roots() {
             let all = init_all(2, 60_000);
             ok(tcuda_communicator_group_start());
             (0..2).for_each(|rank| ok(calls[rank](all[rank], &tensors[rank])));
-            ok(tcuda_communicator_group_end());
+            // One of them may have met the other one by then.
+            let ended = tcuda_communicator_group_end();
+            assert!([TCUDA_SUCCESS, TCUDA_ERROR_REMOTE].contains(&ended), "{name}: {}", message());
             for (rank, comm) in all.iter().enumerate() {
                 let status = unsafe { tcuda_communicator_synchronize(*comm, default_of(rank), 0) };
                 assert_eq!(status, TCUDA_ERROR_REMOTE, "{name}, rank {rank}: {}", message());
