@@ -272,28 +272,20 @@ private:
     tcuda_stream_t replaced_ = nullptr;
 };
 
-/* `size()` elements of device memory from the cache, for work on a stream: caching_allocator_alloc. Freed on that stream when it goes;
- * record_stream tells of other streams that use it. The host cannot reach it. No element is made or destroyed. */
-template <class T = std::byte>
-class buffer {
-    static_assert(std::is_trivially_copyable_v<T>, "what lies on a device is moved as bytes");
+/* `size()` elements of memory that End gives back when they go. No element is made or destroyed. */
+template <class T, tcuda_status_t (*End)(void *)>
+class elements {
+    static_assert(std::is_trivially_copyable_v<T>, "what a device reaches is moved as bytes");
 
 public:
     using value_type = T;
 
-    buffer() noexcept = default;
-    explicit buffer(std::size_t size, stream_ref stream = TCUDA_STREAM_CURRENT) : size_(size) {
-        if (size > SIZE_MAX / sizeof(T))
-            throw std::length_error("tcuda::buffer: more elements than memory can hold");
-        void *data = nullptr;
-        check(tcuda_malloc_cached(&data, size * sizeof(T), stream));
-        data_ = static_cast<T *>(data);
-    }
-    ~buffer() { (void)tcuda_free_cached(data_); }
-    buffer(const buffer &) = delete;
-    buffer &operator=(const buffer &) = delete;
-    buffer(buffer &&other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-    buffer &operator=(buffer &&other) noexcept {
+    elements() noexcept = default;
+    ~elements() { (void)End(data_); }
+    elements(const elements &) = delete;
+    elements &operator=(const elements &) = delete;
+    elements(elements &&other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    elements &operator=(elements &&other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         return *this;
@@ -303,12 +295,22 @@ public:
     std::size_t size() const noexcept { return size_; }
     std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
     bool empty() const noexcept { return size_ == 0; }
-    /* The memory is not given to others before what this stream has got until the buffer goes is done. */
-    void record_stream(stream_ref stream) const { check(tcuda_record_stream(data_, stream)); }
-    /* Gives the memory away; tcuda_free_cached ends it. */
+    /* Gives the memory away; End ends it. */
     T *release() noexcept {
         size_ = 0;
         return std::exchange(data_, nullptr);
+    }
+
+protected:
+    /* By `take`, of where the address goes and how many bytes there are to be. */
+    template <class Take>
+    elements(std::size_t size, const Take &take) {
+        if (size > SIZE_MAX / sizeof(T))
+            throw std::length_error("tcuda: more elements than memory can hold");
+        void *data = nullptr;
+        check(take(&data, size * sizeof(T)));
+        data_ = static_cast<T *>(data);
+        size_ = size;
     }
 
 private:
@@ -316,46 +318,31 @@ private:
     std::size_t size_ = 0;
 };
 
+/* `size()` elements of device memory from the cache, for work on a stream: caching_allocator_alloc. Freed on that stream when it goes;
+ * record_stream tells of other streams that use it. The host cannot reach it. */
+template <class T = std::byte>
+class buffer : public elements<T, tcuda_free_cached> {
+public:
+    buffer() noexcept = default;
+    explicit buffer(std::size_t size, stream_ref stream = TCUDA_STREAM_CURRENT)
+        : buffer::elements(size, [&](void **data, std::size_t bytes) { return tcuda_malloc_cached(data, bytes, stream); }) {}
+
+    /* The memory is not given to others before what this stream has got until the buffer goes is done. */
+    void record_stream(stream_ref stream) const { check(tcuda_record_stream(this->data(), stream)); }
+};
+
 /* `size()` elements of pinned host memory from the cache, which the host reaches too: pin_memory. Their first values are not defined. What
  * tcuda's copies do with it it knows; record_stream tells of other uses, and the memory is not given out again before they are done. */
 template <class T = std::byte>
-class pinned_buffer {
-    static_assert(std::is_trivially_copyable_v<T>, "what a device reaches is moved as bytes");
-
+class pinned_buffer : public elements<T, tcuda_host_free_cached> {
 public:
-    using value_type = T;
-
     pinned_buffer() noexcept = default;
-    explicit pinned_buffer(std::size_t size) : size_(size) {
-        if (size > SIZE_MAX / sizeof(T))
-            throw std::length_error("tcuda::pinned_buffer: more elements than memory can hold");
-        void *data = nullptr;
-        check(tcuda_host_malloc_cached(&data, size * sizeof(T)));
-        data_ = static_cast<T *>(data);
-    }
-    ~pinned_buffer() { (void)tcuda_host_free_cached(data_); }
-    pinned_buffer(const pinned_buffer &) = delete;
-    pinned_buffer &operator=(const pinned_buffer &) = delete;
-    pinned_buffer(pinned_buffer &&other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-    pinned_buffer &operator=(pinned_buffer &&other) noexcept {
-        std::swap(data_, other.data_);
-        std::swap(size_, other.size_);
-        return *this;
-    }
+    explicit pinned_buffer(std::size_t size) : pinned_buffer::elements(size, tcuda_host_malloc_cached) {}
 
-    T *data() const noexcept { return data_; }
-    std::size_t size() const noexcept { return size_; }
-    std::size_t size_bytes() const noexcept { return size_ * sizeof(T); }
-    bool empty() const noexcept { return size_ == 0; }
-    T &operator[](std::size_t index) const noexcept { return data_[index]; }
-    T *begin() const noexcept { return data_; }
-    T *end() const noexcept { return data_ + size_; }
-    void record_stream(stream_ref stream) const { check(tcuda_host_record_stream(data_, stream)); }
-
-private:
-    T *data_ = nullptr;
-    std::size_t size_ = 0;
+    T &operator[](std::size_t index) const noexcept { return this->data()[index]; }
+    T *begin() const noexcept { return this->data(); }
+    T *end() const noexcept { return this->data() + this->size(); }
+    void record_stream(stream_ref stream) const { check(tcuda_host_record_stream(this->data(), stream)); }
 };
 
 /* The owner of a handle that a function of tcuda made: tcuda_communicator_t made = nullptr; check(tcuda_communicator_init_rank(&made, ...));

@@ -90,6 +90,7 @@ pub fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn a_thread_of_its_own_gets_no_signals() {
@@ -104,7 +105,6 @@ mod tests {
         assert_eq!(hear.recv().unwrap(), ([1; 3], Some("own".into())));
         assert_eq!(blocked(), before);
     }
-    use std::io::Write;
 
     #[test]
     fn a_pipe_that_nobody_reads_is_an_error_only() {
