@@ -5,6 +5,8 @@ use crate::{MIB, calls, machine, memory_calls, with_streams};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Barrier};
+use tcuda::memory::pools;
+use tcuda::memory::provider::Source;
 use tcuda::memory::stats::Family;
 use tcuda::runtime::Address;
 use tcuda::stream::Stream;
@@ -174,6 +176,32 @@ fn threads_at_rest_change_nothing() {
         let beside = runs();
         in_turn.wait();
         assert_eq!(alone, beside);
+    });
+}
+
+/// Nor what a memory pool of the device holds, and had: its blocks are none of the cache's own, nor do they count among what it had at most.
+#[test]
+fn pools_change_nothing() {
+    const PAIRS: usize = 20_000;
+    let _turn = machine("");
+    with_streams(|streams| {
+        let run = || {
+            let mut set = Mixed::new(256, LARGE, streams[0], 1, 0, &Arc::default());
+            let before = calls(None);
+            set.steps(PAIRS);
+            let made = calls(None) - before;
+            set.blocks.into_iter().for_each(|(block, _)| memory::free(block).unwrap());
+            memory::empty_cache(None).unwrap();
+            made
+        };
+        let alone = run();
+        let pool = pools::create(0, pools::Options { source: Source::Driver, use_on_oom: false, no_split: false }).unwrap();
+        let allocate = |_| pools::allocate(&pools::numbered(pool).unwrap(), 20 * MIB, 1, streams[1]).unwrap();
+        let taken: Vec<Address> = (0..100).map(allocate).collect();
+        let beside = run();
+        taken.into_iter().for_each(|block| memory::free(block).unwrap());
+        pools::destroy(pool).unwrap();
+        assert_eq!([beside, run()], [alone; 2]);
     });
 }
 

@@ -192,7 +192,7 @@ impl Core {
 
     /// Rises with all that becomes free.
     pub fn changes(&self) -> u64 {
-        self.changes + self.stats.frees()
+        self.changes + self.stats.frees_with_parts()
     }
 
     /// Held by this cache alone.
@@ -582,7 +582,7 @@ impl Core {
                 self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
                 self.stats.done(record.small(), record.size(), pending.requested);
                 if let Some(whole) = &self.whole {
-                    whole.device.stats.done(record.small(), record.size(), pending.requested);
+                    whole.device.stats.done_of_part(record.small(), record.size(), pending.requested);
                 }
                 self.make_free(pending.block);
             } else {

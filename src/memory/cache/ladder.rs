@@ -34,8 +34,7 @@ struct Look {
 
 impl Core {
     fn look(&mut self, slot: StreamSlot, request: &Request) -> Look {
-        let active = self.stats.active();
-        self.policy.in_use(active.bytes, active.peak);
+        self.policy.in_use(self.stats.most());
         // The driver's own pool keeps nothing where it was.
         if self.ordered_bytes + self.ordered_spare == 0 {
             let floor = self.floor(self.stats.large_now());

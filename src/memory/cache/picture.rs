@@ -8,6 +8,7 @@ use super::{Cache, Core, StreamSlot};
 use crate::base::{Result, room};
 use crate::memory::history::{Action, Draft, Mode, texts};
 use crate::memory::pools;
+use crate::memory::stats::Family;
 use crate::memory::stats::Stats;
 use crate::memory::sync::MutexGuard;
 use crate::runtime::Address;
@@ -216,7 +217,7 @@ impl Cache {
     /// A device with its pools. Nobody waits for the device.
     pub fn picture(&self) -> Result<Picture> {
         self.at_one_moment(|cores| {
-            self.history.note(Action::Snapshot, 0, self.stats.active_with_parts().bytes, 0, pools::Id::own());
+            self.history.note(Action::Snapshot, 0, self.stats.current(Family::ActiveBytes) as usize, 0, pools::Id::own());
             let mut pending = HashMap::new();
             for freed in cores.iter().flat_map(|core| &core.pending) {
                 pending.try_reserve(1).map_err(|_| room::lacking(size_of::<(BlockId, usize)>(), WHAT))?;

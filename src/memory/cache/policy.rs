@@ -113,8 +113,6 @@ pub struct Policy {
     high: usize,
     /// How many blocks had been freed by then, or when little was in use.
     frees_before: u64,
-    /// The most that was counted by then, which says nothing of what came after as long as it is the most.
-    peak_before: Option<usize>,
     /// 0: as coarse as can be. Rises when more is held than the slack allows although all was tried. Falls as many small ones are made
     /// anew in large ones.
     fineness: u32,
@@ -217,9 +215,9 @@ struct Restless {
 /// The state that terms are made for.
 pub struct Holding {
     pub reserved: usize,
-    /// In use with the request, and the most that was counted.
+    /// In use with the request, and the most that was since everything was last given back.
     pub active: usize,
-    pub peak: usize,
+    pub most: usize,
     /// The bytes of small blocks in use, with the request.
     pub active_small: usize,
     /// The large blocks in use, with the request: how many, and their mean size.
@@ -267,7 +265,7 @@ pub fn is_new(share: f64) -> bool {
 impl Policy {
     pub fn terms(&mut self, holding: &Holding, need: usize, options: &Options) -> Terms {
         let Holding { reserved, limit, total, granularity, .. } = *holding;
-        self.in_use(holding.active, holding.peak);
+        self.in_use(holding.active.max(holding.most));
         self.high_of_small = self.high_of_small.max(holding.active_small);
         let offered = total.min(self.room.unwrap_or(usize::MAX)).min(self.ceiling.unwrap_or(usize::MAX));
         let bound = limit.unwrap_or(offered).min(offered);
@@ -578,16 +576,13 @@ impl Policy {
     }
 
     /// Everything free went back: what was is no measure any more.
-    pub fn restart(&mut self, active: usize, peak: usize, frees: u64) {
-        *self = Policy { high: active, peak_before: Some(peak), frees_before: frees, rested: frees, ..Policy::default() };
+    pub fn restart(&mut self, active: usize, frees: u64) {
+        *self = Policy { high: active, frees_before: frees, rested: frees, ..Policy::default() };
     }
 
-    /// So much is in use, and was at most as far as is counted. The answer is the most since everything was last given back.
-    pub fn in_use(&mut self, active: usize, peak: usize) -> usize {
-        self.peak_before = self.peak_before.filter(|before| *before == peak);
-        let peak = if self.peak_before.is_some() { 0 } else { peak };
-        self.high = self.high.max(active).max(peak);
-        self.high
+    /// So much was in use since everything was last given back.
+    pub fn in_use(&mut self, most: usize) {
+        self.high = self.high.max(most);
     }
 }
 

@@ -184,7 +184,7 @@ impl Core {
     }
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request) -> Terms {
-        let active = self.stats.active();
+        let (most, active) = (self.stats.most(), self.stats.active());
         self.note_wants(slot);
         // What others of the device hold is not there for this one.
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());
@@ -208,7 +208,7 @@ impl Core {
             mean: (active.large_bytes + request.size) / (active.large + 1),
             active: active.bytes + request.size,
             active_small: active.bytes.saturating_sub(active.large_bytes) + if request.small { request.size } else { 0 },
-            peak: active.peak,
+            most,
             limit: self.stats.limit().map(|limit| limit.saturating_sub(others)),
             total: abilities.total.saturating_sub(others),
             granularity,
@@ -632,8 +632,9 @@ impl Cache {
             }
         }
         let mut core = self.core.lock();
-        let (active, frees) = (core.stats.active(), core.stats.frees());
-        core.policy.restart(active.bytes, active.peak, frees);
+        core.stats.forget_most();
+        let (in_use, frees) = (core.stats.active().bytes, core.stats.frees());
+        core.policy.restart(in_use, frees);
         core.runs = Runs::default();
         core.forget_habits();
         released

@@ -96,12 +96,13 @@ impl Totals {
     }
 
     fn count_large(&self) -> InUse {
-        let own = || self.shards().filter(|shard| !shard.of_parts.load(Relaxed));
-        let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| own().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>();
+        let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
+            self.own_shards().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>()
+        };
         let freed_before = sum(|shard| &shard.freed);
         let allocated = sum(|shard| &shard.allocated);
         let freed_after = sum(|shard| &shard.freed);
-        let threads = own().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
+        let threads = self.own_shards().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
         InUse { least: allocated - freed_after, most: allocated - freed_before, threads: threads.max(1) }
     }
 }

@@ -23,6 +23,34 @@ const REQUESTED: usize = 2;
 const SIZES: usize = 2;
 const SMALL: usize = 0;
 const LARGE: usize = 1;
+type Figures = [Measures; SIZES];
+
+/// Whose blocks are counted.
+const OWN: usize = 0;
+const OF_PARTS: usize = 1;
+
+/// What was ever handed out of small and of large blocks, what was freed of it, and what of that waits for other streams.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    allocated: Figures,
+    freed: Figures,
+    pending: Figures,
+}
+
+impl Sums {
+    fn with(&self, more: &Sums) -> Sums {
+        let sum = |of: fn(&Sums) -> &Figures| std::array::from_fn(|size| std::array::from_fn(|at| of(self)[size][at] + of(more)[size][at]));
+        Sums { allocated: sum(|sums| &sums.allocated), freed: sum(|sums| &sums.freed), pending: sum(|sums| &sums.pending) }
+    }
+
+    fn handed_out(&self, size: usize, measure: usize) -> i64 {
+        self.allocated[size][measure] - self.freed[size][measure]
+    }
+
+    fn active(&self, size: usize, measure: usize) -> i64 {
+        self.handed_out(size, measure) + self.pending[size][measure]
+    }
+}
 
 /// A lane with several threads is the most that was in use over this, or what the thread's blocks need, within the device's memory over that.
 const CREDIT: i64 = 32;
@@ -74,8 +102,6 @@ pub struct Active {
     pub bytes: usize,
     pub large: usize,
     pub large_bytes: usize,
-    /// The most bytes that were.
-    pub peak: usize,
 }
 
 /// Of a device, or of a part of it. Never freed.
@@ -97,8 +123,10 @@ pub struct Totals {
     /// Of small, large and all blocks: allocated, and active.
     peaks: [[AtomicI64; MEASURES]; SIZES + 1],
     active_peaks: [[AtomicI64; MEASURES]; SIZES + 1],
-    /// Freed, but perhaps in use by other streams.
-    pending: [[AtomicI64; MEASURES]; SIZES],
+    /// The most active bytes without those of parts since `forget_most`, which no reset of statistics lowers.
+    most: AtomicI64,
+    /// Freed, but perhaps in use by other streams: its own, and its parts'.
+    pending: [[[AtomicI64; MEASURES]; SIZES]; 2],
     /// What was allocated, and freed, when the sums over time were reset.
     allocated_before: [[AtomicI64; MEASURES]; SIZES],
     freed_before: [[AtomicI64; MEASURES]; SIZES],
@@ -118,7 +146,7 @@ fn counter_of(family: Family) -> Option<usize> {
     }
 }
 
-fn read(all: &[[AtomicI64; MEASURES]; SIZES]) -> [Measures; SIZES] {
+fn read(all: &[[AtomicI64; MEASURES]; SIZES]) -> Figures {
     std::array::from_fn(|size| std::array::from_fn(|measure| all[size][measure].load(Relaxed)))
 }
 
@@ -138,6 +166,7 @@ impl Totals {
             most_credit: (memory as i64 / MOST_CREDIT).max(LEAST_CREDIT),
             peaks: Default::default(),
             active_peaks: Default::default(),
+            most: AtomicI64::new(0),
             pending: Default::default(),
             allocated_before: Default::default(),
             freed_before: Default::default(),
@@ -237,32 +266,33 @@ impl Totals {
         wanted.max(self.active_peaks[SIZES][BYTES].load(Relaxed) / CREDIT).clamp(LEAST_CREDIT, self.most_credit)
     }
 
-    /// What is handed out now, of small and of large blocks; and all that ever was.
-    fn sums(&self) -> ([Measures; SIZES], [Measures; SIZES]) {
-        let mut allocated = [[0; MEASURES]; SIZES];
-        let mut freed = [[0; MEASURES]; SIZES];
+    /// Of its own blocks, and of its parts'.
+    fn sums(&self) -> [Sums; 2] {
+        let mut sums = [Sums::default(); 2];
         // All that was allocated first: while threads go on, what is handed out may come out smaller than it is, and no peak too high.
-        let add = |sums: &mut [Measures; SIZES], of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
+        let mut add = |to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
             for shard in self.shards() {
-                for (sum, counter) in sums.iter_mut().flatten().zip(of(shard).iter().flatten()) {
-                    *sum += counter.load(Acquire);
-                }
+                let sums = to(&mut sums[shard.whose()]).iter_mut().flatten();
+                sums.zip(of(shard).iter().flatten()).for_each(|(sum, counter)| *sum += counter.load(Acquire));
             }
         };
-        add(&mut allocated, |shard| &shard.allocated);
-        add(&mut freed, |shard| &shard.freed);
-        (allocated, freed)
+        add(|sums| &mut sums.allocated, |shard| &shard.allocated);
+        add(|sums| &mut sums.freed, |shard| &shard.freed);
+        sums.iter_mut().zip(&self.pending).for_each(|(sums, pending)| sums.pending = read(pending));
+        sums
+    }
+
+    fn sums_with_parts(&self) -> Sums {
+        let [own, of_parts] = self.sums();
+        own.with(&of_parts)
     }
 
     /// Of small, of large and of all blocks: each peak with the current figure of its own, be it of blocks handed out or of active ones.
     #[inline]
-    fn each_peak(&self, mut act: impl FnMut(usize, usize, [(&AtomicI64, i64); 2])) {
-        let (allocated, freed) = self.sums();
-        let pending = read(&self.pending);
+    fn each_peak(&self, sums: &Sums, mut act: impl FnMut(usize, usize, [(&AtomicI64, i64); 2])) {
         for measure in 0..MEASURES {
-            let now = |size: usize| allocated[size][measure] - freed[size][measure];
-            let (small, large) = (now(SMALL), now(LARGE));
-            let waiting = [pending[SMALL][measure], pending[LARGE][measure]];
+            let (small, large) = (sums.handed_out(SMALL, measure), sums.handed_out(LARGE, measure));
+            let waiting = [SMALL, LARGE].map(|size| sums.pending[size][measure]);
             let figures = [(small, waiting[SMALL]), (large, waiting[LARGE]), (small + large, waiting[SMALL] + waiting[LARGE])];
             for (of, (now, waiting)) in figures.into_iter().enumerate() {
                 act(of, measure, [(&self.peaks[of][measure], now), (&self.active_peaks[of][measure], now + waiting)]);
@@ -272,41 +302,58 @@ impl Totals {
 
     /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
     fn raise_peaks(&self) -> [Measures; SIZES + 1] {
+        // Looked at first: most often there is no new peak, and the line stays everybody's.
+        let raise = |(peak, now): (&AtomicI64, i64)| match peak.load(Relaxed) {
+            high if high >= now => high - now,
+            _ => peak.fetch_max(now, Relaxed).max(now) - now,
+        };
+        let [own, of_parts] = self.sums();
         let mut rooms = [[0; MEASURES]; SIZES + 1];
-        self.each_peak(|of, measure, [handed_out, active]| {
-            // Looked at first: most often there is no new peak, and the line stays everybody's.
-            let raise = |(peak, now): (&AtomicI64, i64)| match peak.load(Relaxed) {
-                high if high >= now => high - now,
-                _ => peak.fetch_max(now, Relaxed).max(now) - now,
-            };
+        self.each_peak(&own.with(&of_parts), |of, measure, [handed_out, active]| {
             rooms[of][measure] = raise(handed_out).min(raise(active));
         });
+        let room = raise((&self.most, own.active(SMALL, BYTES) + own.active(LARGE, BYTES)));
+        rooms[SIZES][BYTES] = rooms[SIZES][BYTES].min(room);
         rooms
     }
 
-    fn pend(&self, size: usize, amounts: Measures) {
+    fn pend(&self, whose: usize, size: usize, amounts: Measures) {
         for (measure, amount) in amounts.into_iter().enumerate() {
-            self.pending[size][measure].fetch_add(amount, Relaxed);
+            self.pending[whose][size][measure].fetch_add(amount, Relaxed);
         }
     }
 
     /// A pending block is free.
     pub fn done(&self, small: bool, bytes: usize, requested: usize) {
-        self.pend(if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
+        self.pend(OWN, if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
     }
 
-    /// Blocks that were ever freed.
+    /// One of a part.
+    pub fn done_of_part(&self, small: bool, bytes: usize, requested: usize) {
+        self.pend(OF_PARTS, if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
+    }
+
+    /// Without that of parts.
+    fn own_shards(&self) -> impl Iterator<Item = &'static Shard> {
+        self.shards().filter(|shard| shard.whose() == OWN)
+    }
+
+    /// Blocks that were ever freed, without those of its parts.
     pub fn frees(&self) -> u64 {
-        self.shards().flat_map(|shard| &shard.freed).map(|freed| freed[COUNT].load(Relaxed) as u64).sum()
+        self.own_shards().map(Shard::frees).sum()
     }
 
-    /// And how many bytes those had that were large.
+    pub fn frees_with_parts(&self) -> u64 {
+        self.shards().map(Shard::frees).sum()
+    }
+
+    /// How many bytes its own had that were large.
     pub fn large_bytes_freed(&self) -> u64 {
-        self.shards().map(|shard| shard.freed[LARGE][BYTES].load(Relaxed) as u64).sum()
+        self.own_shards().map(|shard| shard.freed[LARGE][BYTES].load(Relaxed) as u64).sum()
     }
 
     pub fn has_pending(&self) -> bool {
-        self.pending.iter().any(|size| size[COUNT].load(Relaxed) != 0)
+        self.pending.iter().flatten().any(|size| size[COUNT].load(Relaxed) != 0)
     }
 
     pub fn add(&self, family: Family, small: bool, amount: usize) {
@@ -338,29 +385,21 @@ impl Totals {
 
     /// What is handed out or pending, without its parts.
     pub fn active(&self) -> Active {
-        let mut active = self.active_with_parts();
-        for part in self.parts() {
-            let of_part = part.active();
-            active.bytes = active.bytes.saturating_sub(of_part.bytes);
-            active.large = active.large.saturating_sub(of_part.large);
-            active.large_bytes = active.large_bytes.saturating_sub(of_part.large_bytes);
-            // The most at a time is known of all together only.
-            active.peak = active.bytes;
-        }
-        active
+        let [own, _] = self.sums();
+        let now = |size: usize, measure: usize| own.active(size, measure).max(0) as usize;
+        Active { bytes: now(SMALL, BYTES) + now(LARGE, BYTES), large: now(LARGE, COUNT), large_bytes: now(LARGE, BYTES) }
     }
 
-    pub fn active_with_parts(&self) -> Active {
+    /// The most that was, without parts, since `forget_most`.
+    pub fn most(&self) -> usize {
         self.raise_peaks();
-        let (allocated, freed) = self.sums();
-        let pending = read(&self.pending);
-        let now = |size: usize, measure: usize| (allocated[size][measure] - freed[size][measure] + pending[size][measure]).max(0) as usize;
-        Active {
-            bytes: now(SMALL, BYTES) + now(LARGE, BYTES),
-            large: now(LARGE, COUNT),
-            large_bytes: now(LARGE, BYTES),
-            peak: self.active_peaks[SIZES][BYTES].load(Relaxed) as usize,
-        }
+        self.most.load(Relaxed) as usize
+    }
+
+    /// What is now counts from here on. All threads of the device are stopped.
+    pub fn forget_most(&self) {
+        self.most.store(0, Relaxed);
+        self.renew();
     }
 
     pub fn current(&self, family: Family) -> i64 {
@@ -373,8 +412,7 @@ impl Totals {
     /// All figures. Exact when no thread allocates or frees meanwhile.
     pub fn stats(&self) -> Stats {
         self.raise_peaks();
-        let (allocated, freed) = self.sums();
-        let pending = read(&self.pending);
+        let Sums { allocated, freed, pending } = self.sums_with_parts();
         let (allocated_before, freed_before) = (read(&self.allocated_before), read(&self.freed_before));
         let active_freed_before = read(&self.active_freed_before);
         let mut stats = Stats::default();
@@ -427,7 +465,7 @@ impl Totals {
     /// Every peak becomes the current figure. All threads of the device are stopped.
     pub fn reset_peak(&self) {
         // Others may read them meanwhile.
-        self.each_peak(|_, _, peaks| peaks.into_iter().for_each(|(peak, now)| peak.store(now, Relaxed)));
+        self.each_peak(&self.sums_with_parts(), |_, _, peaks| peaks.into_iter().for_each(|(peak, now)| peak.store(now, Relaxed)));
         for counter in self.counters.iter().flatten() {
             counter.peak.store(counter.current.load(Relaxed), Relaxed);
         }
@@ -436,8 +474,7 @@ impl Totals {
 
     /// Every sum over time and every counter becomes 0. All threads of the device are stopped.
     pub fn reset_accumulated(&self) {
-        let (allocated, freed) = self.sums();
-        let pending = read(&self.pending);
+        let Sums { allocated, freed, pending } = self.sums_with_parts();
         for size in 0..SIZES {
             for measure in 0..MEASURES {
                 self.allocated_before[size][measure].store(allocated[size][measure], Relaxed);
@@ -461,13 +498,50 @@ impl Totals {
                 counter.store(0, Relaxed);
             }
         }
-        for counter in self.pending.iter().flatten() {
+        for counter in self.pending.iter().flatten().flatten() {
             counter.store(0, Relaxed);
         }
         for counter in self.counters.iter().flatten() {
             counter.current.store(0, Relaxed);
         }
         self.reset_accumulated();
+        self.forget_most();
         self.reset_peak();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: i64 = 20 << 20;
+
+    #[test]
+    fn the_most_is_of_its_own_blocks_and_no_reset_lowers_it() {
+        let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
+        let (own, of_parts) = (totals.take_shard(true), totals.take_shard_of_parts());
+        totals.allocates(own, || ());
+        let most = || totals.most() as i64 / SIZE;
+        let allocate = |count: i64| (0..count).for_each(|_| own.allocated_large(SIZE, SIZE));
+        let size = SIZE as usize;
+        (0..9).for_each(|_| of_parts.allocated(false, size, size));
+        allocate(3);
+        own.freed_large(SIZE, SIZE);
+        (0..9).for_each(|_| of_parts.freed(false, size, size));
+        assert_eq!((most(), totals.active().bytes as i64), (3, 2 * SIZE));
+        totals.reset_peak();
+        assert_eq!((most(), totals.stats().peak(Family::ActiveBytes)), (3, 2 * SIZE));
+        // Behind what all had together its own counts to the block, also those that wait for other streams.
+        totals.forget_most();
+        assert_eq!(most(), 2);
+        (0..9).for_each(|_| of_parts.allocated(false, size, size));
+        of_parts.freed_later(false, size, size);
+        own.freed_later(false, size, size);
+        allocate(2);
+        totals.done(false, size, size);
+        assert_eq!((most(), totals.active().bytes as i64), (4, 3 * SIZE));
+        totals.done_of_part(false, size, size);
+        assert_eq!((totals.stats().current(Family::ActiveBytes), totals.stats().peak(Family::ActiveBytes)), (11 * SIZE, 13 * SIZE));
+        assert!(!totals.has_pending());
     }
 }

@@ -4,7 +4,7 @@
 //! ceiling is `CREDIT` of what was in use away, or as far as its blocks need, twice that at most, and a peak is exact to so much for each thread.
 
 use super::ebb::LOOK;
-use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
+use super::{BYTES, COUNT, LARGE, MEASURES, Measures, OF_PARTS, OWN, REQUESTED, SIZES, SMALL, Totals};
 use crate::memory::cache::block::UNIT_SHIFT;
 use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
 use std::cell::Cell;
@@ -136,6 +136,14 @@ impl Shard {
         bump(&sums[REQUESTED], requested, Release);
     }
 
+    pub(super) fn whose(&self) -> usize {
+        if self.of_parts.load(Relaxed) { OF_PARTS } else { OWN }
+    }
+
+    pub(super) fn frees(&self) -> u64 {
+        self.freed.iter().map(|freed| freed[COUNT].load(Relaxed) as u64).sum()
+    }
+
     #[inline(always)]
     pub(super) fn now(&self, size: usize, measure: usize) -> i64 {
         self.allocated[size][measure].load(Relaxed) - self.freed[size][measure].load(Relaxed)
@@ -207,7 +215,7 @@ impl Shard {
     pub fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
         let size = if small { SMALL } else { LARGE };
         self.count(&self.freed[size], bytes as i64, requested as i64);
-        self.totals.pend(size, [1, bytes as i64, requested as i64]);
+        self.totals.pend(self.whose(), size, [1, bytes as i64, requested as i64]);
         // What is pending is active, and no room for more.
         for (measure, amount) in [1, bytes as i64, requested as i64].into_iter().enumerate() {
             for of in [size, SIZES] {

@@ -9,7 +9,7 @@ fn holding(reserved: usize) -> Holding {
     let used = Holding {
         reserved,
         active: reserved,
-        peak: reserved,
+        most: reserved,
         active_small: 0,
         large: 8,
         pieces: 0,
@@ -89,7 +89,7 @@ fn free_memory_rests_at_steps_until_little_is_in_use() {
 fn what_is_left_of_handles_goes_first_beyond_the_slack() {
     let options = Options::default();
     let thrifty = |reserved: usize| {
-        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
+        let of_8 = Holding { active: 8 * GIB, most: 8 * GIB, total: 1024 * GIB, ..holding(reserved) };
         Policy::default().terms(&of_8, MIB, &options).thrifty
     };
     assert_eq!([8 * GIB, 8 * GIB + 8 * GIB / 32, 8 * GIB + 8 * GIB / 25].map(thrifty), [false, false, true]);
@@ -100,7 +100,7 @@ fn handles_are_large_again_when_small_ones_were_made_anew() {
     let mut policy = Policy::default();
     let options = Options::default();
     let terms = |policy: &mut Policy, reserved: usize, active: usize| {
-        policy.terms(&Holding { active, peak: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options)
+        policy.terms(&Holding { active, most: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options)
     };
     let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
     assert!(!coarse.scarce && !coarse.coarsen && coarse.excess == 0);
@@ -131,7 +131,7 @@ fn mappings_are_fewer_where_the_driver_takes_no_more() {
     assert_eq!([0, 1000, 50_000].map(|handles| policy.most_mappings(handles)), [5000, 6000, 55_000]);
     // With hardly any it was something else.
     assert_eq!([(300, 280), (60_000, 59_000), (5, 5), (0, 9)].map(|(mappings, handles)| Policy::crowd_of(mappings, handles)), [None; 4]);
-    policy.restart(0, 0, 0);
+    policy.restart(0, 0);
     assert_eq!(policy.most_mappings(0), MAPPINGS);
 }
 
@@ -140,7 +140,7 @@ fn small_blocks_exceed_the_slack_by_a_little() {
     let mut policy = Policy::default();
     let options = Options::default();
     let mut excess = |reserved: usize, total: usize| {
-        let of_small = Holding { active: 8 * GIB, peak: 8 * GIB, small: true, total: total * GIB, ..holding(reserved) };
+        let of_small = Holding { active: 8 * GIB, most: 8 * GIB, small: true, total: total * GIB, ..holding(reserved) };
         policy.terms(&of_small, MIB, &options).excess
     };
     // 3.5 per cent and a little.
@@ -180,7 +180,7 @@ fn what_is_shattered_from_the_first_gets_a_tenth_at_once() {
     assert_eq!([255, 256].map(|pieces| slack(Policy::default(), 2, 1.0, pieces, 256)), [0.0, 0.1]);
     // What was freed before the last rest does not count, nor what is counted anew; with fewer frees than pieces some are older.
     type Begin = fn(&mut Policy);
-    let begins: [Begin; 2] = [|policy| policy.rests(10_000), |policy| policy.restart(0, 0, 10_000)];
+    let begins: [Begin; 2] = [|policy| policy.rests(10_000), |policy| policy.restart(0, 10_000)];
     for begin in begins {
         let since = |frees: u64| {
             let mut policy = Policy::default();
@@ -229,7 +229,7 @@ fn one_stream_that_does_not_come_to_rest_gets_a_tenth() {
     let Unrest { each, all, long, .. } = OF_PIECES;
     let map = |policy: &mut Policy, frees: &mut dyn Iterator<Item = u64>| frees.for_each(|at| policy.does_not_rest(Load::Pieces, at));
     let terms = |policy: &mut Policy, reserved: usize, total: usize| {
-        let of_one = Holding { active: 8 * GIB, peak: 8 * GIB, total: total * GIB, ..holding(reserved) };
+        let of_one = Holding { active: 8 * GIB, most: 8 * GIB, total: total * GIB, ..holding(reserved) };
         policy.terms(&Holding { new_sizes: 1.0, pieces: PIECES, frees: 1 << 30, ..of_one }, GIB, &Options::default())
     };
     let budget = |policy: &mut Policy, total: usize| terms(policy, 8 * GIB, total).budget >> 20;
@@ -282,7 +282,7 @@ fn what_ends_with_a_round_is_no_load_that_does_not_rest() {
     map(&mut policy, start + ROUND, start + ROUND + 1);
     assert_eq!(policy.unrest_of_one, STEP_OF_UNREST);
     // What was before the cache was emptied is no measure.
-    policy.restart(0, 0, start + 2 * ROUND);
+    policy.restart(0, start + 2 * ROUND);
     map(&mut policy, start + 2 * ROUND, start + 2 * ROUND + long);
     assert_eq!(policy.unrest_of_one, 0.0);
     policy.ebbs(start + 2 * ROUND + long);
@@ -336,7 +336,7 @@ fn threads_that_do_not_come_to_rest_get_more_slack() {
     assert!(!policy.is_restless());
     every(each, 8 * long).for_each(|frees| policy.does_not_rest(Load::Old, frees));
     assert!(policy.is_restless());
-    policy.restart(8 * GIB, 0, 0);
+    policy.restart(8 * GIB, 0);
     assert!(!policy.is_restless());
     // One stream has nobody to keep from its memory, and of one thread's that had work time says whether it is too dear.
     let load = |policy: &Policy, streams: usize, shared: bool, new_sizes: f64| {
@@ -386,7 +386,7 @@ fn small_blocks_of_threads_get_slack_by_what_there_is_of_them() {
 fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_rest() {
     let exceeds = |reserved: usize, streams: usize, shared: bool, small: bool, total: usize| {
         let mut policy = Policy::default();
-        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total, streams, shared, small, ..holding(reserved) };
+        let of_8 = Holding { active: 8 * GIB, most: 8 * GIB, total, streams, shared, small, ..holding(reserved) };
         policy.terms(&of_8, MIB, &Options::default());
         policy.asks_ahead()
     };
@@ -395,7 +395,7 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
     // Blocks of few handles each leave pieces: then from half of the slack on.
     let of_fine = |reserved: usize, mean: usize| {
         let mut policy = Policy::default();
-        let of_8 = Holding { active: 8 * GIB, peak: 8 * GIB, total: 1024 * GIB, streams: 2, mean, ..holding(reserved) };
+        let of_8 = Holding { active: 8 * GIB, most: 8 * GIB, total: 1024 * GIB, streams: 2, mean, ..holding(reserved) };
         policy.terms(&of_8, MIB, &Options::default());
         policy.asks_ahead()
     };
@@ -421,7 +421,7 @@ fn streams_as_one_are_asked_ahead_once_they_exceed_the_slack_or_do_not_come_to_r
     assert_eq!((policy.unrest, policy.unrest_of_one), (0.0, 0.0));
     policy.rests(0);
     assert!(policy.asks_ahead());
-    policy.restart(0, 0, 0);
+    policy.restart(0, 0);
     assert!(!policy.asks_ahead());
 }
 
@@ -472,7 +472,7 @@ fn streams_keep_apart_once_they_had_work_and_until_memory_is_short() {
     assert!(policy.is_apart());
     assert_eq!([1 << 20, GIB, 2 * GIB].map(|need| room(&mut policy, 64, need)), [true, true, false]);
     assert!(!room(&mut policy, 5, 1 << 20));
-    policy.restart(0, 0, 0);
+    policy.restart(0, 0);
     assert!(!policy.is_apart());
 }
 
@@ -492,21 +492,6 @@ fn handles_are_coarse_where_streams_have_work() {
     assert_eq!([64, 16, 8].map(|total| largest(&mut policy, total, 7 * GIB / 4)), [16, 8, 2]);
     policy.rests(0);
     assert_eq!(largest(&mut policy, 64, 2 * GIB), 6);
-}
-
-#[test]
-fn the_peak_from_before_a_restart_does_not_count() {
-    let mut policy = Policy::default();
-    let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
-    assert_eq!(high(64, 1024), 1024);
-    policy.restart(16 * MIB, GIB, 0);
-    let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
-    assert_eq!([16, 64, 32].map(|active| high(active, 1024)), [16, 64, 64]);
-    // One that rose since is from after it, and so is one that was reset and came to be as high again.
-    assert_eq!(high(64, 1025), 1025);
-    policy.restart(0, GIB, 0);
-    let mut high = |active: usize, peak: usize| policy.in_use(active * MIB, peak * MIB) / MIB;
-    assert_eq!([(64, 96), (32, 1024)].map(|(active, peak)| high(active, peak)), [96, 1024]);
 }
 
 #[test]
@@ -556,11 +541,11 @@ fn who_is_held_up_for_long_gets_more_slack() {
     (0..2000).for_each(|step| map(&mut policy, 20_000 + step * 20, 20_010 + step * 20, (step % 10 == 0, false)));
     assert_eq!(policy.hurry, MOST_OF_TIME);
     // What was before any work is no matter, and a replay with none is no hurry.
-    policy.restart(0, 0, 0);
+    policy.restart(0, 0);
     (0..12).for_each(|step| map(&mut policy, 65_000 + step * 20, 65_010 + step * 20, (false, false)));
     map(&mut policy, 65_250, 65_251, (true, true));
     assert_eq!(policy.hurry, 0.0);
-    policy.restart(0, 0, 0);
+    policy.restart(0, 0);
     (0..2000).for_each(|step| map(&mut policy, 70_000 + step * 20, 70_010 + step * 20, (false, false)));
     assert_eq!(policy.hurry, 0.0);
 }
