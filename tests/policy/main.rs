@@ -2,6 +2,7 @@
 //! there is plenty it holds little more than was ever in use and hardly calls the driver once it is warm; where memory is scarce the run
 //! completes with hardly more than that. No byte is ever two blocks', and everything comes back.
 
+mod again;
 #[path = "../gate/mod.rs"]
 mod gate;
 #[path = "../lag/mod.rs"]
