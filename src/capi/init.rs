@@ -158,6 +158,7 @@ fn shutdown() -> Result<()> {
         if in_use {
             // One of whose streams is captured waits for no other as a whole.
             device::synchronize_all().into_iter().for_each(stream::drain_all);
+            graph::forget_replays();
         }
         jit::shutdown();
         if in_use {

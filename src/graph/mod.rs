@@ -23,7 +23,11 @@ pub use pool::{PoolId, handle as pool_handle, stats as pool_stats};
 pub fn shutdown() {
     callable::clear();
     handles::clear();
+    capture::forget();
+}
+
+/// What replays used that were under way then. They are over.
+pub fn forget_replays() {
     retire::forget();
     pool::forget();
-    capture::forget();
 }

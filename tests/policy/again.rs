@@ -62,7 +62,8 @@ fn what_was_before_is_no_matter() {
                 3 => between(&traces[at], "backend:cudaMallocAsync", None),
                 _ => between(&traces[at], "stream_wait:at_budget,slack:0.2", None),
             }
-            let now = if step == 5 { std::thread::scope(|scope| scope.spawn(|| run(&traces[at])).join().unwrap()) } else { run(&traces[at]) };
+            let now =
+                if step == 5 { std::thread::scope(|scope| scope.spawn(|| run(&traces[at])).join().unwrap()) } else { run(&traces[at]) };
             if now != first[at] {
                 wrong.push(format!("{step} {}: {:?} {:?}", traces[at].name, first[at], now));
             }

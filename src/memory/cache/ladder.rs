@@ -324,8 +324,8 @@ impl Cache {
         };
         let facts = self.facts(climb);
         let joins = match &abilities.source {
-            _ if facts.joins == Joins::Mapped => Joins::Mapped,
             _ if self.is_fixed() => Joins::Never("replays of a graph find its memory where it was, so that none is mapped anew"),
+            _ if facts.joins == Joins::Mapped => Joins::Mapped,
             _ if self.core.quiet().no_split => Joins::Never("a block of this pool is a segment of its own"),
             Source::Provider(_) => Joins::Never("nothing joins what a pluggable allocator gives"),
             Source::Ordered => Joins::Never("nothing joins what cudaMallocAsync gives"),

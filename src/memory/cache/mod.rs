@@ -147,14 +147,14 @@ impl Cache {
             Some(ref abilities) => Ok(abilities.clone()),
             None => {
                 let source = self.source.lock().clone().unwrap_or_else(provider::current);
-                let pieces = !self.core.quiet().no_split && !self.is_fixed();
-                let abilities = segment::abilities(runtime, self.device, source, pieces)?;
+                let splits = !self.core.quiet().no_split;
+                let abilities = segment::abilities(runtime, self.device, source, splits)?;
                 Ok(known.insert(abilities).clone())
             }
         }
     }
 
-    /// Its memory stays where it is: in plain segments, of which none goes back.
+    /// Its memory stays where it is, in use or free, and none goes back.
     pub fn is_fixed(&self) -> bool {
         self.fixed.load(Relaxed)
     }

@@ -189,6 +189,16 @@ pub struct Terms {
     pub load: Option<Load>,
     /// Whether what the budget has is made without a look at what is mapped.
     pub at_once: bool,
+    /// Whether all that is missing is made, behind what is free: nothing is mapped a second time.
+    pub only_makes: bool,
+}
+
+impl Terms {
+    /// For memory that stays where it is, free or not: as few handles as there can be, of which none goes back alone.
+    pub fn of_fixed(self) -> Terms {
+        let budget = self.most;
+        Terms { budget, largest: LARGEST_HANDLE, coarse: usize::MAX, coarsen: false, excess: 0, load: None, only_makes: true, ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -300,6 +310,7 @@ impl Policy {
             several: holding.is_several(),
             load,
             at_once: load == Some(Load::New) && self.is_restless() && !scarce,
+            only_makes: false,
         }
     }
 

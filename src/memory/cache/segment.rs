@@ -48,11 +48,11 @@ pub enum Refusal {
     Budget,
 }
 
-/// `pieces`: whether memory may be handed out in other pieces than it came in.
-pub fn abilities(runtime: &Runtime, device: i32, source: Source, pieces: bool) -> Result<Abilities> {
+/// `splits`: whether memory may be handed out in other pieces than it came in.
+pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool) -> Result<Abilities> {
     let total = device::total_memory(device)? as usize;
     let options = options::get();
-    let wanted = options.expandable_segments && pieces && matches!(source, Source::Driver);
+    let wanted = options.expandable_segments && splits && matches!(source, Source::Driver);
     let virtual_memory = if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device))? } else { None };
     Ok(Abilities { total, virtual_memory, options, source })
 }
@@ -228,16 +228,17 @@ fn beyond_the_table(base: Address) -> Error {
     Error::internal(format!("The driver's address 0x{base:x} is beyond the 48 bits that the cache keeps track of, or no multiple of 512."))
 }
 
-/// Addresses cost nothing: many times the memory leaves room for what is mapped anew. Where the process has fewer left, less.
-fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize, pool: bool) -> Result<(Address, usize)> {
+/// Addresses cost nothing: many times the memory leaves room for what is mapped anew. Where the process has fewer left, less. `held`: by a pool.
+fn reserve(runtime: &Runtime, abilities: &Abilities, need: usize, granularity: usize, held: Option<usize>) -> Result<(Address, usize)> {
     const TIMES: usize = 8;
-    /// There may be many pools, and more room may follow: so many times the need.
+    /// There may be many pools, and more room may follow: so many times the need, and as much as twice what is held.
     const TIMES_OF_POOL: usize = 16;
     const LEAST_OF_POOL: usize = 1 << 30;
     let unit = granularity.max(lookup::GRANULARITY);
     let need = need.next_multiple_of(unit);
     let whole = abilities.total.saturating_mul(TIMES);
-    let wish = if pool { need.saturating_mul(TIMES_OF_POOL).max(LEAST_OF_POOL).min(whole) } else { whole };
+    let of_pool = |held: usize| need.saturating_mul(TIMES_OF_POOL).max(2 * held).max(LEAST_OF_POOL).min(whole);
+    let wish = held.map_or(whole, of_pool);
     let mut size = wish.min(LARGEST).max(need).next_multiple_of(unit);
     loop {
         match runtime.address_reserve(size, unit) {
@@ -326,6 +327,9 @@ impl Cache {
                 }
                 let began = Instant::now();
                 let mut terms = core.terms(abilities, granularity, reach.slot, request);
+                if self.is_fixed() {
+                    terms = terms.of_fixed();
+                }
                 // Once is enough.
                 if remade {
                     (terms.coarse, terms.coarsen) = (usize::MAX, false);
@@ -397,7 +401,11 @@ impl Cache {
 
     /// Addresses for so many bytes at least. Under `growing`.
     fn reserve_area(&self, runtime: &Runtime, abilities: &Abilities, granularity: usize, need: usize, small: bool) -> Result<(), Refusal> {
-        let reserve = || reserve(runtime, abilities, need, granularity, self.core.quiet().whole.is_some());
+        let held = {
+            let core = self.core.quiet();
+            core.whole.is_some().then(|| core.reserved())
+        };
+        let reserve = || reserve(runtime, abilities, need, granularity, held);
         let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
         if base + size > lookup::LIMIT {
             insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));

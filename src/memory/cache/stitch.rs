@@ -111,6 +111,9 @@ impl Core {
         } else if making <= budget {
             return Found::NoAddresses(making + request.search - request.size);
         }
+        if terms.only_makes {
+            return Found::No(Refusal::Limit);
+        }
         let stretches = stretches.unwrap_or_else(|| self.stretches(reach, LOOK_AT, false));
         match self.stitch(reach, request, terms, budget, up_to, stretches) {
             Found::No(_) => self.stitch(reach, request, terms, budget, up_to, self.stretches(reach, usize::MAX, false)),
