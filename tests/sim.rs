@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard, Once};
 use tcuda::base::Status::{self, *};
-use tcuda::capi::{device::*, error::*, event::*, init::*, sim::*, stream::*};
+use tcuda::capi::{device::*, error::*, event::*, init::*, memory::tcuda_empty_cache, sim::*, stream::*};
 use tcuda::event::pool::Pooled;
 use tcuda::runtime::table::Table;
 
@@ -239,6 +239,13 @@ fn events_are_destroyed_by_who_takes_one() {
     assert_eq!((live(1).unwrap().events - before, count("cudaEventDestroy")), (SHARED + 200, destroyed));
     // One of the surplus for each.
     (0..20).for_each(|_| drop(take(100)));
+    let left = live(1).unwrap().events - before;
+    assert!((SHARED..=SHARED + 20).contains(&left), "{left} events");
+    // All of it where caches are emptied.
+    drop(take(SHARED + 200));
+    assert_eq!(tcuda_empty_cache(0), TCUDA_SUCCESS);
+    assert_eq!(live(1).unwrap().events - before, SHARED + 200);
+    assert_eq!(tcuda_empty_cache(1), TCUDA_SUCCESS);
     let left = live(1).unwrap().events - before;
     assert!((SHARED..=SHARED + 20).contains(&left), "{left} events");
 }

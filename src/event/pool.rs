@@ -7,11 +7,12 @@ use crate::device;
 use crate::runtime::{self, RawEvent, Runtime};
 use crate::stream::Stream;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a thread keeps, over all devices.
 const OWN: usize = 16;
-/// What all threads share, per device. More are destroyed, by who takes one: who gives one may hold locks.
+/// What all threads share, per device. More are destroyed, by who takes one or empties the caches: who gives one may hold locks.
 const SHARED: usize = 1024;
 
 #[derive(Clone, Copy)]
@@ -100,6 +101,18 @@ pub fn give(device: i32, event: RawEvent) {
 #[cold]
 fn share(new: Idle) {
     IDLE.lock().push(new);
+}
+
+/// Destroys what a device (or each) has more than threads share.
+pub fn shrink(device: Option<i32>) {
+    let mut counts = BTreeMap::<i32, usize>::new();
+    let is_surplus = |idle: &mut Idle| {
+        let count = counts.entry(idle.device).or_default();
+        *count += 1;
+        *count > SHARED && device.is_none_or(|device| device == idle.device)
+    };
+    let surplus: Vec<Idle> = IDLE.lock().extract_if(.., is_surplus).collect();
+    surplus.into_iter().for_each(destroy);
 }
 
 fn destroy(idle: Idle) {

@@ -38,6 +38,7 @@ pub use limits::{fraction, limit, set_fraction, set_limit};
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, config, log, process, room};
 use crate::device;
+use crate::event;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::Request;
@@ -495,6 +496,7 @@ pub fn empty_cache(device: Option<i32>) -> Result<()> {
     // A device that fails does not keep the others from it. What pools have free is theirs.
     let asked = CACHES.get().into_iter().flatten().filter(|cache| device.is_none_or(|device| device == cache.device));
     let emptied = asked.map(Cache::empty).fold(Ok(()), Result::and);
+    event::pool::shrink(device);
     poison::tell();
     emptied
 }
