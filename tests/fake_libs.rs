@@ -181,6 +181,25 @@ fn threads_and_streams_that_end_give_theirs_back() {
     });
 }
 
+unsafe extern "C" fn ask_at_the_end(stream: *mut c_void) {
+    handle(stream.cast());
+}
+
+/// In the destructor of a pthread key, in a thread that had nothing of tcuda's.
+#[test]
+fn a_handle_that_the_end_of_a_thread_makes_is_given_back() {
+    case("a_handle_that_the_end_of_a_thread_makes_is_given_back", plain, || unsafe {
+        let (shared, mut key) = (stream(0) as usize, 0);
+        assert_eq!(libc::pthread_key_create(&mut key, Some(ask_at_the_end)), 0);
+        for _ in 0..3 {
+            let thread = std::thread::spawn(move || libc::pthread_setspecific(key, shared as *const c_void));
+            assert_eq!(thread.join().unwrap(), 0);
+            assert_eq!((blas_calls("cublasCreate_v2"), allocated(0)), (1, 0));
+        }
+        assert_eq!(libc::pthread_key_delete(key), 0);
+    });
+}
+
 #[test]
 fn the_workspace_is_cublas_own_configuration() {
     case(

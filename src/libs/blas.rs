@@ -42,21 +42,27 @@ struct End;
 impl Drop for End {
     fn drop(&mut self) {
         let _whole = Uncancelled::enter();
-        if process::is_running() {
-            leave(|key| key.0 == process::thread());
-        }
+        thread_ends();
     }
 }
 
-/// The calling thread's number; 0 for one that is ending.
-fn this_thread() -> u64 {
+fn thread_ends() {
+    if process::is_running() {
+        leave(|key| key.0 == process::thread());
+    }
+}
+
+/// What the calling thread has goes with it.
+fn mind_end() {
     thread_local!(static END: End = const { End });
-    END.try_with(|_| process::thread()).unwrap_or(0)
+    // Behind its drop, or if that never comes, the other way.
+    let _ = END.try_with(|_| ());
+    process::at_end(thread_ends);
 }
 
 /// The calling thread's handle for a stream, which it works on. Until the thread ends or the stream goes.
 pub fn handle(stream: Stream) -> Result<Handle> {
-    let key = (this_thread(), stream.device, stream.raw);
+    let key = (process::thread(), stream.device, stream.raw);
     // What a graph got it may do again at any time, also one that the program captures by CUDA itself.
     let captured = is_captured(stream)?;
     if let Some(held) = TABLE.lock().held.get_mut(&key) {
@@ -96,6 +102,8 @@ pub fn handle(stream: Stream) -> Result<Handle> {
             }
             None => {
                 table.held.insert(key, held);
+                drop(table);
+                mind_end();
                 return Ok(handle);
             }
         }
@@ -132,8 +140,7 @@ fn stream_goes(stream: Stream) -> Result<()> {
 
 /// The calling thread has no handles any more.
 pub fn clear() {
-    let thread = this_thread();
-    leave(|key| key.0 == thread);
+    leave(|key| key.0 == process::thread());
 }
 
 /// How many handles there are, of threads and idle.
