@@ -9,6 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_synchronize;
+use tcuda::capi::graph::tcuda_graph_reset;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
 use tcuda::capi::plugin::*;
@@ -55,6 +56,29 @@ pub fn scene_captured() {
     ok!(tcuda_empty_cache(0));
     assert_eq!(held(), [0, 0]);
     runtime.stream_destroy(blocking as usize).unwrap();
+    what_was_freed_beside_a_capture_goes_back(&stream);
+}
+
+/// At the next allocation, however the capture ended.
+fn what_was_freed_beside_a_capture_goes_back(stream: &Own) {
+    let other = Own::on(0);
+    for is_abandoned in [false, true] {
+        let [block, used] = [stream, &other].map(|own| allocate(4 * MIB, own.0));
+        ok!(tcuda_record_stream(used, stream.0));
+        let graph = G::new();
+        graph.begin(stream.0);
+        [block, used].into_iter().for_each(free);
+        assert_eq!(stat(0, "segment.all.current"), 2);
+        if is_abandoned {
+            ok!(tcuda_graph_reset(graph.0));
+        } else {
+            graph.end();
+        }
+        let larger = allocate(8 * MIB, other.0);
+        assert_eq!(stat(0, "segment.all.current"), 1);
+        free(larger);
+    }
+    ok!(tcuda_empty_cache(0));
 }
 
 pub fn scene_backend() {

@@ -3,6 +3,7 @@
 
 use super::core::{Core, LARGEST, Request};
 use super::message::{Facts, Joins};
+use super::ordered;
 use super::policy::{Load, UpTo};
 use super::reach::{Reach, Waited};
 use super::segment::Refusal;
@@ -59,6 +60,9 @@ impl Cache {
     /// Memory for the stream's work: from what is free, else from the driver.
     pub fn allocate(&self, request: &Request, stream: Stream) -> Result<Address> {
         let key = StreamKey::of(stream);
+        if ordered::is_used() {
+            self.give_put_off();
+        }
         let mut core = self.core.lock();
         if core.paused {
             drop(core);

@@ -66,10 +66,11 @@ use crate::memory::provider::{self, Source};
 use crate::memory::stats::{Family, Stats};
 use crate::memory::totals::{Shard, Totals};
 use crate::memory::{captures, poison};
-use crate::runtime::Runtime;
 use crate::runtime::table::{MemAllocationProp, RawMemPool};
+use crate::runtime::{Address, Runtime};
 use parking_lot::Mutex;
 use pause::Paused;
+use slot::StreamKey;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -111,6 +112,8 @@ pub struct Cache {
     fixed: AtomicBool,
     /// The driver's pool, since a block came from there.
     ordered: Mutex<Option<RawMemPool>>,
+    /// What goes back there once its stream is captured no more.
+    put_off: Mutex<Vec<(Address, StreamKey)>>,
     /// Where the device counts the blocks of its pools.
     of_pools: OnceLock<&'static Shard>,
 }
@@ -137,6 +140,7 @@ impl Cache {
             paused: Mutex::new(None),
             fixed: AtomicBool::new(false),
             ordered: Mutex::new(None),
+            put_off: Mutex::new(Vec::new()),
             of_pools: OnceLock::new(),
         }
     }

@@ -5,7 +5,7 @@ use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::physical::{Backing, HandleId, Mapping};
 use super::segment::{access_list, insist};
-use super::slot::{StreamKey, slot_of_block};
+use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::memory::stats::Family;
@@ -99,6 +99,7 @@ impl Cache {
 
     /// For the end of everything: the driver's pool keeps nothing any more.
     pub(super) fn close_ordered(&self, runtime: &Runtime) {
+        self.put_off.lock().clear();
         if let Some(pool) = self.ordered.lock().take() {
             let _ = runtime.set_mem_pool_attribute(pool, MemPoolAttribute::ReleaseThreshold, 0);
             let _ = runtime.mem_pool_trim(pool, 0);
@@ -135,14 +136,17 @@ impl Cache {
         let (true, owner, users) = found else { return crate::memory::hand_back(address, stream) };
         provider::refuse_inside()?;
         let on = stream.or(owner.map(|key| Stream { device: self.device, raw: key.raw }));
-        let Some(on) = on.filter(|on| on.device == self.device && !on.is_capturing().unwrap_or(true)) else {
-            // Its stream is gone, another thread's, or captured: it goes back when it is past.
+        let Some(on) = on.filter(|on| on.device == self.device) else {
+            // Its stream is gone, or another thread's: it goes back when it is past.
             return crate::memory::hand_back(address, stream);
         };
         let users = if stream.is_some() { Vec::new() } else { users };
-        let ordered = self.order_after(on, &users).is_ok_and(|ordered| ordered.len() == users.len());
-        if !ordered {
-            return crate::memory::hand_back(address, stream);
+        let takes = !on.is_capturing().unwrap_or(true) && self.order_after(on, &users).is_ok_and(|ordered| ordered.len() == users.len());
+        if !takes {
+            // One of them is captured.
+            crate::memory::hand_back(address, stream)?;
+            self.put_off.lock().push((address, StreamKey::of(on)));
+            return Ok(());
         }
         crate::memory::with_block(address, |core, id| {
             // They are before what `on` does next.
@@ -153,6 +157,28 @@ impl Cache {
         // It is free by now, whatever becomes of this.
         let _ = self.give_ordered(runtime, address, on);
         Ok(())
+    }
+
+    /// What was freed beside captures that are over goes back as it would have then. Nobody hears of a failure: it stays free memory.
+    pub(super) fn give_put_off(&self) {
+        if captures::any() || self.put_off.lock().is_empty() {
+            return;
+        }
+        let Ok(runtime) = runtime::runtime() else { return };
+        self.settle_all();
+        for (address, key) in std::mem::take(&mut *self.put_off.lock()) {
+            let (is_known, is_pending) = {
+                let core = self.core.lock();
+                let blocks = core.area_of(address).map(|area| block::chain(area.first));
+                (core.find_slot(key).is_some(), blocks.into_iter().flatten().any(|id| block::at(id).state() == State::Pending))
+            };
+            let on = Stream { device: self.device, raw: key.raw };
+            if is_known && (is_pending || !key.reachable() || on.is_capturing().unwrap_or(false)) {
+                self.put_off.lock().push((address, key));
+            } else if is_known {
+                let _ = self.give_ordered(runtime, address, on);
+            }
+        }
     }
 
     /// A block that is free now goes back behind the work of a stream. What the driver does not take is free memory, to be tried again.
@@ -203,10 +229,13 @@ impl Core {
         let (first, base, size) = (area.first, area.base, area.size);
         let record = block::at(first);
         // Of another stream it would be somebody else's free.
-        if record.state() != State::Free || record.size() != size || record.owner() != slot {
+        if record.state() != State::Free || record.size() != size || ![slot, COMMON].contains(&record.owner()) {
             return None;
         }
         let handle = self.physical.overlapping(base, base + 1).next()?.handle;
+        if !matches!(self.physical[handle].backing, Backing::Ordered) {
+            return None;
+        }
         Some((self.cut_out(first, base, base + size), handle, base))
     }
 }
