@@ -103,6 +103,18 @@ pub enum Happening {
     HostFreeing {
         address: usize,
     },
+    /// Memory of another process; it is not used any more; nothing is mapped to its addresses any more.
+    Imported {
+        address: usize,
+        size: usize,
+    },
+    Closing {
+        address: usize,
+    },
+    Unmapped {
+        address: usize,
+        size: usize,
+    },
     /// What was captured under the driver's number of the capture.
     Replayed {
         capture: u64,

@@ -31,6 +31,8 @@ struct Producer {
 struct Segment {
     handle: IpcHandle,
     base: Address,
+    /// Of what was imported of it.
+    end: Address,
     uses: usize,
 }
 
@@ -115,7 +117,7 @@ fn take(
     }
     let (base, mapped) = match taken.memory {
         Opened::Plain(handle) => {
-            let base = open(segments, handle, device)?;
+            let base = open(segments, handle, device, offset.saturating_add(taken.size as usize))?;
             (base, Mapped::Plain(base))
         }
         Opened::Virtual(count) => {
@@ -125,7 +127,7 @@ fn take(
     };
     let import = Import { producer: Some(producer.clone()), export: blob.export, size: taken.size as usize, device, mapped, uses: 1 };
     IMPORTS.lock().insert(base + offset, import);
-    watch::tell(|| Happening::HostAllocated { address: base + offset, size: taken.size as usize });
+    watch::tell(|| Happening::Imported { address: base + offset, size: taken.size as usize });
     // A peer that came meanwhile.
     if let Mapped::Virtual(base, size) = mapped {
         let runtime = runtime::runtime()?;
@@ -135,16 +137,17 @@ fn take(
     Ok((base + offset, taken.size as usize, device))
 }
 
-/// A segment of another process's cudaMalloc, opened once.
-fn open(segments: &mut Vec<Segment>, handle: IpcHandle, device: i32) -> Result<Address> {
+/// A segment of another process's cudaMalloc, opened once. `reach`: where what is imported of it ends.
+fn open(segments: &mut Vec<Segment>, handle: IpcHandle, device: i32, reach: usize) -> Result<Address> {
     if let Some(segment) = segments.iter_mut().find(|segment| segment.handle == handle) {
         segment.uses += 1;
+        segment.end = segment.end.max(segment.base.saturating_add(reach));
         return Ok(segment.base);
     }
     let _guard = device::Guard::new(device)?;
     let runtime = runtime::runtime()?;
     let base = runtime.outside_capture(|| runtime.ipc_open_mem_handle(handle)).map_err(device::blame(device))?;
-    segments.push(Segment { handle, base, uses: 1 });
+    segments.push(Segment { handle, base, end: base.saturating_add(reach), uses: 1 });
     Ok(base)
 }
 
@@ -265,11 +268,19 @@ fn close_of(producer: &Option<Arc<Producer>>, address: Address) -> Result<bool> 
     let is_last = import.uses == 1;
     import.uses -= usize::from(!is_last);
     let last = if is_last { imports.take(address, producer) } else { None };
+    // What other imports are of stays in use.
+    let is_watched =
+        last.as_ref().is_some_and(|import| watch::any(watch::SANITIZER) && !imports.meet(address..address.saturating_add(import.size)));
     drop(imports);
     if let Some(import) = last {
-        watch::tell(|| Happening::HostFreeing { address });
+        if is_watched {
+            watch::tell(|| Happening::Closing { address });
+        }
         if let Err(error) = give(runtime::runtime()?, &mut segments, &import).or_else(unless_lost) {
             IMPORTS.lock().insert(address, import);
+            if is_watched {
+                watch::tell(|| Happening::Kept { address });
+            }
             return Err(error);
         }
     }
@@ -286,7 +297,8 @@ fn give(runtime: &Runtime, segments: &mut Vec<Segment>, import: &Import) -> Resu
             if segments[at].uses == 1 {
                 let _guard = device::Guard::new(import.device)?;
                 runtime.outside_capture(|| runtime.ipc_close_mem_handle(base))?;
-                segments.swap_remove(at);
+                let segment = segments.swap_remove(at);
+                watch::tell(|| Happening::Unmapped { address: base, size: segment.end - base });
             } else {
                 segments[at].uses -= 1;
             }
@@ -295,6 +307,7 @@ fn give(runtime: &Runtime, segments: &mut Vec<Segment>, import: &Import) -> Resu
         Mapped::Virtual(base, size) => runtime.outside_capture(|| {
             runtime.mem_unmap(base, size)?;
             free_addresses(runtime, base, size);
+            watch::tell(|| Happening::Unmapped { address: base, size });
             Ok(())
         }),
     }
@@ -356,6 +369,11 @@ impl Imports {
 
     fn last(&mut self, address: Address) -> Option<&mut Import> {
         self.by_address.get_mut(&address)?.last_mut()
+    }
+    /// Whether any of them is of some of these bytes.
+    fn meet(&self, place: Range<Address>) -> bool {
+        let reaches = |(start, here): (&Address, &Vec<Import>)| here.iter().any(|import| start.saturating_add(import.size) > place.start);
+        self.by_address.range(..place.end).any(reaches)
     }
 
     /// Whether something of this process's own is there.

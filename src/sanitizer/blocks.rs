@@ -5,7 +5,22 @@ use super::report::Side;
 use super::shadow::Stretches;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Whose it is.
+#[derive(Clone)]
+pub enum Memory {
+    Device,
+    Pinned,
+    /// Another process's, and whether it is mapped here still.
+    Import(Arc<AtomicBool>),
+}
+
+impl Memory {
+    pub fn is_pinned(&self) -> bool {
+        matches!(self, Memory::Pinned)
+    }
+}
 
 pub struct Block {
     pub address: usize,
@@ -14,7 +29,7 @@ pub struct Block {
     pub freed: Option<Side>,
     /// The stream that it was allocated on. None: the host, or not known.
     pub owner: Option<Who>,
-    pub is_host: bool,
+    pub memory: Memory,
     /// Pinned memory that a capture used: the graph keeps it.
     pub is_kept: AtomicBool,
     /// The capture that it was allocated in: it lies in a graph's own memory.
@@ -42,12 +57,11 @@ impl Blocks {
         self.0.overlapping(address, address.saturating_add(size)).find(|block| block.freed.is_some()).cloned()
     }
 
-    pub fn made(&mut self, allocated: Side, owner: Option<Who>, capture: Option<u64>) {
+    pub fn made(&mut self, memory: Memory, allocated: Side, owner: Option<Who>, capture: Option<u64>) {
         let (address, size) = (allocated.address, allocated.size);
-        let is_host = allocated.on.is_none();
         let is_kept = AtomicBool::new(false);
         let (users, before) = (Mutex::default(), Vec::new());
-        let block = Block { address, size, allocated, freed: None, owner, is_host, is_kept, capture, users, before };
+        let block = Block { address, size, allocated, freed: None, owner, memory, is_kept, capture, users, before };
         self.0.put(address, address + size, Arc::new(block));
     }
 
@@ -59,10 +73,10 @@ impl Blocks {
         };
         let size = block.as_ref().map_or(size, |block| block.size);
         let users = Mutex::new(block.as_ref().map(|block| block.users.lock().clone()).unwrap_or_default());
-        let is_host = block.is_some_and(|block| block.is_host);
+        let memory = block.map_or(Memory::Device, |block| block.memory.clone());
         let is_kept = AtomicBool::new(false);
         let before = self.0.take(address, address + size);
-        let gone = Block { address, size, allocated, freed: Some(freed), owner, is_host, is_kept, capture, users, before };
+        let gone = Block { address, size, allocated, freed: Some(freed), owner, memory, is_kept, capture, users, before };
         self.0.put(address, address + size, Arc::new(gone));
     }
 
@@ -71,6 +85,14 @@ impl Blocks {
         let Some(block) = self.find(address).filter(|block| block.address == address && block.freed.is_some()) else { return };
         self.forget(address, block.size);
         block.before.iter().for_each(|(start, end, before)| self.0.put(*start, *end, before.clone()));
+    }
+
+    pub fn unmapped(&self, address: usize, size: usize) {
+        for block in self.0.overlapping(address, address.saturating_add(size)) {
+            if let Memory::Import(is_mapped) = &block.memory {
+                is_mapped.store(false, Relaxed);
+            }
+        }
     }
 
     pub fn forget(&mut self, address: usize, size: usize) {
@@ -91,7 +113,7 @@ mod tests {
     #[test]
     fn a_free_that_failed_has_not_been() {
         let mut blocks = Blocks::new();
-        blocks.made(side(Does::Allocate, 4096), Some(3), Some(9));
+        blocks.made(Memory::Device, side(Does::Allocate, 4096), Some(3), Some(9));
         let block = blocks.find(4100).unwrap();
         block.users.lock().push(5);
         blocks.freed(Some(block.clone()), side(Does::Free, 4096), 4096, 512);

@@ -43,7 +43,7 @@ impl Graphs {
         for side in sides {
             if captured.known.insert((side.address, side.size, side.does == Does::Write)) {
                 let block = blocks.find(side.address);
-                if let Some(block) = block.as_ref().filter(|block| block.is_host) {
+                if let Some(block) = block.as_ref().filter(|block| block.memory.is_pinned()) {
                     block.is_kept.store(true, Relaxed);
                 }
                 captured.uses.push(Use { side: *side, block });
@@ -87,7 +87,7 @@ impl Graphs {
 fn is_stale(used: &Use, now: Option<&Arc<Block>>) -> bool {
     match (&used.block, now) {
         // What a capture allocated is its pool's, whoever has it; pinned memory is kept.
-        (Some(then), _) if then.capture.is_some() || then.is_host => false,
+        (Some(then), _) if then.capture.is_some() || then.memory.is_pinned() => false,
         (Some(then), Some(now)) => now.freed.is_some() || now.allocated.sequence != then.allocated.sequence || now.address != then.address,
         _ => false,
     }

@@ -27,11 +27,12 @@ use crate::memory;
 use crate::runtime;
 use crate::runtime::api::CaptureStatus;
 use crate::stream::{self, Stream};
-use blocks::Blocks;
+use blocks::{Block, Blocks, Memory};
 use clock::{HOST, Key, Recorded, Who};
 use graphs::Graphs;
 use parking_lot::Mutex;
 use report::{Does, Kind, Report, Side};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use world::World;
 
@@ -167,17 +168,36 @@ fn with<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
 
 /// Pageable memory is copied at once, or not by a device: its order is the program's own.
 fn is_watched(access: &Access) -> bool {
+    let is_a_devices = || copy::place_of(access.address).is_ok_and(|place| place != copy::Place::Pageable);
+    let forget = |state: &mut State, block: &Block| {
+        state.blocks.forget(block.address, block.size);
+        state.world.forget(block.address, block.size);
+    };
     let known = with(|state| {
         let block = state.blocks.find(access.address)?;
-        let ours = if block.is_host { memory::pinned::holds(access.address) } else { memory::reserves(access.address).is_some() };
-        if !ours {
+        let is_there = match &block.memory {
+            Memory::Device => memory::reserves(access.address).is_some(),
+            Memory::Pinned => memory::pinned::holds(access.address),
+            Memory::Import(is_mapped) => is_mapped.load(Relaxed),
+        };
+        if !is_there && !matches!(block.memory, Memory::Import(_)) {
             // The cache gave it back, and somebody else may have it.
-            state.blocks.forget(block.address, block.size);
-            state.world.forget(block.address, block.size);
+            forget(state, &block);
+            return None;
         }
-        Some(ours)
+        Some((block, is_there))
     });
-    known.flatten().unwrap_or(false) || copy::place_of(access.address).is_ok_and(|place| place != copy::Place::Pageable)
+    match known.flatten() {
+        Some((_, true)) => true,
+        Some((block, false)) => {
+            // Nobody's, unless somebody has come to have it since.
+            if is_a_devices() {
+                with(|state| state.blocks.find(access.address).filter(|known| Arc::ptr_eq(known, &block)).map(|_| forget(state, &block)));
+            }
+            true
+        }
+        None => is_a_devices(),
+    }
 }
 
 fn name_of_call() -> &'static str {
@@ -246,6 +266,12 @@ impl State {
         }
     }
 
+    /// Memory that is no stream's.
+    fn came(&mut self, memory: Memory, address: usize, size: usize, call: &'static str) {
+        self.world.forget(address, size);
+        self.blocks.made(memory, side(Does::Allocate, call, None, address, size), None, None);
+    }
+
     fn who(&mut self, key: Key) -> Who {
         self.world.clocks.add(key, false)
     }
@@ -268,7 +294,7 @@ impl State {
         self.blocks.freed(block, current, address, size);
     }
 
-    fn check_in_use(&mut self, block: &blocks::Block, on: Option<Key>, current: Side) {
+    fn check_in_use(&mut self, block: &Block, on: Option<Key>, current: Side) {
         let clocks = &mut self.world.clocks;
         let mut known = clocks.before(HOST).clone();
         if let Some(owner) = block.owner {
@@ -366,18 +392,17 @@ impl Observer for Sanitizer {
                         state.graphs.forget(id, address, size);
                     }
                     let allocated = side(Does::Allocate, call, Some(actor.key.on), address, size);
-                    state.blocks.made(allocated, Some(owner), actor.capture);
+                    state.blocks.made(Memory::Device, allocated, Some(owner), actor.capture);
                 })
             }),
-            Happening::HostAllocated { address, size } => with(|state| {
-                state.world.forget(address, size);
-                state.blocks.made(side(Does::Allocate, call, None, address, size), None, None);
-            }),
+            Happening::HostAllocated { address, size } => with(|state| state.came(Memory::Pinned, address, size, call)),
+            Happening::Imported { address, size } => with(|state| state.came(Memory::Import(Arc::new(true.into())), address, size, call)),
             Happening::Freeing { address, size, on } => {
                 let key = on.and_then(key_of);
                 with(|state| state.freeing(address, size, key, call))
             }
-            Happening::HostFreeing { address } => with(|state| {
+            Happening::Unmapped { address, size } => with(|state| state.blocks.unmapped(address, size)),
+            Happening::HostFreeing { address } | Happening::Closing { address } => with(|state| {
                 if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {
                     state.freeing(address, block.size, None, call);
                 }

@@ -123,6 +123,7 @@ pub fn child(scene: &str) {
         "ipc_faults_end" => crate::ipc_faults::scene_end(),
         "ipc_lost" => crate::ipc_faults::scene_lost(),
         "ipc_poison" => crate::ipc::scene_poison(),
+        "ipc_watched" => crate::ipc::scene_watched(),
         "ipc_end" => crate::ipc::scene_end(),
         "capturing_peer" => crate::graph_ends::scene_capturing_peer(),
         "captured_by_another" => crate::graph_ends::scene_captured_by_another(),

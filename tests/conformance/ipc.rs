@@ -15,6 +15,7 @@ use tcuda::capi::init::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::sanitizer::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
@@ -41,6 +42,7 @@ tests![
     a_pool_is_not_paused_under_others: [VirtualMemory],
     a_segment_of_its_own,
     what_was_freed_is_not_filled,
+    what_is_closed_counts_as_freed,
     the_end_of_tcuda_on_either_side,
     peers_reach_what_is_imported: [TwoDevices],
     in_plain_segments,
@@ -686,6 +688,42 @@ pub fn scene_poison() {
     other.end();
     ok!(tcuda_ipc_collect());
     assert_eq!(get!(1, out => tcuda_memory_check_poison(out, 0)), 0);
+}
+
+fn what_is_closed_counts_as_freed() {
+    in_child("ipc_watched", &[("TCUDA_SANITIZER", "1")]);
+}
+
+pub fn scene_watched() {
+    const READ: i32 = 1;
+    let [stream, second] = [(); 2].map(|()| Own::on(0));
+    let mut other = Other::new();
+    let handles = [1, 2].map(|value| other.export(MIB, value, 0));
+    let [here, beside] = [0, 1].map(|at| import(&handles[at], stream.0));
+    let reports = |block: *mut c_void, stream: tcuda_stream_t| {
+        ok!(tcuda_sanitizer_annotate_access(block, MIB, READ, stream, null()));
+        get!(77, out => tcuda_sanitizer_report_count(out))
+    };
+    let close = |block: *mut c_void| ok!(tcuda_ipc_close(block, stream.0));
+    assert_eq!([here, beside, here].map(|block| reports(block, stream.0)), [0; 3]);
+    // Of two uses one is left.
+    assert_eq!(import(&handles[0], stream.0), here);
+    close(here);
+    assert_eq!(reports(here, stream.0), 0);
+    // Of two that may lie in one segment.
+    close(here);
+    assert_eq!([beside, here].map(|block| reports(block, stream.0)), [0, 1]);
+    close(beside);
+    assert_eq!([beside, here].map(|block| reports(block, stream.0)), [2, 3]);
+    // What comes to be there is not what was.
+    let here = import(&handles[0], stream.0);
+    assert_eq!(reports(here, stream.0), 3);
+    // A stream that nobody waits for.
+    assert_eq!(reports(here, second.0), 3);
+    close(here);
+    assert_eq!(reports(here, stream.0), 5);
+    tcuda::sanitizer::report::clear();
+    other.end();
 }
 
 fn tcuda_synchronize_all() -> tcuda::base::Status {
