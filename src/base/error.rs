@@ -67,6 +67,21 @@ impl Error {
         self.message = format!("{before}: {}", self.message).into();
         self
     }
+
+    /// Whether a second try would hear the same: the device is lost, or what is meant is not there (any more).
+    pub fn stays(&self) -> bool {
+        use Status::*;
+        matches!(
+            self.status,
+            TCUDA_ERROR_DEVICE_LOST | TCUDA_ERROR_INVALID_HANDLE | TCUDA_ERROR_INVALID_POINTER | TCUDA_ERROR_SHUT_DOWN | TCUDA_ERROR_FORKED
+        )
+    }
+}
+
+/// What undoes something is tried once more before it is given up: a leak is worse than a second call. Not where the first may have done it, or a
+/// second cannot.
+pub fn insist<T>(mut undo: impl FnMut() -> Result<T>) -> Result<T> {
+    undo().or_else(|error| if error.stays() { Err(error) } else { undo() })
 }
 
 impl fmt::Display for Error {
@@ -76,3 +91,23 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_is_not_tried_again() {
+        let tries = |answer: Option<Status>| {
+            let mut tries = 0;
+            let done = insist(|| {
+                tries += 1;
+                answer.map_or(Ok(()), |status| Err(Error::new(status, "")))
+            });
+            assert_eq!(done.map_err(|error| error.status), answer.map_or(Ok(()), Err));
+            tries
+        };
+        assert_eq!([None, Some(Status::TCUDA_ERROR_CUDA), Some(Status::TCUDA_ERROR_CAPTURE)].map(tries), [1, 2, 2]);
+        assert_eq!([Status::TCUDA_ERROR_DEVICE_LOST, Status::TCUDA_ERROR_INVALID_HANDLE].map(|status| tries(Some(status))), [1, 1]);
+    }
+}

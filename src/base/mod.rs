@@ -26,5 +26,5 @@ pub mod trace;
 pub mod watch;
 pub mod work;
 
-pub use error::{Error, Result};
+pub use error::{Error, Result, insist};
 pub use status::Status;

@@ -320,7 +320,11 @@ pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Resu
 /// A stream of any device; a special handle means the stream of that name of `device`.
 fn stream_near(handle: usize, device: Option<i32>) -> Result<Stream> {
     match device {
-        Some(device) => stream::resolve_on(handle, device).or_else(|_| stream::resolve(handle)),
+        Some(device) => match stream::resolve_on(handle, device) {
+            // Another device's.
+            Err(error) if error.status == Status::TCUDA_ERROR_INVALID_ARGUMENT => stream::resolve(handle),
+            other => other,
+        },
         None => stream::resolve(handle),
     }
 }

@@ -9,7 +9,7 @@ mod known;
 pub mod pool;
 
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::runtime::table::IpcHandle;
 use crate::runtime::{self, Code, RawEvent, Runtime, code};
@@ -245,6 +245,6 @@ pub fn shutdown() {
     pool::shutdown();
     for (event, known) in known::clear() {
         // What cannot be destroyed is lost with its device.
-        let _ = really_destroy(event, known).or_else(|_| really_destroy(event, known));
+        let _ = insist(|| really_destroy(event, known));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::base::spared::Uncancelled;
 use crate::base::watch::{self, Happening};
-use crate::base::{Result, process};
+use crate::base::{Result, insist, process};
 use crate::device;
 use crate::runtime::{self, RawEvent, Runtime};
 use crate::stream::Stream;
@@ -117,8 +117,7 @@ pub fn shrink(device: Option<i32>) {
 
 fn destroy(idle: Idle) {
     // What cannot be destroyed is lost with its device.
-    let destroy = || device::Guard::new(idle.device).and_then(|_guard| runtime::runtime()?.event_destroy(idle.event));
-    let _ = destroy().or_else(|_| destroy());
+    let _ = insist(|| device::Guard::new(idle.device).and_then(|_guard| runtime::runtime()?.event_destroy(idle.event)));
 }
 
 /// An event of the pool that goes back by itself.

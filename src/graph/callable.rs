@@ -4,7 +4,7 @@
 use super::handles;
 use super::pool::PoolId;
 use crate::base::handles::Handles;
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::copy::Place;
 use crate::event;
 use crate::event::pool::Pooled;
@@ -66,7 +66,7 @@ impl Drop for Side {
             return;
         }
         self.0.drain();
-        let _ = stream::destroy(self.0.raw).or_else(|_| stream::destroy(self.0.raw));
+        let _ = insist(|| stream::destroy(self.0.raw));
     }
 }
 

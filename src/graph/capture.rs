@@ -4,7 +4,7 @@ use super::handles;
 use super::one::Graph;
 use super::retire;
 use crate::base::spared::Uncancelled;
-use crate::base::{Error, Result, Status, process};
+use crate::base::{Error, Result, Status, insist, process};
 use crate::memory::{captures, pools};
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, code};
@@ -54,7 +54,7 @@ impl Own {
         let _whole = Uncancelled::enter();
         if process::is_running() {
             // Nobody else can: what fails is tried once more.
-            self.0.take().into_iter().for_each(|id| drop(abandon(id).or_else(|_| abandon(id))));
+            self.0.take().into_iter().for_each(|id| drop(insist(|| abandon(id))));
         }
     }
 }

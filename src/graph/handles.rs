@@ -1,8 +1,8 @@
 //! What a program holds of a graph.
 
 use super::one::Graph;
-use crate::base::Result;
 use crate::base::handles::Handles;
+use crate::base::{Result, insist};
 use std::sync::Arc;
 
 static GRAPHS: Handles<Graph> = Handles::new("graph", "tcuda_graph_create");
@@ -29,5 +29,5 @@ pub fn all() -> Vec<Arc<Graph>> {
 
 pub fn clear() {
     // With a capture under way no memory goes back.
-    GRAPHS.clear().into_iter().for_each(|graph| drop(graph.end_of_handle().or_else(|_| graph.end_of_handle())));
+    GRAPHS.clear().into_iter().for_each(|graph| drop(insist(|| graph.end_of_handle())));
 }

@@ -5,7 +5,7 @@ use super::draws::{self, Drawn};
 use super::pool::{PoolId, Use};
 use super::retire::{self, Wait};
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, few, log, process};
+use crate::base::{Error, Result, Status, few, insist, log, process};
 use crate::device;
 use crate::event::{self, pool::Pooled};
 use crate::memory::{captures, pinned::Keeper};
@@ -391,15 +391,14 @@ impl State {
     fn drop_template(&mut self) {
         if let (Some(template), Ok(runtime)) = (self.template.take(), runtime::runtime()) {
             // What cannot be destroyed is lost with its device.
-            let _ = runtime.graph_destroy(template).or_else(|_| runtime.graph_destroy(template));
+            let _ = insist(|| runtime.graph_destroy(template));
         }
     }
 
     /// Launches that are under way go on.
     fn drop_exec(&mut self) {
         if let (Some(exec), Ok(runtime)) = (self.exec.take(), runtime::runtime()) {
-            let destroy = || runtime.outside_capture(|| runtime.graph_exec_destroy(exec));
-            let _ = destroy().or_else(|_| destroy());
+            let _ = insist(|| runtime.outside_capture(|| runtime.graph_exec_destroy(exec)));
         }
     }
 

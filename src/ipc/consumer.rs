@@ -6,7 +6,7 @@ use super::socket::{self, MOST_FILES, Peer, Received, Socket};
 use super::wire::{Answer, LONGEST, Opened, Request, Taken};
 use super::{Stats, event, refuse_capture};
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::memory;
 use crate::runtime::table::{IpcHandle, MemAccess};
@@ -199,7 +199,7 @@ fn map_pages(
             let handle = runtime.mem_import(file.as_fd())?;
             let done = runtime.mem_map(base + *mapped, size, handle);
             // The mapping keeps the memory.
-            let released = runtime.mem_release(handle).or_else(|_| runtime.mem_release(handle));
+            let released = insist(|| runtime.mem_release(handle));
             done?;
             *mapped += size;
             released?;
@@ -208,13 +208,12 @@ fn map_pages(
     if *mapped == span { Ok(()) } else { Err(producer.nonsense()) }
 }
 
-/// What undoes something is tried once more before it is given up.
 fn unmap(runtime: &Runtime, base: Address, size: usize) -> bool {
-    size == 0 || runtime.mem_unmap(base, size).or_else(|_| runtime.mem_unmap(base, size)).is_ok()
+    size == 0 || insist(|| runtime.mem_unmap(base, size)).is_ok()
 }
 
 fn free_addresses(runtime: &Runtime, base: Address, size: usize) {
-    let _ = runtime.address_free(base, size).or_else(|_| runtime.address_free(base, size));
+    let _ = insist(|| runtime.address_free(base, size));
 }
 
 /// A device that is lost does no work, and its memory goes with the process.
@@ -354,7 +353,7 @@ pub fn shutdown() {
         let Some(producer) = &import.producer else { continue };
         let mut segments = producer.turn.lock();
         // What ails the device does not matter any more.
-        let _ = give(runtime, &mut segments, &import).or_else(|_| give(runtime, &mut segments, &import));
+        let _ = insist(|| give(runtime, &mut segments, &import));
         for _ in 0..import.uses {
             producer.tell(Request::Give(import.export), Some(until.saturating_duration_since(Instant::now())));
         }

@@ -1,6 +1,6 @@
 //! Events that several processes know.
 
-use crate::base::{Result, Status};
+use crate::base::{Result, Status, insist};
 use crate::device;
 use crate::event::{self, BLOCKING, DISABLE_TIMING, INTERPROCESS};
 use crate::runtime::table::IpcHandle;
@@ -58,7 +58,7 @@ impl Mark {
             runtime.outside_capture(|| runtime.event_destroy(self.event))
         };
         // What cannot be destroyed is lost with its device.
-        let _ = end().or_else(|_| end());
+        let _ = insist(end);
     }
 }
 
@@ -70,7 +70,7 @@ pub fn wait(device: i32, handle: IpcHandle, stream: Stream) -> Result<()> {
         let event = runtime.ipc_open_event_handle(handle).map_err(|error| error.context("The producer's event"))?;
         let waits = event::wait(event, stream);
         // The wait stays.
-        let _ = runtime.event_destroy(event).or_else(|_| runtime.event_destroy(event));
+        let _ = insist(|| runtime.event_destroy(event));
         waits
     })
 }

@@ -2,7 +2,7 @@
 //! it is put back; its work area is a block of the stream that it is taken for, for that time only.
 
 use super::{is_captured, with_memory};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::event::{self, pool::Pooled};
 use crate::memory::{self, captures};
@@ -221,7 +221,7 @@ fn destroy(device: i32, plans: Vec<Kept>) {
             Err(_) => {}
             Ok(()) => {
                 let end = || libraries::fft(runtime)?.destroy(kept.plan);
-                let _ = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(|| end().or_else(|_| end())));
+                let _ = device::Guard::new(device).and_then(|_guard| runtime.outside_capture(|| insist(end)));
             }
         }
     }

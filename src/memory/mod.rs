@@ -36,7 +36,7 @@ pub use cache::held::{Backed, Hold, Part, hold, on_held_freed};
 pub use limits::{fraction, limit, set_fraction, set_limit};
 
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, config, log, process, room};
+use crate::base::{Error, Result, Status, config, insist, log, process, room};
 use crate::device;
 use crate::event;
 use crate::runtime::{self, Address};
@@ -286,7 +286,7 @@ pub fn allocate_all(sizes: &[usize], stream: Stream) -> Result<Vec<Address>> {
             Ok(block) => blocks.push(block),
             Err(error) => {
                 // The first error is the one to tell.
-                blocks.into_iter().for_each(|block| drop(free(block).or_else(|_| free(block))));
+                blocks.into_iter().for_each(|block| drop(insist(|| free(block))));
                 return Err(error);
             }
         }

@@ -3,7 +3,7 @@
 use super::table::*;
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::watch::{self, Access, Place as At};
-use crate::base::{Error, Result, Status, config, work};
+use crate::base::{Error, Result, Status, config, insist, work};
 use std::ffi::{CStr, CString, c_void};
 
 /// A backend that is ready for use: at least the runtime slots are filled and a device count was had.
@@ -594,14 +594,12 @@ impl Runtime {
         impl Drop for Mode<'_> {
             fn drop(&mut self) {
                 let Mode(runtime, mode) = self;
-                let mut put_back = || call!(runtime.cudaThreadExchangeStreamCaptureMode(mode));
-                let _ = put_back().or_else(|_| put_back());
+                let _ = insist(|| call!(runtime.cudaThreadExchangeStreamCaptureMode(mode)));
             }
         }
         const RELAXED: i32 = 2;
         let mut mode = RELAXED;
-        let mut exchange = || call!(self.cudaThreadExchangeStreamCaptureMode(&mut mode));
-        let exchanged = exchange().or_else(|_| exchange());
+        let exchanged = insist(|| call!(self.cudaThreadExchangeStreamCaptureMode(&mut mode)));
         let _mode = exchanged.is_ok().then(|| Mode(self, mode));
         work()
     }

@@ -21,7 +21,7 @@ mod shadow;
 mod world;
 
 use crate::base::watch::{self, Access, Happening, Observer, Place};
-use crate::base::{Error, Result, annotation, config, log, process};
+use crate::base::{Error, Result, annotation, config, insist, log, process};
 use crate::copy;
 use crate::memory;
 use crate::runtime;
@@ -144,7 +144,7 @@ fn actor(on: Place) -> Option<Actor> {
     let capture = match key.on.raw {
         0..=stream::PER_THREAD => None,
         // Once more: what a capture is taken for the program's otherwise, and its replays for uses of freed memory.
-        raw => match runtime.capture_status(raw).or_else(|_| runtime.capture_status(raw)) {
+        raw => match insist(|| runtime.capture_status(raw)) {
             Ok(CaptureStatus::Active(id) | CaptureStatus::Invalidated(id)) => Some(id),
             Ok(CaptureStatus::None) | Err(_) => None,
         },
@@ -155,7 +155,7 @@ fn actor(on: Place) -> Option<Actor> {
         let blocking = match key.on.raw {
             stream::DEFAULT => false,
             stream::PER_THREAD => true,
-            raw => capture.is_none() && runtime.stream_flags(raw).or_else(|_| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0),
+            raw => capture.is_none() && insist(|| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0),
         };
         with(|state| _ = state.world.clocks.add(key, blocking));
     }

@@ -16,7 +16,7 @@ pub use pool::{PER_LEVEL, from_pool, priority_range};
 pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on, serial};
 
 use crate::base::watch::{self, Happening, Place};
-use crate::base::{Error, Result, Status, sync_debug};
+use crate::base::{Error, Result, Status, insist, sync_debug};
 use crate::device;
 use crate::runtime::{self, RawStream, Runtime};
 
@@ -129,8 +129,7 @@ impl Stream {
     }
 
     pub fn try_drain(self) -> Result<()> {
-        let wait = || runtime::runtime()?.outside_capture(|| self.synchronize());
-        sync_debug::unrefused(|| wait().or_else(|_| wait()))
+        sync_debug::unrefused(|| insist(|| runtime::runtime()?.outside_capture(|| self.synchronize())))
     }
 
     /// As the driver has it: a smaller number is served first.

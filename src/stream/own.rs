@@ -3,7 +3,7 @@
 use super::Stream;
 use super::registry::{self, Kind};
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::runtime::{self, RawStream};
 use parking_lot::{Mutex, RwLock};
@@ -197,6 +197,6 @@ pub(super) fn shutdown() {
     PARKED.lock().clear();
     for stream in registry::all(Kind::Own).into_iter().chain(registry::all(Kind::Parked)) {
         // What cannot be destroyed is lost with its device.
-        let _ = really_destroy(stream).or_else(|_| really_destroy(stream));
+        let _ = insist(|| really_destroy(stream));
     }
 }

@@ -3,7 +3,7 @@
 use super::registry::{self, Kind};
 use super::{Stream, own};
 use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, insist};
 use crate::device;
 use crate::runtime;
 use parking_lot::Mutex;
@@ -98,8 +98,7 @@ pub(super) fn shutdown() {
             let raw = place.swap(0, Ordering::AcqRel);
             if raw != 0 {
                 // What cannot be destroyed is lost with its device.
-                let destroy = || Stream { device, raw }.enter().and_then(|entered| entered.runtime.stream_destroy(raw));
-                let _ = destroy().or_else(|_| destroy());
+                let _ = insist(|| Stream { device, raw }.enter()?.runtime.stream_destroy(raw));
             }
         }
         for level in &pool.levels {

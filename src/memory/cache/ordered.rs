@@ -4,10 +4,10 @@
 use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::physical::{Backing, HandleId, Mapping};
-use super::segment::{access_list, insist};
+use super::segment::access_list;
 use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, StreamSlot};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::memory::stats::Family;
 use crate::memory::{captures, provider};
 use crate::runtime::api::MemPoolAttribute;
@@ -38,7 +38,7 @@ impl Cache {
     pub(super) fn drop_ordered(&self, runtime: &Runtime, address: Address, raw: RawStream) {
         let Some(pool) = *self.ordered.lock() else { return };
         // What cannot be given back is lost with its device.
-        insist(|| {
+        let _ = insist(|| {
             let entered = Stream { device: self.device, raw }.enter()?;
             runtime.outside_capture(|| runtime.free_async(address, entered.raw))
         });

@@ -3,10 +3,10 @@
 
 use super::block::{self, State};
 use super::physical::{Backing, HandleId, Mapping};
-use super::segment::{access_list, insist, release};
+use super::segment::{access_list, release};
 use super::{Abilities, Cache};
 use crate::base::sync_debug::{Kind, blocking};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::memory::{captures, pinned, poison, provider};
 use crate::runtime::table::MemAllocationProp;
@@ -171,7 +171,7 @@ impl Cache {
             let restored = paused.saved.iter().try_for_each(restore);
             restored.inspect_err(|_| {
                 for (mapping, _) in &wanted {
-                    insist(|| runtime.mem_unmap(mapping.start, mapping.size));
+                    let _ = insist(|| runtime.mem_unmap(mapping.start, mapping.size));
                 }
             })
         });
@@ -294,7 +294,7 @@ fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)]) -> R
     });
     mapped.inspect_err(|_| {
         for (mapping, _) in &wanted[..done] {
-            insist(|| runtime.mem_unmap(mapping.start, mapping.size));
+            let _ = insist(|| runtime.mem_unmap(mapping.start, mapping.size));
         }
     })
 }
@@ -302,12 +302,10 @@ fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)]) -> R
 /// All or nothing, as far as the driver lets.
 fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(HandleId, MemHandle)]) -> Result<()> {
     for (at, mapping) in mappings.iter().enumerate() {
-        let Err(error) = runtime.mem_unmap(mapping.start, mapping.size).or_else(|_| runtime.mem_unmap(mapping.start, mapping.size)) else {
-            continue;
-        };
+        let Err(error) = insist(|| runtime.mem_unmap(mapping.start, mapping.size)) else { continue };
         let raw_of = |id: HandleId| handles.iter().find(|(handle, _)| *handle == id).map(|(_, raw)| *raw);
         let back: Vec<_> = mappings[..at].iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?))).collect();
-        map_all(runtime, device, &back).or_else(|_| map_all(runtime, device, &back))?;
+        insist(|| map_all(runtime, device, &back))?;
         return Err(error);
     }
     Ok(())

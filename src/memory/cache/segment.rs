@@ -11,7 +11,7 @@ use super::shares::Idle;
 use super::slot::COMMON;
 use super::stitch::{Found, Plan};
 use super::{Abilities, Cache, StreamSlot};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::Family;
@@ -91,13 +91,8 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
 }
 
-/// What undoes something is tried once more before it is given up: a leak is worse than a second call.
-pub(super) fn insist(undo: impl Fn() -> Result<()>) -> bool {
-    undo().is_ok() || undo().is_ok()
-}
-
 pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
-    insist(|| runtime.outside_capture(|| runtime.mem_release(handle)));
+    let _ = insist(|| runtime.outside_capture(|| runtime.mem_release(handle)));
 }
 
 impl Core {
@@ -283,7 +278,7 @@ fn build(
     })();
     if let Err(error) = done {
         for (at, size) in mapped {
-            insist(|| runtime.mem_unmap(at, size));
+            let _ = insist(|| runtime.mem_unmap(at, size));
         }
         *has_memory = made.len() == plan.make.len();
         made.into_iter().for_each(|handle| release(runtime, handle));
@@ -408,7 +403,7 @@ impl Cache {
         let reserve = || reserve(runtime, abilities, need, granularity, held);
         let (base, size) = runtime.outside_capture(reserve).map_err(Refusal::Driver)?;
         if base + size > lookup::LIMIT {
-            insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
+            let _ = insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
             return Err(Refusal::Driver(beyond_the_table(base)));
         }
         let mut core = self.core.lock();
@@ -631,7 +626,7 @@ impl Cache {
         old.into_iter().for_each(|mapping| self.end_mapping(runtime, mapping));
         let empty = self.core.lock().take_empty_areas();
         for (first, base, size) in empty {
-            let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
+            let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size))).is_ok();
             let mut core = self.core.lock();
             if given {
                 core.forget_area(first);
@@ -774,7 +769,7 @@ impl Cache {
         }
         physical.ids().filter_map(|id| physical[id].backing.raw()).for_each(|raw| release(runtime, raw));
         for area in core.areas.values().filter(|area| !area.plain) {
-            insist(|| runtime.address_free(area.base, area.size));
+            let _ = insist(|| runtime.address_free(area.base, area.size));
         }
         core.clear();
         drop(core);

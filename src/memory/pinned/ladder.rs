@@ -5,7 +5,7 @@ use super::core::{self, CORE};
 use super::space::Segment;
 use super::table::{Kind, PAGE};
 use super::{order, source};
-use crate::base::{Error, Result, Status, log};
+use crate::base::{Error, Result, Status, insist, log};
 use crate::memory::cache::message::size_text;
 use crate::memory::options;
 use crate::runtime::{Address, host};
@@ -167,9 +167,7 @@ pub fn shutdown() {
     empty_homes();
     let growing = GROWING.lock();
     let segments = CORE.lock().clear();
-    let give_back = |(address, segment): &(Address, Segment)| {
-        source::give_back(*address, segment).or_else(|_| source::give_back(*address, segment)).err()
-    };
+    let give_back = |(address, segment): &(Address, Segment)| insist(|| source::give_back(*address, segment)).err();
     let errors: Vec<Error> = segments.iter().filter_map(give_back).collect();
     drop(growing);
     errors.iter().for_each(|error| log::warn(&format!("Pinned memory could not be given back: {error}")));

@@ -2,7 +2,7 @@
 
 use super::core::CORE;
 use super::source::{self, PORTABLE};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::runtime::{self, Address, api::Place, code, host};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -88,6 +88,6 @@ fn release(address: Address) -> Result<()> {
 pub fn shutdown() {
     for (address, _) in std::mem::take(&mut *RANGES.lock()) {
         // What cannot be unregistered is lost with its device.
-        let _ = release(address).or_else(|_| release(address));
+        let _ = insist(|| release(address));
     }
 }

@@ -104,10 +104,13 @@ impl Memory {
         let (address, freed_at) = match books.take_spare(device, room, stream, follows) {
             Some(spare) => (spare.address, spare.freed_at),
             None => {
-                let taken = books.take(device, room, true).or_else(|_| {
-                    books.trim(device, 0);
-                    books.take(device, room, true)
-                });
+                let taken = match books.take(device, room, true) {
+                    Err(code::OUT_OF_MEMORY) => {
+                        books.trim(device, 0);
+                        books.take(device, room, true)
+                    }
+                    other => other,
+                };
                 (taken?, (0, 0))
             }
         };
