@@ -6,13 +6,15 @@
 use super::graph::tcuda_pool_id_t;
 use super::guard::{self, guard, guard_destroy, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
-use super::tensor::{check_room, view};
+use super::tensor::views_of;
 use crate::base::dlpack::tcuda_tensor_t;
 use crate::base::status::{self, tcuda_status_t};
 use crate::base::{Error, Result, work};
 use crate::graph::callable::{self, Callable};
 use crate::stream;
+use crate::tensor::View;
 use std::ffi::{CStr, c_void};
+use std::ptr;
 
 /// Only ever a pointer to it.
 #[allow(non_camel_case_types)]
@@ -107,10 +109,8 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
     })
 }
 
-unsafe fn views(tensors: *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Vec<crate::tensor::View>> {
-    let tensors = unsafe { slice(tensors, count, parameter) }?;
-    check_room(count)?;
-    tensors.iter().map(|tensor| unsafe { view(tensor, parameter) }).collect()
+unsafe fn views(tensors: *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Vec<View>> {
+    unsafe { views_of(slice(tensors, count, parameter)?.iter().map(ptr::from_ref), parameter) }
 }
 
 /// Calls a function by replay. Inputs that lie elsewhere than at the capture are copied to where they lay then; those at the same address cost

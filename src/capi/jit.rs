@@ -7,7 +7,7 @@
 
 use super::guard::{Out, guard, guard_destroy, guard_out, slice, text};
 use super::structs::tcuda_stream_t;
-use super::tensor::{hand_out, view};
+use super::tensor::{hand_out, views};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
@@ -75,10 +75,9 @@ unsafe fn scalars_of<'a>(scalars: *const tcuda_jit_scalar_t, count: usize) -> Re
     unsafe { slice(scalars, count, "scalars") }?.iter().enumerate().map(of).collect()
 }
 
-unsafe fn views_of(tensors: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Few<View>> {
+unsafe fn few(tensors: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Few<View>> {
     check_count(count, parameter)?;
-    let tensors = unsafe { slice(tensors, count, parameter) }?;
-    tensors.iter().enumerate().map(|(at, tensor)| unsafe { view(*tensor, format_args!("{parameter}[{at}]")) }).collect()
+    unsafe { views(tensors, count, parameter) }
 }
 
 /// Makes a function of one output (torch.cuda.jiterator._create_jit_fn). The source is read, and compiled at the first call.
@@ -165,7 +164,7 @@ pub unsafe extern "C" fn tcuda_jit_call(
     guard("tcuda_jit_call", || {
         let out = Out::new(outputs, "outputs")?;
         let function = jit::numbered(jit as usize as u64)?;
-        let inputs = unsafe { views_of(inputs, input_count, "inputs") }?;
+        let inputs = unsafe { few(inputs, input_count, "inputs") }?;
         let scalars = unsafe { scalars_of(scalars, scalar_count) }?;
         let made = jit::call(&function, &inputs, &scalars, stream as usize)?;
         out.write_all(made.into_iter().map(hand_out));
@@ -196,8 +195,8 @@ pub unsafe extern "C" fn tcuda_jit_call_out(
 ) -> tcuda_status_t {
     guard("tcuda_jit_call_out", || {
         let function = jit::numbered(jit as usize as u64)?;
-        let outputs = unsafe { views_of(outputs, output_count, "outputs") }?;
-        let inputs = unsafe { views_of(inputs, input_count, "inputs") }?;
+        let outputs = unsafe { few(outputs, output_count, "outputs") }?;
+        let inputs = unsafe { few(inputs, input_count, "inputs") }?;
         let scalars = unsafe { scalars_of(scalars, scalar_count) }?;
         jit::call_out(&function, &outputs, &inputs, &scalars, stream as usize)
     })

@@ -43,12 +43,6 @@ const TCUDA_DEVICE_SAME: i32 = -4;
 const DLPACK: tcuda_dlpack_version_t = tcuda_dlpack_version_t { major: 1, minor: 0 };
 const FLAG_IS_COPIED: u64 = 2;
 
-/// That the host has memory for what is made of so many tensors on the way.
-pub fn check_room(count: usize) -> Result<()> {
-    const BYTES: usize = 1024;
-    room::check(count.saturating_mul(BYTES), "the tensors")
-}
-
 /// Checks a tensor that came in and copies its arrays.
 pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: impl Display + Copy) -> Result<View> {
     let tensor = unsafe { tensor.as_ref() }.ok_or_else(|| null(parameter))?;
@@ -68,6 +62,18 @@ pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: impl Display + Copy
         strides,
     };
     View::new(parts, parameter)
+}
+
+/// The same for a list.
+pub unsafe fn views<C: FromIterator<View>>(list: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<C> {
+    unsafe { views_of(slice(list, count, parameter)?.iter().copied(), parameter) }
+}
+
+pub unsafe fn views_of<C: FromIterator<View>>(tensors: impl ExactSizeIterator<Item = *const tcuda_tensor_t>, parameter: &str) -> Result<C> {
+    /// What is made of one on the way.
+    const BYTES: usize = 1024;
+    room::check(tensors.len().saturating_mul(BYTES), "the tensors")?;
+    tensors.enumerate().map(|(at, tensor)| unsafe { view(tensor, format_args!("{parameter}[{at}]")) }).collect()
 }
 
 /// A made tensor with its arrays and its memory, as one allocation that the deleter takes apart.

@@ -488,6 +488,8 @@ fn wrong_arguments() {
     let mut host = vec![0u8; COUNT];
     let pageable = [tensor_of(host.as_mut_ptr().cast(), 1, &SHAPE, None, BYTE)];
     assert!(create(&callable(Some(passes_on), &pageable, &outputs), 1).contains("callable 0"));
+    let second = [tensor(from), tensor_of(from, 2, &SHAPE, Some(&[512, -1]), BYTE)];
+    assert!(create(&callable(Some(passes_on), &second, &outputs), 1).contains("'inputs[1]' has a stride of -1"));
     assert!(made.is_null());
     fails!(INVALID_ARGUMENT, tcuda_graphed_callable_create(null_mut(), &good, 1, -1, OWN, stream.0));
     fails!(INVALID_ARGUMENT, tcuda_graphed_callable_create(&mut made, null(), 1, -1, OWN, stream.0));
