@@ -1,7 +1,7 @@
 //! What torch checks of tensors, devices and dimensions.
 
 use crate::base::{Error, Result};
-use crate::runtime::api::Place as Found;
+use crate::runtime::api::Place;
 use crate::stream::{self, Stream};
 use crate::tensor::View;
 use crate::{copy, memory};
@@ -22,12 +22,12 @@ pub fn take(tensor: &View, stream: Stream, name: impl Fn() -> String) -> Result<
         return Ok(stream);
     }
     let found = match memory::record_in_block(tensor.address, stream)? {
-        Some(device) if device == stream.device => return Ok(stream),
-        Some(device) => Found::Device { device },
+        Some(around) => around.into(),
         None => copy::find_outside(tensor.address)?,
     };
+    let is_pinned = matches!(found.place, Place::Pinned { .. });
     tensor.end_at(found, Some(stream), "data").map_err(|error| error.context(name()))?;
-    if let Found::Pinned { .. } = found {
+    if is_pinned {
         memory::pinned::record_stream_of(tensor.address, stream);
     }
     Ok(stream)

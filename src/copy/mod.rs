@@ -8,6 +8,7 @@
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::watch::{self, Access};
 use crate::base::{Error, Result, Status};
+use crate::memory::Around;
 use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
 use crate::{device, event, memory};
@@ -65,24 +66,35 @@ impl End {
     }
 }
 
-/// tcuda's own blocks first, then what CUDA knows. With no backend everything is plain host memory.
-pub fn find(address: Address) -> Result<api::Place> {
-    match memory::device_of(address) {
-        Some(device) => Ok(api::Place::Device { device }),
-        None => find_outside(address),
+/// Where memory is, and where the block ends that it is in, if it is one of tcuda's device memory.
+pub struct Found {
+    pub place: api::Place,
+    pub end: Option<Address>,
+}
+
+impl From<Around> for Found {
+    fn from(around: Around) -> Found {
+        Found { place: api::Place::Device { device: around.device }, end: Some(around.place.end) }
     }
+}
+
+/// tcuda's own blocks first, then what CUDA knows. With no backend everything is plain host memory.
+pub fn find(address: Address) -> Result<Found> {
+    memory::block_around(address).map_or_else(|| find_outside(address), |around| Ok(around.into()))
 }
 
 /// The same for what is known to be no block of tcuda's device memory.
-pub fn find_outside(address: Address) -> Result<api::Place> {
-    if memory::pinned::holds(address) {
-        return Ok(api::Place::Pinned { device: device::CPU });
-    }
-    runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))
+pub fn find_outside(address: Address) -> Result<Found> {
+    let place = if memory::pinned::holds(address) {
+        api::Place::Pinned { device: device::CPU }
+    } else {
+        runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))?
+    };
+    Ok(Found { place, end: None })
 }
 
 pub fn place_of(address: Address) -> Result<Place> {
-    Ok(match find(address)? {
+    Ok(match find(address)?.place {
         api::Place::Unregistered => Place::Pageable,
         api::Place::Pinned { .. } => Place::Pinned,
         api::Place::Device { device } | api::Place::Managed { device } => Place::Device(device),
@@ -115,10 +127,10 @@ fn ends_nowhere(name: impl std::fmt::Display, address: Address, size: usize, las
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
 }
 
-/// Refuses what reaches past memory of a device, as far as the block tells, or of somebody else's memory the last byte.
-pub fn check_device(name: impl std::fmt::Display, address: Address, size: usize) -> Result<()> {
+/// Refuses what reaches past memory of a device, as far as the block's end tells, or of somebody else's memory the last byte.
+pub fn check_device(name: impl std::fmt::Display, address: Address, size: usize, end: Option<Address>) -> Result<()> {
     let last = address.saturating_add(size.max(1) - 1);
-    let is_there = match memory::end_of_block(address) {
+    let is_there = match end {
         Some(end) => last < end,
         None => place_of(last)?.device().is_some(),
     };
@@ -300,7 +312,7 @@ pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Resu
         return Ok(());
     }
     check_range("dst", to, size)?;
-    let stream = match find(to)? {
+    let stream = match find(to)?.place {
         api::Place::Unregistered => {
             check_host("dst", to, size)?;
             return Err(Error::invalid_argument(format!(

@@ -409,7 +409,7 @@ fn slot_on(core: &mut Core, stream: Stream, key: StreamKey, address: Address) ->
 #[cold]
 fn not_a_block(address: Address) -> Error {
     let text = match block_around(address) {
-        Some((Range { start, .. }, _)) => format!("lies inside the block at 0x{start:x}; give its start."),
+        Some(Around { place, .. }) => format!("lies inside the block at 0x{:x}; give its start.", place.start),
         None if pinned::holds(address) => {
             "is pinned host memory; it has calls of its own, tcuda_host_free_cached and tcuda_host_record_stream.".to_owned()
         }
@@ -429,29 +429,42 @@ pub fn device_of_block(address: Address) -> Result<i32> {
     lookup::find(address).and_then(cache_of_block).map(|cache| cache.device).ok_or_else(|| not_a_block(address))
 }
 
-/// Where the block lies that holds an address, and its device.
-fn block_around(address: Address) -> Option<(Range<Address>, i32)> {
-    let inside = |cache: &Cache| cache.core.quiet().block_around(address).map(|id| (block::at(id).range(), cache.device));
-    block_at(address).or_else(|| pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()).find_map(inside))
+/// A live block, as far as who uses it asks.
+pub struct Around {
+    pub place: Range<Address>,
+    pub device: i32,
 }
 
-/// The same where a block starts at the address, as at most: one cache is asked, not all.
-fn block_at(address: Address) -> Option<(Range<Address>, i32)> {
-    let block = lookup::find(address)?;
-    let cache = cache_of_block(block)?;
-    let core = cache.core.quiet();
-    core.allocated_at(block, address)?;
-    Some((block::at(block).range(), cache.device))
+/// Does something with the live block that holds an address, under its device's lock. Where it starts there one cache is asked, not all.
+fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, Around) -> T) -> Option<T> {
+    let around = |core: &Core, id| Around { place: block::at(id).range(), device: core.device };
+    if let Some(block) = lookup::find(address)
+        && let Some(cache) = cache_of_block(block)
+    {
+        let mut core = cache.core.quiet();
+        if let Some(id) = core.allocated_at(block, address) {
+            let around = around(&core, id);
+            return Some(work(&mut core, id, around));
+        }
+    }
+    for cache in pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()) {
+        let mut core = cache.core.quiet();
+        if let Some(id) = core.block_around(address) {
+            let around = around(&core, id);
+            return Some(work(&mut core, id, around));
+        }
+    }
+    None
 }
 
-/// The device of the live block that holds an address, which may lie inside; None for memory of somebody else.
+/// The live block that holds an address, which may lie inside; None for memory of somebody else.
+pub fn block_around(address: Address) -> Option<Around> {
+    with_block_around(address, |_, _, around| around)
+}
+
+/// Its device.
 pub fn device_of(address: Address) -> Option<i32> {
-    block_around(address).map(|(_, device)| device)
-}
-
-/// Where the live block ends that holds an address; None for memory of somebody else.
-pub fn end_of_block(address: Address) -> Option<Address> {
-    block_around(address).map(|(place, _)| place.end)
+    block_around(address).map(|around| around.device)
 }
 
 /// Notes that a stream uses the block that starts here (Tensor.record_stream): after the free it is reused only when that stream has
@@ -461,15 +474,17 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
         return Ok(());
     }
     let key = StreamKey::of(stream);
-    with_block(address, |core, id| {
-        if core.device == stream.device && core.follows(id, key) {
-            return Ok(());
-        }
-        let slot = slot_on(core, stream, key, address)?;
-        if core.record_use(id, slot) { Ok(()) } else { Err(freed_before(address)) }
-    })?;
+    with_block(address, |core, id| record_use(core, id, address, stream, key))?;
     watch::tell(|| Happening::Uses { address, on: stream.place() });
     Ok(())
+}
+
+fn record_use(core: &mut Core, id: BlockId, address: Address, stream: Stream, key: StreamKey) -> Result<()> {
+    if core.device == stream.device && core.follows(id, key) {
+        return Ok(());
+    }
+    let slot = slot_on(core, stream, key, address)?;
+    if core.record_use(id, slot) { Ok(()) } else { Err(freed_before(address)) }
 }
 
 /// The same for any address: one inside a block means the block, also of pinned memory; memory of somebody else and another device's stream
@@ -481,13 +496,22 @@ pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
     Ok(())
 }
 
-/// The same for device memory alone; of which device the block is. None: it is no block.
-pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<i32>> {
-    let Some((place, device)) = block_around(address) else { return Ok(None) };
-    if device == stream.device {
-        record_stream(place.start, stream)?;
+/// The same for device memory alone, and which block it is. None: it is none.
+pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<Around>> {
+    let key = StreamKey::of(stream);
+    let recorded = with_block_around(address, |core, id, around| {
+        if around.device == stream.device {
+            record_use(core, id, around.place.start, stream, key)?;
+        }
+        Ok(around)
+    });
+    let around = recorded.transpose()?;
+    if let Some(Around { place, device }) = &around
+        && *device == stream.device
+    {
+        watch::tell(|| Happening::Uses { address: place.start, on: stream.place() });
     }
-    Ok(Some(device))
+    Ok(around)
 }
 
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.

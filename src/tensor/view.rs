@@ -4,9 +4,9 @@ use super::strides::{self, Sizes};
 use crate::base::dlpack;
 use crate::base::dtype::DType;
 use crate::base::{Error, Result};
-use crate::copy::{self, End, Place};
+use crate::copy::{self, End, Found, Place};
 use crate::device;
-use crate::runtime::api::Place as Found;
+use crate::runtime::api;
 use crate::runtime::kernels::element::Element;
 use crate::stream::Stream;
 use std::fmt::Display;
@@ -236,20 +236,22 @@ impl View {
     /// The same where it was found out already.
     pub fn end_at(&self, found: Found, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
         let bytes = self.bytes();
-        match found {
-            Found::Device { .. } => copy::check_device(name, self.address, bytes)?,
-            Found::Pinned { .. } => copy::check_pinned(name, self.address, bytes)?,
-            Found::Unregistered => copy::check_host(name, self.address, bytes)?,
+        match found.place {
+            api::Place::Device { .. } => copy::check_device(name, self.address, bytes, found.end)?,
+            api::Place::Pinned { .. } => copy::check_pinned(name, self.address, bytes)?,
+            api::Place::Unregistered => copy::check_host(name, self.address, bytes)?,
             // Where it ends nobody tells.
-            Found::Managed { .. } => {}
+            api::Place::Managed { .. } => {}
         }
-        match (self.place, stream, found) {
-            (Place::Device(stated), _, Found::Device { device }) if device != stated => Err(self.misplaced(Place::Device(device), name)),
-            (Place::Device(_), Some(_), Found::Unregistered) => Err(self.misplaced(Place::Pageable, name)),
+        match (self.place, stream, found.place) {
+            (Place::Device(stated), _, api::Place::Device { device }) if device != stated => {
+                Err(self.misplaced(Place::Device(device), name))
+            }
+            (Place::Device(_), Some(_), api::Place::Unregistered) => Err(self.misplaced(Place::Pageable, name)),
             (Place::Device(_), Some(stream), _) => Ok(End::device(self.address, stream)),
-            (_, _, Found::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
-            (_, _, Found::Unregistered) => Ok(End::host(self.address, Place::Pageable)),
-            (_, _, Found::Pinned { .. } | Found::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
+            (_, _, api::Place::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
+            (_, _, api::Place::Unregistered) => Ok(End::host(self.address, Place::Pageable)),
+            (_, _, api::Place::Pinned { .. } | api::Place::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
         }
     }
 

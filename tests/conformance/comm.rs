@@ -683,7 +683,11 @@ fn the_rules_are_torchs() {
 
     // Data that is not where its tensor says.
     let astray = tcuda_tensor_t { data: 4096 as _, ..gpu.tensor };
-    refused(unsafe { tcuda_comm_gather(out, [&raw const astray].as_ptr(), 1, 0, 0) }, TCUDA_ERROR_INVALID_POINTER, "tensors[0]");
+    let shape = [1 << 20, 1];
+    let beyond = tcuda_tensor_t { shape: shape.as_ptr().cast_mut(), strides: null_mut(), ..gpu.tensor };
+    for (tensor, said) in [(astray, "tensors[0]"), (beyond, "behind the memory that begins there")] {
+        refused(unsafe { tcuda_comm_gather(out, [&raw const tensor].as_ptr(), 1, 0, 0) }, TCUDA_ERROR_INVALID_POINTER, said);
+    }
     assert!(outs.iter().all(|out| *out == std::ptr::dangling_mut()), "an output was written on failure");
     // -1 is the current device, and nothing is an answer too.
     out = outs.as_mut_ptr();
