@@ -140,9 +140,14 @@ pub fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> Pa
     library
 }
 
-/// Two devices that work, with plain segments.
+/// Two devices that work, with plain segments. The driver is of before CUDA 12.5.
 pub fn working(machine: Machine) -> Machine {
-    let machine = machine.with("loader/libcuda.so.1", &build("works.c", "libcuda.so.1", &["-DDRIVER"], &[]));
+    working_with(machine, &["cuCtxRecordEvent"])
+}
+
+/// The same; what the driver lacks.
+pub fn working_with(machine: Machine, lacking: &[&str]) -> Machine {
+    let machine = machine.with("loader/libcuda.so.1", &build("works.c", "libcuda.so.1", &["-DDRIVER"], lacking));
     machine
         .with("loader/libcudart.so.13", &build("works.c", "libcudart.so.13", &[], &[]))
         .set("TCUDA_ALLOC_CONF", "expandable_segments:False")

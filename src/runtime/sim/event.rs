@@ -82,22 +82,21 @@ impl Sim {
         let mut line = self.scheduler.line();
         line.state.events.get(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
         let captured = line.state.captured_point(stream)?;
-        let mark = line.state.events.get_mut(&id).ok_or(code::INVALID_HANDLE)?;
-        (mark.captured, mark.point) = (captured, None);
-        mark.version += 1;
-        mark.at = None;
-        if mark.captured.is_some() {
-            return Ok(());
-        }
-        let version = mark.version;
-        let beacon = mark.beacon.clone().map(|beacon| (beacon.record(), beacon));
-        mark.count = beacon.as_ref().map_or(0, |(count, _)| *count);
-        let now = Instant::now();
-        let point = line.state.push(stream, Work::Record { event: id, version, beacon }, Vec::new(), now).ok_or(code::INVALID_HANDLE)?;
-        if let Some(mark) = line.state.events.get_mut(&id) {
-            mark.point = Some(point);
-        }
-        Ok(())
+        line.state.record(id, stream, captured, Vec::new())
+    }
+
+    /// As on a stream of its own that waits for all that the device has now.
+    pub fn record_device(&'static self, event: RawEvent, device: usize) -> Result<(), Code> {
+        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
+        self.devices[device].check()?;
+        let mut line = self.scheduler.line();
+        line.state.events.get(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
+        line.state.refuse_captured_device(device)?;
+        let after = line.state.end_of_device(device);
+        let apart = line.state.add_stream(device, stream::NON_BLOCKING, 0, false);
+        let recorded = line.state.record(id, apart, None, after);
+        line.state.destroy_stream(apart);
+        recorded
     }
 
     /// The stream's later work waits for the event as it was recorded last; never recorded is no wait.
@@ -180,6 +179,25 @@ impl Sim {
 }
 
 impl State {
+    /// At the end of a stream, after the given points too; or in a capture.
+    fn record(&mut self, id: u64, stream: u64, captured: Option<(u64, Vec<usize>)>, after: Vec<Point>) -> Result<(), Code> {
+        let mark = self.events.get_mut(&id).ok_or(code::INVALID_HANDLE)?;
+        (mark.captured, mark.point) = (captured, None);
+        mark.version += 1;
+        mark.at = None;
+        if mark.captured.is_some() {
+            return Ok(());
+        }
+        let version = mark.version;
+        let beacon = mark.beacon.clone().map(|beacon| (beacon.record(), beacon));
+        mark.count = beacon.as_ref().map_or(0, |(count, _)| *count);
+        let point = self.push(stream, Work::Record { event: id, version, beacon }, after, Instant::now()).ok_or(code::INVALID_HANDLE)?;
+        if let Some(mark) = self.events.get_mut(&id) {
+            mark.point = Some(point);
+        }
+        Ok(())
+    }
+
     pub fn events_of(&self, device: usize) -> usize {
         self.events.values().filter(|event| event.device == device).count()
     }
