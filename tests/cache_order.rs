@@ -6,8 +6,9 @@ mod gate;
 use gate::Gate;
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::{Status, config};
+use tcuda::event::pool::Pooled;
 use tcuda::memory::{self, stats::Family, stats::Pool};
-use tcuda::runtime::{self, code, sim};
+use tcuda::runtime::{self, RawEvent, code, sim};
 use tcuda::stream::{self, Stream};
 
 const M: usize = 1 << 20;
@@ -365,6 +366,60 @@ fn queries_leave_the_captures_of_other_threads_alone() {
     memory::free(other).unwrap();
     stream::destroy(a.raw).unwrap();
     stream::destroy(b.raw).unwrap();
+}
+
+/// The event that this thread takes next for a mark.
+fn next_mark() -> RawEvent {
+    Pooled::take(0).unwrap().raw()
+}
+
+/// As a mark is that another library had a stream join a capture for.
+fn capture(mark: RawEvent) {
+    let (runtime, captured) = (runtime::runtime().unwrap(), own());
+    runtime.begin_capture(captured.raw, 2).unwrap();
+    runtime.event_record(mark, captured.raw).unwrap();
+    let graph = runtime.end_capture(captured.raw).unwrap();
+    runtime.graph_destroy(graph).unwrap();
+    stream::destroy(captured.raw).unwrap();
+}
+
+#[test]
+fn a_last_mark_that_was_captured_loses_no_memory() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    memory::set_limit(Some(64 * M), 0).unwrap();
+    let block = memory::allocate(40 * M, 1, a).unwrap();
+    let gate = Gate::on(a);
+    memory::free(block).unwrap();
+    let mark = next_mark();
+    stream::destroy(a.raw).unwrap();
+    capture(mark);
+    drop(gate);
+    let next = memory::allocate(40 * M, 1, b).unwrap();
+    memory::free(next).unwrap();
+    memory::set_limit(None, 0).unwrap();
+    stream::destroy(b.raw).unwrap();
+}
+
+#[test]
+fn a_mark_of_a_stream_that_joined_a_capture_is_not_asked() {
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    let faults = sim::machine().unwrap().faults();
+    let asked = || faults.count(Some("cudaEventQuery")).unwrap();
+    let block = memory::allocate(8 * M, 1, a).unwrap();
+    let gate = Gate::on(a);
+    memory::free(block).unwrap();
+    // It is asked before the mark and behind it.
+    let before = asked();
+    faults.fail_at(Some("cudaStreamIsCapturing"), 2, code::CAPTURE_UNSUPPORTED).unwrap();
+    let others = [(); 2].map(|()| memory::allocate(8 * M, 1, b).unwrap());
+    assert_eq!(asked(), before);
+    let last = memory::allocate(8 * M, 1, b).unwrap();
+    assert!(asked() > before, "there is none");
+    drop(gate);
+    others.into_iter().chain([last]).for_each(|block| memory::free(block).unwrap());
+    [a, b].into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tcuda::base::{Status, config};
+use tcuda::event::pool::Pooled;
 use tcuda::memory::{self, pinned};
-use tcuda::runtime::{self, api::Place, code, sim};
+use tcuda::runtime::{self, RawEvent, api::Place, code, sim};
 use tcuda::stream::{self, Stream};
 use tcuda::{copy, device, event};
 
@@ -388,6 +389,34 @@ fn a_capturing_stream_is_neither_asked_nor_waited_for() {
     pinned::empty_cache().unwrap();
     assert!(count("cudaThreadExchangeStreamCaptureMode") >= modes + 4, "asking, waiting and giving back, in and out");
     stream::destroy(stream.raw).unwrap();
+}
+
+/// As a mark is that another library had a stream join a capture for.
+fn capture(mark: RawEvent) {
+    let (runtime, captured) = (runtime::runtime().unwrap(), own());
+    runtime.begin_capture(captured.raw, 2).unwrap();
+    runtime.event_record(mark, captured.raw).unwrap();
+    let graph = runtime.end_capture(captured.raw).unwrap();
+    runtime.graph_destroy(graph).unwrap();
+    stream::destroy(captured.raw).unwrap();
+}
+
+#[test]
+fn a_last_mark_that_was_captured_loses_no_memory() {
+    let _turn = machine();
+    let stream = own();
+    let block = allocate(4 * M);
+    let gate = Gate::on(stream);
+    free_used(block, stream);
+    // The event that this thread takes next.
+    let mark = Pooled::take(0).unwrap().raw();
+    stream::destroy(stream.raw).unwrap();
+    capture(mark);
+    drop(gate);
+    pinned::set_limit(Some(4 * M)).unwrap();
+    assert_eq!(allocate(4 * M), block);
+    pinned::free(block).unwrap();
+    pinned::set_limit(None).unwrap();
 }
 
 /// Blocks with the same uses end together: for five no more is asked than for one.

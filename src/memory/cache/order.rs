@@ -26,10 +26,23 @@ pub struct Mark {
     event: Pooled,
 }
 
+/// How far the device is with a mark.
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    Ahead,
+    Past,
+    /// Another library had the stream join a capture as it was made: it stands for nothing.
+    Void,
+}
+
 impl Mark {
     /// As far as the driver can be asked.
-    fn is_past(&self, runtime: &Runtime) -> bool {
-        runtime.event_query(self.event.raw()).unwrap_or(false)
+    fn progress(&self, runtime: &Runtime) -> Progress {
+        match runtime.event_query(self.event.raw()) {
+            Ok(true) => Progress::Past,
+            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => Progress::Void,
+            Ok(false) | Err(_) => Progress::Ahead,
+        }
     }
 }
 
@@ -173,7 +186,7 @@ impl Cache {
             let asks = self.can_be_asked(question);
             let is_past = || self.stream(question.key).is_past().unwrap_or(false);
             match question.marks.first() {
-                Some(mark) => mark.is_past(runtime) || asks && is_past(),
+                Some(mark) => mark.progress(runtime) != Progress::Ahead || asks && is_past(),
                 // It is to be marked.
                 None => asks && (question.key.raw != stream::DEFAULT || is_past()),
             }
@@ -221,8 +234,10 @@ impl Cache {
             return Some(question.count);
         }
         // Oldest first: behind one that is not ready none is.
-        let ready = question.marks.iter().take_while(|mark| mark.is_past(runtime)).count();
-        let passed = question.marks.drain(..ready).next_back().map(|mark| mark.count);
+        let reached: Vec<Progress> =
+            question.marks.iter().map(|mark| mark.progress(runtime)).take_while(|progress| *progress != Progress::Ahead).collect();
+        let ready = question.marks.drain(..reached.len()).zip(reached);
+        let passed = ready.filter(|(_, progress)| *progress == Progress::Past).map(|(mark, _)| mark.count).next_back();
         let marked = question.marks.last().map_or(passed.unwrap_or(0), |mark| mark.count);
         // An event on the legacy default stream would hold other streams up.
         if asks && question.count > marked && question.marks.len() < MOST_MARKS && question.key.raw != stream::DEFAULT {
@@ -235,6 +250,8 @@ impl Cache {
         let event = Pooled::take(self.device)?;
         let entered = stream.enter()?;
         entered.runtime.event_record(event.raw(), entered.raw)?;
+        // Another library may have had it join a capture meanwhile, which would be over once somebody asked for this mark.
+        stream.refuse_capture(|| "The stream joined a capture.".into())?;
         Ok(Mark { count, event })
     }
 
@@ -317,13 +334,14 @@ impl Cache {
             Some(mark) => {
                 match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
                     Ok(()) => self.core.lock().advance(slot, serial, mark.count),
+                    // It stands for nothing. Of a stream that is gone the device can tell.
+                    Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => {
+                        let is_gone = self.core.lock().slots[slot as usize].gone;
+                        return if is_gone { self.wait_for(slot, serial.0) } else { Ok(false) };
+                    }
                     Err(error) => {
                         // That of a stream that is gone cannot be made again.
                         self.core.lock().keep_mark(slot, serial, mark);
-                        // Another library had the stream join a capture at that moment.
-                        if error.status == Status::TCUDA_ERROR_CAPTURE {
-                            return Ok(false);
-                        }
                         return Err(device::blame(self.device)(error));
                     }
                 }
@@ -372,11 +390,10 @@ impl Cache {
             if gone || !key.reachable() || owner.is_capturing().unwrap_or(true) {
                 continue;
             }
-            let mark = self.mark(owner, count)?;
-            // Another library may have it join a capture at any moment.
-            if owner.is_capturing().unwrap_or(true) {
-                continue;
-            }
+            let mark = match self.mark(owner, count) {
+                Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => continue,
+                mark => mark?,
+            };
             let entered = stream.enter()?;
             entered.runtime.stream_wait_event(entered.raw, mark.event.raw())?;
             waited.push(Waited { slot: *slot, serial, count });

@@ -106,13 +106,12 @@ impl Cache {
         }
     }
 
-    /// What the driver's pool does not need goes back to the device. All that was freed has to be past for that.
+    /// What the driver's pool does not need goes back to the device, as far as it is past.
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
         let Some(raw) = *self.ordered.lock() else { return };
-        // Not while a graph is captured there, which waiting would end. Of a lost device all is past.
-        if !matches!(captures::wait_for_device(self.device), Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE) {
-            let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
-        }
+        // Else what is past goes back: of a lost device all is, and beside a capture, which waiting would end, what its streams are done with.
+        let _ = captures::wait_for_device(self.device);
+        let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
         // Not between a block that comes and its count.
         let _growing = self.growing.lock();
         self.count_spare(runtime, 0);

@@ -8,7 +8,7 @@ use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
-use crate::runtime::{self, Runtime};
+use crate::runtime::{self, RawEvent, Runtime};
 use crate::stream::{self, Stream};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -153,9 +153,10 @@ pub fn settle(last_chance: bool) {
     let _ = runtime::runtime().and_then(|runtime| {
         runtime.outside_capture(|| {
             for question in questions {
-                let (past, new) = ask(runtime, &question);
+                let (past, void, new) = ask(runtime, &question);
                 let mut core = CORE.lock();
                 if let Some(slot) = core.streams.slots.get_mut(&question.serial) {
+                    slot.marks.retain(|mark| !void.contains(&mark.event.raw()));
                     slot.marks.extend(new);
                 }
                 core.streams.advance(question.serial, past);
@@ -166,28 +167,36 @@ pub fn settle(last_chance: bool) {
     CORE.lock().finish_pending();
 }
 
-/// The ticket up to which the stream is past, as far as the device tells at once, and a new mark where one is of use. What cannot be asked
-/// (a capturing stream, a lost device) stays as it is.
-fn ask(runtime: &Runtime, question: &Question) -> (u64, Option<Mark>) {
+/// The ticket up to which the stream is past, as far as the device tells at once; the marks that stand for nothing, since another library had the
+/// stream join a capture as they were made; and a new mark where one is of use. What cannot be asked (a capturing stream, a lost device) stays as it is.
+fn ask(runtime: &Runtime, question: &Question) -> (u64, Vec<RawEvent>, Option<Mark>) {
     /// More marks say little more about a stream that is far behind.
     const MOST_MARKS: usize = 8;
     let asks = question.asks && !question.stream.is_capturing().unwrap_or(true);
     // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
     if cfg!(feature = "planted-order") || asks && question.stream.is_past().unwrap_or(false) {
-        return (question.count, None);
+        return (question.count, Vec::new(), None);
     }
     // Oldest first: behind one that is not ready none is.
-    let ready = question.marks.iter().take_while(|mark| runtime.event_query(mark.event.raw()).unwrap_or(false));
-    let past = ready.last().map_or(0, |mark| mark.count);
+    let (mut past, mut void) = (0, Vec::new());
+    for mark in &question.marks {
+        match runtime.event_query(mark.event.raw()) {
+            Ok(true) => past = mark.count,
+            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => void.push(mark.event.raw()),
+            Ok(false) | Err(_) => break,
+        }
+    }
     let marked = question.marks.back().map_or(0, |mark| mark.count);
     let wants_mark = asks && question.count > marked && question.marks.len() < MOST_MARKS;
-    (past, if wants_mark { mark(question.stream, question.count).ok() } else { None })
+    (past, void, if wants_mark { mark(question.stream, question.count).ok() } else { None })
 }
 
 fn mark(stream: Stream, count: u64) -> Result<Mark> {
     let event = Arc::new(Pooled::take(stream.device)?);
     let entered = stream.enter()?;
     entered.runtime.event_record(event.raw(), entered.raw)?;
+    // Another library may have had it join a capture meanwhile, which would be over once somebody asked for this mark.
+    stream.refuse_capture(|| "The stream joined a capture.".into())?;
     Ok(Mark { count, event })
 }
 
@@ -266,12 +275,13 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
         Some(mark) => {
             match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
                 Ok(()) => CORE.lock().streams.advance(serial, mark.count),
-                // Another library had the stream join a capture at that moment: the mark stands for nothing.
+                // It stands for nothing. Of a stream that is gone the device can tell.
                 Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => {
-                    if let Some(slot) = CORE.lock().streams.slots.get_mut(&serial) {
+                    let is_gone = CORE.lock().streams.slots.get_mut(&serial).is_some_and(|slot| {
                         slot.marks.retain(|known| known.event.raw() != mark.event.raw());
-                    }
-                    return Ok(false);
+                        slot.gone
+                    });
+                    return if is_gone { wait_for(serial, ticket) } else { Ok(false) };
                 }
                 Err(error) => return Err(device::blame(device)(error)),
             }
