@@ -58,6 +58,9 @@ fn begin() {
     BEGUN.call_once(|| {
         memory::on_held_freed(block_freed);
         hooks::PRESSURE.add(Box::new(|_| collect()));
+        hooks::on_stranger(|address| {
+            consumer::is_imported(address).then_some("was imported by tcuda_ipc_import; tcuda_ipc_close ends its use.")
+        });
         crate::device::peer::on_enabled(consumer::peer_enabled);
     });
 }

@@ -2,6 +2,7 @@
 
 use crate::base::Result;
 pub use crate::base::callbacks::List;
+use crate::runtime::Address;
 use crate::runtime::monitor::Process;
 use crate::stream::Stream;
 use std::sync::OnceLock;
@@ -60,6 +61,20 @@ pub fn on_asked_for_processes(who: Witness) {
 /// None are known where nobody tells. No lock may be held.
 pub(super) fn processes(device: i32) -> Vec<Process> {
     PROCESSES.get().and_then(|ask| ask(device).ok()).unwrap_or_default()
+}
+
+/// Knows memory that comes from elsewhere: what it is, and what is to be called with it.
+type Usher = fn(Address) -> Option<&'static str>;
+
+static USHER: OnceLock<Usher> = OnceLock::new();
+
+pub fn on_stranger(who: Usher) {
+    let _ = USHER.set(who);
+}
+
+/// What is said of an address that is no block. No lock may be held.
+pub(super) fn stranger(address: Address) -> Option<&'static str> {
+    USHER.get().and_then(|ask| ask(address))
 }
 
 pub(super) fn is_locked() -> bool {

@@ -413,7 +413,10 @@ fn not_a_block(address: Address) -> Error {
         None if pinned::holds(address) => {
             "is pinned host memory; it has calls of its own, tcuda_host_free_cached and tcuda_host_record_stream.".to_owned()
         }
-        None => return freed_before(address),
+        None => match hooks::stranger(address) {
+            Some(text) => text.to_owned(),
+            None => return freed_before(address),
+        },
     };
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, format!("invalid device pointer: 0x{address:x} {text}"))
 }

@@ -532,8 +532,15 @@ fn what_cannot_be_exported() {
     let theirs = import(&other.export(5000, 1, 0), stream.0);
     let said = fails!(INVALID_POINTER, tcuda_ipc_export(&mut handle, (theirs as usize + 7) as *const c_void, 1, 0, stream.0));
     assert!(said.contains("imported"), "{said}");
-    fails!(INVALID_POINTER, tcuda_free_cached(theirs));
+    for address in [theirs, theirs.wrapping_byte_add(7)] {
+        let said = fails!(INVALID_POINTER, tcuda_free_cached(address));
+        assert!(said.contains("tcuda_ipc_close"), "{said}");
+        let said = fails!(INVALID_POINTER, tcuda_record_stream(address, stream.0));
+        assert!(said.contains("tcuda_ipc_close"), "{said}");
+    }
     ok!(tcuda_ipc_close(theirs, stream.0));
+    let said = fails!(INVALID_POINTER, tcuda_free_cached(theirs));
+    assert!(!said.contains("tcuda_ipc_close"), "{said}");
     other.end();
     free(block);
     nothing_is_left();
