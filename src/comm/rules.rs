@@ -1,10 +1,11 @@
 //! What torch checks of tensors, devices and dimensions.
 
 use crate::base::{Error, Result};
+use crate::copy;
+use crate::memory;
 use crate::runtime::api::Place;
 use crate::stream::{self, Stream};
 use crate::tensor::View;
-use crate::{copy, memory};
 
 pub fn wrap_dim(dim: i32, ndim: usize) -> Result<usize> {
     if ndim == 0 {
@@ -25,9 +26,8 @@ pub fn take(tensor: &View, stream: Stream, name: impl Fn() -> String) -> Result<
         Some(around) => around.into(),
         None => copy::find_outside(tensor.address)?,
     };
-    let is_pinned = matches!(found.place, Place::Pinned { .. });
-    tensor.end_at(found, Some(stream), "data").map_err(|error| error.context(name()))?;
-    if is_pinned {
+    tensor.end_at(&found, Some(stream), "data").map_err(|error| error.context(name()))?;
+    if let Place::Pinned { .. } = found.place {
         memory::pinned::record_stream_of(tensor.address, stream);
     }
     Ok(stream)

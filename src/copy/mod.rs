@@ -12,6 +12,7 @@ use crate::memory::Around;
 use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
 use crate::{device, event, memory};
+use std::ops::Range;
 
 /// Where memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,15 +67,35 @@ impl End {
     }
 }
 
-/// Where memory is, and where the block ends that it is in, if it is one of tcuda's device memory.
+/// What an address lies in.
 pub struct Found {
     pub place: api::Place,
-    pub end: Option<Address>,
+    /// That of tcuda's device memory which holds it.
+    pub block: Option<Range<Address>>,
 }
 
 impl From<Around> for Found {
     fn from(around: Around) -> Found {
-        Found { place: api::Place::Device { device: around.device }, end: Some(around.place.end) }
+        Found { place: api::Place::Device { device: around.device }, block: Some(around.place) }
+    }
+}
+
+impl Found {
+    fn place(&self) -> Place {
+        match self.place {
+            api::Place::Unregistered => Place::Pageable,
+            api::Place::Pinned { .. } => Place::Pinned,
+            api::Place::Device { device } | api::Place::Managed { device } => Place::Device(device),
+        }
+    }
+
+    /// Refuses what reaches past it, as far as that is told without asking CUDA for more.
+    fn check(&self, name: &str, address: Address, size: usize) -> Result<()> {
+        match self.place() {
+            Place::Pageable => check_host(name, address, size),
+            Place::Pinned => check_pinned(name, address, size),
+            Place::Device(_) => self.block.as_ref().map_or(Ok(()), |block| check_block(name, address, size, block)),
+        }
     }
 }
 
@@ -90,26 +111,18 @@ pub fn find_outside(address: Address) -> Result<Found> {
     } else {
         runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))?
     };
-    Ok(Found { place, end: None })
+    Ok(Found { place, block: None })
 }
 
 pub fn place_of(address: Address) -> Result<Place> {
-    Ok(match find(address)?.place {
-        api::Place::Unregistered => Place::Pageable,
-        api::Place::Pinned { .. } => Place::Pinned,
-        api::Place::Device { device } | api::Place::Managed { device } => Place::Device(device),
-    })
+    find(address).map(|found| found.place())
 }
 
 /// The place of memory that is to be used.
 fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
-    let place = place_of(address)?;
-    match place {
-        Place::Pageable => check_host(name, address, size)?,
-        Place::Pinned => check_pinned(name, address, size)?,
-        Place::Device(_) => {}
-    }
-    Ok(place)
+    let found = find(address)?;
+    found.check(name, address, size)?;
+    Ok(found.place())
 }
 
 /// Refuses what reaches past pinned memory to where the host has none: its pages are there as a whole.
@@ -127,14 +140,24 @@ fn ends_nowhere(name: impl std::fmt::Display, address: Address, size: usize, las
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
 }
 
-/// Refuses what reaches past memory of a device, as far as the block's end tells, or of somebody else's memory the last byte.
-pub fn check_device(name: impl std::fmt::Display, address: Address, size: usize, end: Option<Address>) -> Result<()> {
+/// Refuses what reaches past a block of tcuda's, in which the address lies.
+fn check_block(name: impl std::fmt::Display, address: Address, size: usize, block: &Range<Address>) -> Result<()> {
+    let Some(beyond) = size.checked_sub(block.end - address).filter(|beyond| *beyond > 0) else { return Ok(()) };
+    let text = format!(
+        "'{name}': {size} bytes from {address:#x} reach {beyond} bytes past the end of their block, which has {} bytes from {:#x} on.",
+        block.len(),
+        block.start
+    );
+    Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text))
+}
+
+/// Refuses what reaches past memory of a device, as far as the block tells, or of somebody else's memory the last byte.
+pub fn check_device(name: impl std::fmt::Display, address: Address, size: usize, block: Option<&Range<Address>>) -> Result<()> {
+    if let Some(block) = block {
+        return check_block(name, address, size, block);
+    }
     let last = address.saturating_add(size.max(1) - 1);
-    let is_there = match end {
-        Some(end) => last < end,
-        None => place_of(last)?.device().is_some(),
-    };
-    if is_there {
+    if place_of(last)?.device().is_some() {
         return Ok(());
     }
     let text = format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, behind the memory that begins there.");
@@ -312,7 +335,11 @@ pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Resu
         return Ok(());
     }
     check_range("dst", to, size)?;
-    let stream = match find(to)?.place {
+    let found = find(to)?;
+    if let Some(block) = &found.block {
+        check_block("dst", to, size, block)?;
+    }
+    let stream = match found.place {
         api::Place::Unregistered => {
             check_host("dst", to, size)?;
             return Err(Error::invalid_argument(format!(

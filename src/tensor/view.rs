@@ -6,7 +6,7 @@ use crate::base::dtype::DType;
 use crate::base::{Error, Result};
 use crate::copy::{self, End, Found, Place};
 use crate::device;
-use crate::runtime::api;
+use crate::runtime::api::Place as At;
 use crate::runtime::kernels::element::Element;
 use crate::stream::Stream;
 use std::fmt::Display;
@@ -230,28 +230,26 @@ impl View {
     /// This end of a copy. What the tensor says of its place is compared with what tcuda and CUDA know; pinned host memory is found out
     /// though its tensor says CPU, as torch's does. Managed memory is everybody's, and a device reaches pinned memory as its own.
     pub fn end(&self, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
-        self.end_at(copy::find(self.address)?, stream, name)
+        self.end_at(&copy::find(self.address)?, stream, name)
     }
 
     /// The same where it was found out already.
-    pub fn end_at(&self, found: Found, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
+    pub fn end_at(&self, found: &Found, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
         let bytes = self.bytes();
         match found.place {
-            api::Place::Device { .. } => copy::check_device(name, self.address, bytes, found.end)?,
-            api::Place::Pinned { .. } => copy::check_pinned(name, self.address, bytes)?,
-            api::Place::Unregistered => copy::check_host(name, self.address, bytes)?,
+            At::Device { .. } => copy::check_device(name, self.address, bytes, found.block.as_ref())?,
+            At::Pinned { .. } => copy::check_pinned(name, self.address, bytes)?,
+            At::Unregistered => copy::check_host(name, self.address, bytes)?,
             // Where it ends nobody tells.
-            api::Place::Managed { .. } => {}
+            At::Managed { .. } => {}
         }
         match (self.place, stream, found.place) {
-            (Place::Device(stated), _, api::Place::Device { device }) if device != stated => {
-                Err(self.misplaced(Place::Device(device), name))
-            }
-            (Place::Device(_), Some(_), api::Place::Unregistered) => Err(self.misplaced(Place::Pageable, name)),
+            (Place::Device(stated), _, At::Device { device }) if device != stated => Err(self.misplaced(Place::Device(device), name)),
+            (Place::Device(_), Some(_), At::Unregistered) => Err(self.misplaced(Place::Pageable, name)),
             (Place::Device(_), Some(stream), _) => Ok(End::device(self.address, stream)),
-            (_, _, api::Place::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
-            (_, _, api::Place::Unregistered) => Ok(End::host(self.address, Place::Pageable)),
-            (_, _, api::Place::Pinned { .. } | api::Place::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
+            (_, _, At::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
+            (_, _, At::Unregistered) => Ok(End::host(self.address, Place::Pageable)),
+            (_, _, At::Pinned { .. } | At::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
         }
     }
 

@@ -625,6 +625,10 @@ fn the_rules_are_torchs() {
     if device_count() > 1 {
         refused(reduce(&[&gpu], 1), INVALID, "reduce_add expects destination to be on the same GPU with one of the tensors");
     }
+    let mut shape = [1i64 << 20];
+    let beyond = tcuda_tensor_t { ndim: 1, shape: shape.as_mut_ptr(), strides: null_mut(), ..gpu.tensor };
+    let status = unsafe { tcuda_comm_reduce_add(out, [&raw const beyond; 2].as_ptr(), 2, 0) };
+    refused(status, TCUDA_ERROR_INVALID_POINTER, "past the end of their block");
     let reduce_coalesced = |list: &[&Tensor], count, devices| unsafe {
         tcuda_comm_reduce_add_coalesced(out, pointers(list.iter().copied()).as_ptr(), count, devices, 0, 0)
     };

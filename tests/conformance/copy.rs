@@ -23,6 +23,7 @@ tests![
     nothing_needs_nothing,
     bad_ranges_are_refused,
     where_no_memory_is_nothing_is_copied: [VirtualMemory],
+    what_reaches_past_a_block_is_refused,
     what_cuda_refuses_is_named,
     copies_between_devices_are_ordered_both_ways,
     blocks_in_use_are_not_reused_early: [Unfilled],
@@ -206,8 +207,44 @@ fn where_no_memory_is_nothing_is_copied() {
     ok!(tcuda::capi::pinned::tcuda_host_free_cached(pinned));
 }
 
+/// Beside a block there may be another one's memory, of which CUDA would say nothing.
+fn what_reaches_past_a_block_is_refused() {
+    let stream = Own::on(0);
+    let (small, large) = (allocate(512, stream.0), allocate(3 << 20, stream.0));
+    let pinned = get!(null_mut(), out => tcuda::capi::pinned::tcuda_host_malloc_cached(out, 4 << 20));
+    for (block, size) in [(small, 512), (large, 3 << 20)] {
+        let there = |at: usize| block.wrapping_byte_add(at);
+        let says = |message: String, name: &str, at: usize, beyond: usize| {
+            let bytes = size - at + beyond;
+            let words = [
+                format!("'{name}': {bytes} bytes from {:#x}", there(at) as usize),
+                format!("{beyond} bytes past the end"),
+                format!("{size} bytes from {:#x}", block as usize),
+            ];
+            assert!(words.iter().all(|word| message.contains(word)), "{message}");
+        };
+        for (at, beyond) in [(0, 1), (100, 1), (size - 1, 99)] {
+            let bytes = size - at + beyond;
+            says(fails!(INVALID_POINTER, tcuda_copy(there(at), pinned, bytes, false)), "dst", at, beyond);
+            says(fails!(INVALID_POINTER, tcuda_copy(pinned, there(at), bytes, true)), "src", at, beyond);
+            says(fails!(INVALID_POINTER, tcuda_copy_async(there(at), pinned, bytes, stream.0)), "dst", at, beyond);
+            says(fails!(INVALID_POINTER, tcuda_copy_async(pinned, there(at), bytes, stream.0)), "src", at, beyond);
+            says(fails!(INVALID_POINTER, tcuda_memset_async(there(at), 0, bytes, stream.0)), "dst", at, beyond);
+            ok!(tcuda_copy_async(there(at), pinned, size - at, stream.0));
+            ok!(tcuda_memset_async(there(at), 0, size - at, stream.0));
+        }
+    }
+    ok!(tcuda_stream_synchronize(stream.0));
+    ok!(tcuda_host_free_cached(pinned));
+    free(small);
+    free(large);
+}
+
 fn what_cuda_refuses_is_named() {
-    let block = allocate(512, null_mut());
+    // Not tcuda's own, whose ends it knows.
+    let runtime = tcuda::runtime::runtime().unwrap();
+    let foreign = || runtime.malloc(512).unwrap() as *mut c_void;
+    let block = foreign();
     let host = vec![0u8; 1 << 30];
     // So near there may be other memory of the device.
     let status = unsafe { tcuda_copy(block, host.as_ptr().cast(), 1 << 30, false) };
@@ -219,17 +256,16 @@ fn what_cuda_refuses_is_named() {
     let last = format!("ends at {:#x}, where no memory of device 0 is", block as usize + long - 1);
     let message = fails!(INVALID_POINTER, tcuda_memset_async(block, 0, long, null_mut()));
     assert!(message.contains(&format!("{long} bytes from {:#x}", block as usize)) && message.contains(&last), "{message}");
-    let other = allocate(512, null_mut());
+    let other = foreign();
     let message = fails!(INVALID_POINTER, tcuda_copy_async(block, other, long, null_mut()));
     assert!(message.contains(&format!("Copy of {long} bytes")) && message.contains("where no memory of device 0 is"), "{message}");
     let message = fails!(INVALID_POINTER, tcuda_copy_async(other, block, long, null_mut()));
     assert!(message.contains(&last), "{message}");
-    free(other);
     if device_count() > 1 {
         let message = fails!(INVALID_ARGUMENT, tcuda_memset_async(block, 0, 16, Own::on(1).0));
         assert!(message.contains("The stream belongs to device 1, what it is to work on to device 0"), "{message}");
     }
-    free(block);
+    [block, other].into_iter().for_each(|block| runtime.free(block as usize).unwrap());
 }
 
 /// Makes streams current for the length of a test.
