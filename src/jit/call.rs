@@ -102,7 +102,7 @@ fn check(function: &Function, views: &[View], scalars: &[Scalar], handle: usize)
         shape = tensor::common_shape(&shape, &view.shape).map_err(|back| does_not_fit(views, at, back))?;
     }
     let common = promote::common(types.iter().copied().zip(views.iter().map(|view| !view.shape.is_empty())))?;
-    let stream = stream::resolve_on(handle, device)?;
+    let stream = stream::resolve_on(handle, device).map_err(|error| views[0].blame(error, Nth("inputs", 0)))?;
     let views = views.iter().map(|view| view.expand(&shape)).collect();
     Ok(Inputs { views, types, common, shape, stream, values })
 }

@@ -13,7 +13,7 @@ use crate::runtime::kernels::random::{
     Distribution, Draw, chances_on_device, increment, on_device, permutation_on_device, prepare_chances, prepare_permutation,
 };
 use crate::runtime::{self, api::Runtime};
-use crate::stream::{self, Stream};
+use crate::stream::Stream;
 use crate::tensor::View;
 
 /// Elements of one launch, where the order leaves the choice.
@@ -37,11 +37,11 @@ fn filling(
     prepare: impl FnOnce(&Runtime, Stream) -> Result<()>,
     work: impl FnOnce(&mut Filling) -> Result<()>,
 ) -> Result<()> {
-    let Some(device) = out.place.device() else {
+    let Some(stream) = out.stream(stream, "out")? else {
         let text = format!("'out' is in {}. Expected a tensor on a CUDA device: the generators of tcuda draw there.", out.place);
         return Err(Error::not_supported(text));
     };
-    let stream = stream::resolve_on(stream, device)?;
+    let device = stream.device;
     let generator = for_device(generator, device)?;
     if out.count() > 0 {
         out.check_writable("out")?;

@@ -14,7 +14,7 @@ use crate::stream::{self, Stream};
 pub fn copy(to: &View, from: &View, non_blocking: bool, handle: usize) -> Result<()> {
     let from = &from.broadcast(&to.shape)?;
     let work = work(to, from)?;
-    let (to_stream, from_stream) = streams(to.place, from.place, handle)?;
+    let (to_stream, from_stream) = streams(to, from, handle)?;
     if to.count() == 0 {
         return Ok(());
     }
@@ -47,16 +47,16 @@ fn work(to: &View, from: &View) -> Result<Work> {
 
 /// The stream of each end that is on a device. A handle names the stream of one of two devices, and the other takes part with its
 /// current stream; a special handle means the stream of that name on both.
-fn streams(to: Place, from: Place, handle: usize) -> Result<(Option<Stream>, Option<Stream>)> {
+fn streams(to: &View, from: &View, handle: usize) -> Result<(Option<Stream>, Option<Stream>)> {
     let on = |device| stream::resolve_on(handle, device);
-    let (to, from) = match (to.device(), from.device()) {
-        (Some(to), Some(from)) if to != from => match (on(to), on(from)) {
+    let (to, from) = match (to.place.device(), from.place.device()) {
+        (Some(to_device), Some(from_device)) if to_device != from_device => match (on(to_device), on(from_device)) {
             (Ok(to), Ok(from)) => (to, from),
-            (Ok(to), Err(_)) => (to, stream::current(from)?),
-            (Err(_), Ok(from)) => (stream::current(to)?, from),
-            (Err(_), Err(error)) => return Err(error),
+            (Ok(to), Err(_)) => (to, stream::current(from_device)?),
+            (Err(_), Ok(from)) => (stream::current(to_device)?, from),
+            (Err(_), Err(error)) => return Err(from.blame(to.blame(error, "dst"), "src")),
         },
-        (to, from) => return Ok((to.map(on).transpose()?, from.map(on).transpose()?)),
+        _ => return Ok((to.stream(handle, "dst")?, from.stream(handle, "src")?)),
     };
     Ok((Some(to), Some(from)))
 }

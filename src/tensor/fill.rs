@@ -7,7 +7,6 @@ use crate::base::{Error, Result};
 use crate::runtime::kernels::element::Element;
 use crate::runtime::kernels::tensor::{Work, on_host};
 use crate::runtime::kernels::{Dim, Plan};
-use crate::stream;
 
 /// `value` holds one element of type `dtype`; it becomes the tensor's type as torch's fill_ makes it, and it is an error if that
 /// type cannot hold it.
@@ -20,7 +19,7 @@ pub fn fill(tensor: &View, value: [u8; 16], dtype: DType, handle: usize) -> Resu
         let from = Element::of(dtype).ok_or_else(|| Error::not_supported("'value' is of a type that tcuda cannot compute with."))?;
         cast(value, from, tensor.element("tensor")?)?
     };
-    let stream = tensor.place.device().map(|device| stream::resolve_on(handle, device)).transpose()?;
+    let stream = tensor.stream(handle, "tensor")?;
     if tensor.count() == 0 {
         return Ok(());
     }

@@ -200,7 +200,8 @@ pub fn to(tensor: &View, device: Option<i32>, dtype: Option<DType>, non_blocking
         }
         (target, _) => target,
     };
-    let made = make(target, dtype, &tensor.shape, strides::like(&tensor.shape, &tensor.strides))?;
+    let made =
+        make(target, dtype, &tensor.shape, strides::like(&tensor.shape, &tensor.strides)).map_err(|error| tensor.blame(error, "tensor"))?;
     copying::copy(&made.view, tensor, non_blocking, handle)?;
     Ok(made)
 }

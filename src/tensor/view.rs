@@ -8,7 +8,7 @@ use crate::copy::{self, End, Found, Place};
 use crate::device;
 use crate::runtime::api::Place as At;
 use crate::runtime::kernels::element::Element;
-use crate::stream::Stream;
+use crate::stream::{self, Stream};
 use std::fmt::Display;
 
 /// torch's limit on dimensions.
@@ -250,6 +250,22 @@ impl View {
             (_, _, At::Device { device }) => Err(self.misplaced(Place::Device(device), name)),
             (_, _, At::Unregistered) => Ok(End::host(self.address, Place::Pageable)),
             (_, _, At::Pinned { .. } | At::Managed { .. }) => Ok(End::host(self.address, Place::Pinned)),
+        }
+    }
+
+    /// The stream of its device that a handle means; None: it is on no device.
+    pub fn stream(&self, handle: usize, name: impl Display) -> Result<Option<Stream>> {
+        let on = |device| stream::resolve_on(handle, device).map_err(|error| self.blame(error, name));
+        self.place.device().map(on).transpose()
+    }
+
+    /// Of a stream that is not of its device: if its data is elsewhere, that is what is wrong.
+    pub fn blame(&self, error: Error, name: impl Display) -> Error {
+        match copy::find(self.address) {
+            Ok(Found { place: At::Device { device }, .. }) if self.count() > 0 && self.place != Place::Device(device) => {
+                self.misplaced(Place::Device(device), name)
+            }
+            _ => error,
         }
     }
 

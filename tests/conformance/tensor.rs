@@ -9,6 +9,7 @@ use tcuda::base::dtype::DType;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::copy::*;
 use tcuda::capi::device::{tcuda_set_device, tcuda_synchronize};
+use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::memory::tcuda_memory_allocated;
 use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
 use tcuda::capi::tensor::*;
@@ -29,6 +30,7 @@ tests![
     pinned_tensors,
     bad_tensors_are_refused_with_a_reason,
     data_is_where_its_tensor_says,
+    a_wrong_device_is_told_before_a_wrong_stream: [TwoDevices],
     bad_shapes_give_no_tensor,
     deleters_run_on_any_thread,
     each_call_of_the_backend_may_fail_once: [Faults, TwoDevices, Unfilled],
@@ -606,6 +608,31 @@ fn data_is_where_its_tensor_says() {
     assert_eq!(fill(&says(pinned.tensor(), 2)), TCUDA_SUCCESS, "{}", message());
     assert_eq!([fill(pinned.tensor()), fill(home.tensor()), fill(good.tensor())], [TCUDA_SUCCESS; 3]);
     ok!(tcuda_synchronize(0));
+}
+
+/// The stream is the data's: what is wrong is the tensor's device_id.
+fn a_wrong_device_is_told_before_a_wrong_stream() {
+    let stream = Own::on(0);
+    let (good, pinned) = (Managed::empty(0, F32, &[4]), Managed::empty(CPU, F32, &[4]));
+    let wrong = tcuda_tensor_t { device: tcuda_place_t { device_type: 2, device_id: 1 }, ..*good.tensor() };
+    let value = 1f32;
+    let fill = |tensor: &tcuda_tensor_t, stream| unsafe { tcuda_tensor_fill(tensor, (&raw const value).cast(), F32, stream) };
+    let copy = |to: &tcuda_tensor_t, from: &tcuda_tensor_t| unsafe { tcuda_tensor_copy(to, from, false, stream.0) };
+    let uniform = |tensor: &tcuda_tensor_t| unsafe { tcuda_random_uniform(tensor, 0.0, 1.0, null_mut(), stream.0) };
+    let mut out = null_mut();
+    let to = |tensor: &tcuda_tensor_t, out: &mut _| unsafe { tcuda_tensor_to(out, null_mut(), tensor, -4, I32, false, false, stream.0) };
+    const SAYS: &str = "is in memory of device 1, but it is in memory of device 0";
+    let told = |status| refused(status, TCUDA_ERROR_INVALID_ARGUMENT, SAYS);
+    told(fill(&wrong, stream.0));
+    told(copy(&wrong, pinned.tensor()));
+    told(copy(pinned.tensor(), &wrong));
+    told(uniform(&wrong));
+    told(to(&wrong, &mut out));
+    // A stream that is the wrong one is told as such, also where nothing lies anywhere.
+    refused(fill(good.tensor(), Own::on(1).0), TCUDA_ERROR_INVALID_ARGUMENT, "The stream belongs to device 1");
+    let mut none = [0i64];
+    let nothing = tcuda_tensor_t { shape: none.as_mut_ptr(), ..wrong };
+    refused(fill(&nothing, stream.0), TCUDA_ERROR_INVALID_ARGUMENT, "The stream belongs to device 0");
 }
 
 fn bad_shapes_give_no_tensor() {
