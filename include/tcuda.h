@@ -903,7 +903,7 @@ typedef struct tcuda_snapshot_segment_t {
     uint64_t active_size;
     uint64_t requested_size;
     /**
-     * As the driver has it; 0 for virtual memory, whose blocks have each their own.
+     * That which it was made for, as the driver has it; 0 for virtual memory, whose blocks have each their own.
      */
     uint64_t stream;
     /**

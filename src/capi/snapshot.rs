@@ -64,7 +64,7 @@ pub struct tcuda_snapshot_segment_t {
     pub allocated_size: u64,
     pub active_size: u64,
     pub requested_size: u64,
-    /// As the driver has it; 0 for virtual memory, whose blocks have each their own.
+    /// That which it was made for, as the driver has it; 0 for virtual memory, whose blocks have each their own.
     pub stream: u64,
     /// Which pool it belongs to; 0 and 0: the cache itself.
     pub pool_id: [u64; 2],

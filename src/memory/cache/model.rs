@@ -64,7 +64,7 @@ impl World {
         for (part, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
             let (base, size) = (BASE.fetch_add(16 << 20, Relaxed), part * parts.len());
             let first = core.shelf(parts[0]).pool.insert(base, size, MAPPED | small, State::Free, parts[0]).unwrap();
-            core.areas.insert(base, Area { base, size, small: small == SMALL, plain: false, first });
+            core.areas.insert(base, Area { base, size, small: small == SMALL, plain: false, stream: 0, first });
             deal(&mut core, first, &parts);
         }
         slots.iter().for_each(|slot| core.note_wants(*slot));

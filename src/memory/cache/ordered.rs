@@ -3,7 +3,7 @@
 
 use super::block::{self, BlockId, State};
 use super::core::Core;
-use super::physical::{Backing, HandleId, Mapping};
+use super::physical::{Backing, HandleId};
 use super::segment::access_list;
 use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, StreamSlot};
@@ -198,8 +198,7 @@ impl Cache {
         let given = !joined && give().is_ok();
         let mut core = self.core.lock();
         if given {
-            let size = core.physical[handle].size;
-            core.tell_given(&Mapping { start: base, size, handle, first: true }, block);
+            core.tell_given(base);
             core.physical.unmap(base);
             core.forget_area(block);
             core.uncount_handle(handle);

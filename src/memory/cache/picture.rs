@@ -1,7 +1,6 @@
 //! A device's memory as a snapshot shows it, and what the history is told under the lock.
 
 use super::block::{self, BlockId, State};
-use super::physical::Mapping;
 use super::segment::Area;
 use super::slot::{COMMON, slot_of_block};
 use super::{Cache, Core, StreamSlot};
@@ -66,7 +65,7 @@ pub struct Picture {
 }
 
 impl Core {
-    fn raw_of(&self, slot: StreamSlot) -> u64 {
+    pub(super) fn raw_of(&self, slot: StreamSlot) -> u64 {
         if slot == COMMON { 0 } else { self.slots[slot as usize].key.raw as u64 }
     }
 
@@ -98,9 +97,11 @@ impl Core {
         }
     }
 
-    pub fn tell_given(&self, mapping: &Mapping, id: BlockId) {
-        if !block::at(id).mapped() {
-            self.tell(Action::SegmentFree, mapping.start, mapping.size, block::at(id).owner());
+    /// Memory has gone back. A plain segment is told of with its stream: its block is nobody's by then.
+    pub fn tell_given(&self, base: Address) {
+        let area = self.areas.get(&base).filter(|area| area.plain && self.history.traces());
+        if let Some(area) = area {
+            self.history.note(Action::SegmentFree, area.base, area.size, area.stream, self.pool);
         }
     }
 
@@ -146,7 +147,7 @@ impl Core {
                 device: self.device,
                 address: record.address(),
                 size: 0,
-                stream: 0,
+                stream: area.stream,
                 small: area.small,
                 expandable: !area.plain,
                 allocated: 0,
@@ -177,9 +178,6 @@ impl Core {
             Use::Allocated => (segment.allocated, segment.active) = (segment.allocated + size, segment.active + size),
             Use::PendingFree => segment.active += size,
             Use::Inactive => {}
-        }
-        if !segment.expandable && stream != 0 {
-            segment.stream = stream;
         }
         // What threads keep free is cut as they ask for it.
         if let Some(last) = blocks[segment.blocks.start..].last_mut()

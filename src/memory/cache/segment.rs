@@ -28,6 +28,8 @@ pub struct Area {
     pub small: bool,
     /// One cudaMalloc; else a reservation.
     pub plain: bool,
+    /// Of a plain one: that which it was made for, as the driver has it.
+    pub stream: u64,
     pub first: BlockId,
 }
 
@@ -102,7 +104,7 @@ impl Core {
         pool.insist();
         let first = pool.insert(base, size, flags, State::Unmapped, slot).expect("some records are left for who has the lock");
         self.unmapped.insert(base, first);
-        self.areas.insert(base, Area { base, size, small, plain, first });
+        self.areas.insert(base, Area { base, size, small, plain, stream: self.raw_of(slot), first });
         first
     }
 
@@ -704,7 +706,7 @@ impl Cache {
             let mut core = self.core.lock();
             match given {
                 Ok(()) => {
-                    core.tell_given(&mapping, block);
+                    core.tell_given(mapping.start);
                     core.physical.unmap(mapping.start);
                     if raw.is_some() { core.make_hole(block, State::Unmapped) } else { core.forget_area(block) }
                 }
