@@ -1,4 +1,4 @@
-# Install rules. Components: runtime (the shared library), devel (all that a compiler needs). Nothing absolute is written, so that
+# Install rules. Components: runtime (the shared library), devel (all that a compiler and its user need). Nothing absolute is written, so that
 # the tree may be moved and DESTDIR works.
 
 include(CMakePackageConfigHelpers)
@@ -10,6 +10,9 @@ install(FILES "${tcuda_lib_dir}/${tcuda_soname}" TYPE LIB COMPONENT runtime)
 install(FILES "${tcuda_lib_dir}/libtcuda.so" "${tcuda_lib_dir}/libtcuda.a" TYPE LIB COMPONENT devel)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" TYPE INCLUDE COMPONENT devel FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.cuh")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE-MIT" "${PROJECT_SOURCE_DIR}/LICENSE-APACHE" TYPE DOC COMPONENT runtime)
+# Headers name pages as docs/NAME.md, and the pages each other and the changes.
+install(FILES "${PROJECT_SOURCE_DIR}/CHANGELOG.md" TYPE DOC COMPONENT devel)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" TYPE DOC COMPONENT devel)
 
 configure_package_config_file(cmake/tcuda-config.cmake.in tcuda-config.cmake INSTALL_DESTINATION "${package_dir}"
                               PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)

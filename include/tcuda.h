@@ -1,7 +1,7 @@
 /* tcuda: what torch.cuda gives Python, as a C library.
  *
  * Made from the Rust sources by `TCUDA_BLESS=1 cargo test --test header`; not to be edited. For C99 and later, C++11 and later. It goes
- * together with cuda_runtime.h, in either order, and needs none of it.
+ * together with cuda_runtime.h, in either order, and needs none of it. The pages of docs are installed in share/doc/tcuda.
  *
  * For every function, unless its own text says otherwise:
  * - It returns a tcuda_status_t, 0 for success. tcuda_last_error_message says what went wrong.

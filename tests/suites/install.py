@@ -13,6 +13,7 @@ PROJECT = kit.ROOT / "tests_c/install"
 # Share what `make lib` built: cargo sees that nothing changed.
 CARGO_DIR = f"-DTCUDA_CARGO_TARGET_DIR={kit.TARGET}"
 PREFIX = "/opt/tcuda-test"
+DOC = "share/doc/tcuda"
 
 
 class Tools:
@@ -54,7 +55,7 @@ def install(suite, tools):
     suite.check("nothing was written outside DESTDIR", not os.path.exists(PREFIX))
 
     names = {part: files(FOLDER / f"dest {part}{PREFIX}") for part in ("all", "runtime", "devel")}
-    runtime = {name for name in names["all"] if re.search(r"\.so\.|/doc/", name)}
+    runtime = {name for name in names["all"] if re.search(r"\.so\.|/LICENSE-", name)}
     suite.check("component runtime is the shared library and the licences", names["runtime"] == runtime, sorted(names["runtime"]))
     suite.check("components make the whole", names["runtime"] | names["devel"] == names["all"], names)
     (FOLDER / f"dest all{PREFIX}").rename(MOVED)
@@ -69,13 +70,18 @@ def moved_tree(suite):
     found = files(MOVED)
     wanted = {"include/tcuda.h", "include/tcuda.hpp", "include/tcuda/cccl.hpp", "include/tcuda/philox.cuh", "lib/libtcuda.a", "lib/libtcuda.so",
               f"lib/libtcuda.so.{kit.ABI}", f"lib/libtcuda.so.{kit.VERSION}", "lib/pkgconfig/tcuda.pc", "lib/cmake/tcuda/tcuda-config.cmake",
-              "lib/cmake/tcuda/tcuda-config-version.cmake", "share/doc/tcuda/LICENSE-MIT", "share/doc/tcuda/LICENSE-APACHE"}
+              "lib/cmake/tcuda/tcuda-config-version.cmake"}
+    wanted |= {f"{DOC}/{name}" for name in ("LICENSE-MIT", "LICENSE-APACHE", "CHANGELOG.md")}
+    wanted |= {f"{DOC}/docs/{path.name}" for path in (kit.ROOT / "docs").iterdir()}
     suite.check("the tree holds what it should", found == wanted, sorted(found ^ wanted))
     for name in sorted(found):
         if name.endswith((".cmake", ".pc", ".h", ".hpp", ".cuh")):
             text = (MOVED / name).read_text()
             absolute = [place for place in (PREFIX, str(kit.ROOT), str(kit.TARGET)) if place in text]
             suite.check(f"{name} names no absolute place", not absolute, absolute)
+    named = {page for name in found if name.startswith("include/") for page in re.findall(r"docs/\w+\.md", (MOVED / name).read_text())}
+    lacking = [page for page in sorted(named) if f"{DOC}/{page}" not in found]
+    suite.check("the pages that the installed headers name are there", named and not lacking, lacking)
 
 
 def runs_well(suite, what, program, env=None):
