@@ -2079,6 +2079,21 @@ tcuda_status_t tcuda_event_record(tcuda_event_t event, tcuda_stream_t stream);
 tcuda_status_t tcuda_event_wait(tcuda_event_t event, tcuda_stream_t stream);
 
 /**
+ * tcuda_event_record; on a stream that is captured each replay records the event, when it comes there (torch.cuda.Event with external=True,
+ * cudaEventRecordExternal): so others than the graph may wait for a part of a replay, and time it. The event has to stay for as long as
+ * the graph.
+ *
+ * @return as tcuda_event_record.
+ */
+tcuda_status_t tcuda_event_record_external(tcuda_event_t event, tcuda_stream_t stream);
+
+/**
+ * tcuda_event_wait; on a stream that is captured each replay waits there, for what the event's last record is when the replay is enqueued
+ * (cudaEventWaitExternal): so a part of a graph waits for what is not of its capture. The event has to stay for as long as the graph.
+ */
+tcuda_status_t tcuda_event_wait_external(tcuda_event_t event, tcuda_stream_t stream);
+
+/**
  * Whether the work before the last record is done (torch.cuda.Event.query, cudaEventQuery); true for an event that was never recorded.
  */
 tcuda_status_t tcuda_event_query(tcuda_event_t event, bool *complete);
@@ -4277,9 +4292,9 @@ tcuda_status_t tcuda_telemetry_read(tcuda_telemetry_t *telemetry, int32_t device
 /* ==== Marks and ranges for tools ==============================================================================================
  * Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so by
  * NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than 5
- * ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at any time;
- * in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to
- * the tool as they are.
+ * ns together. But for ranges of a stream and the profiler's start and stop, which need a device and are refused after tcuda_shutdown, they
+ * need no device and work at any time; in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the
+ * same tool. Texts are UTF-8, and go to the tool as they are.
  * With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
  */
 
@@ -4411,6 +4426,17 @@ tcuda_status_t tcuda_blas_handle(tcuda_blas_handle_t *handle, tcuda_stream_t str
 
 /**
  * Takes the calling thread's handles back, and frees their workspaces in the order of their streams (torch._C._cuda_clearCublasWorkspaces). The
+/**
+ * Has a profiler that waits for it collect from here on (torch.cuda.profiler.start, cudaProfilerStart), as Nsight Systems does with
+ * `--capture-range=cudaProfilerApi`. Nothing happens without one. Needs a device, whose context it makes.
+ */
+tcuda_status_t tcuda_profiler_start(void);
+
+/**
+ * Has the profiler collect no more (torch.cuda.profiler.stop, cudaProfilerStop).
+ */
+tcuda_status_t tcuda_profiler_stop(void);
+
  * thread asks anew before it uses cuBLAS again.
  */
 tcuda_status_t tcuda_blas_clear(void);

@@ -109,6 +109,7 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     r.stream_synchronize(STREAM).unwrap();
     assert!(r.stream_query(STREAM).unwrap() && !r.stream_query(OTHER).unwrap());
     r.stream_wait_event(STREAM, EVENT).unwrap();
+    r.stream_wait_event_external(STREAM, EVENT).unwrap();
     assert_eq!(r.stream_priority(STREAM).unwrap(), -3);
     assert_eq!(r.stream_flags(STREAM).unwrap(), 1);
     assert!(r.stream_is_capturing(STREAM).unwrap());
@@ -130,6 +131,7 @@ fn call_every_slot(r: &Runtime, soname: &str) {
 
     assert_eq!(r.event_create(2).unwrap(), EVENT);
     r.event_record(EVENT, STREAM).unwrap();
+    r.event_record_external(EVENT, STREAM).unwrap();
     assert!(r.event_query(EVENT).unwrap() && !r.event_query(OTHER).unwrap());
     r.event_synchronize(EVENT).unwrap();
     assert_eq!(r.event_elapsed_time(EVENT, OTHER).unwrap(), 1.5);
@@ -160,6 +162,9 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     let mut out = 0;
     assert_eq!((unsafe { t.cuCtxGetDevice.unwrap()(&mut out) }, out), (0, 1));
     r.context_pop().unwrap();
+
+    r.profiler_start().unwrap();
+    r.profiler_stop().unwrap();
 
     let module = r.module_load(b"ptx\0").unwrap();
     let function = r.module_function(module, "kernel").unwrap();
@@ -479,7 +484,8 @@ fn a_driver_without_virtual_memory() {
 #[test]
 fn a_runtime_without_stream_ordered_memory() {
     let name = "a_runtime_without_stream_ordered_memory";
-    let slots = Table::OPTIONAL.iter().copied().filter(|slot| !slot.starts_with("cudaStream") && !slot.starts_with("cudaGraph"));
+    let of_memory = |slot: &&str| ["cudaMalloc", "cudaFree", "cudaMemPool", "cudaDevice"].iter().any(|start| slot.starts_with(start));
+    let slots = Table::OPTIONAL.iter().copied().filter(of_memory);
     for lacks in slots.map(|slot| vec![slot]).chain([vec!["cudaMallocAsync", "cudaMemPoolTrimTo"]]) {
         case(
             name,
@@ -521,7 +527,8 @@ fn a_runtime_without_graphs_as_they_are_today() {
         "a_runtime_without_graphs_as_they_are_today",
         |m| {
             let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=13000"], &["cuStreamGetCaptureInfo_v2", "cuGraphExecUpdate"]);
-            let runtime = runtime_without(11080, &["cudaGraphInstantiateWithFlags", "cudaGraphDebugDotPrint"]);
+            let lacks = ["cudaGraphInstantiateWithFlags", "cudaGraphDebugDotPrint", "cudaEventRecordWithFlags", "cudaProfilerStart"];
+            let runtime = runtime_without(11080, &lacks);
             m.with("loader/libcuda.so.1", &old).with("loader/libcudart.so.11.0", &runtime)
         },
         || {
@@ -529,6 +536,8 @@ fn a_runtime_without_graphs_as_they_are_today() {
             for (slot, outcome) in [
                 ("cudaGraphInstantiateWithFlags", r.graph_instantiate(OTHER).map(|_| ())),
                 ("cudaGraphDebugDotPrint", r.graph_dot(OTHER, Path::new("graph.dot"))),
+                ("cudaEventRecordWithFlags", r.event_record_external(EVENT, STREAM)),
+                ("cudaProfilerStart", r.profiler_start()),
                 ("cuStreamGetCaptureInfo_v2", r.capture_status(STREAM).map(|_| ())),
                 ("cuGraphExecUpdate", r.graph_exec_update(TO, OTHER).map(|_| ())),
             ] {

@@ -193,6 +193,9 @@ fn stream_ordered_memory_goes_by_the_table() {
             "cudaMemPoolSetAccess" => r.mem_pool_set_access(pool, &[]),
             "cudaMemPoolTrimTo" => r.mem_pool_trim(pool, 0),
             "cudaGraphInstantiateWithFlags" => r.graph_instantiate(1).map(|_| ()),
+            "cudaEventRecordWithFlags" => r.event_record_external(1, stream),
+            "cudaProfilerStart" => r.profiler_start(),
+            "cudaProfilerStop" => r.profiler_stop(),
             "cudaGraphDebugDotPrint" => r.graph_dot(1, std::path::Path::new("never")),
             _ => r.address_range(address).map(|_| ()),
         };

@@ -81,6 +81,12 @@ pub enum Happening {
     StreamDone {
         on: Place,
     },
+    /// What is captured on a stream records an event in each replay, or waits for it.
+    EventCaptured {
+        event: usize,
+        on: Place,
+        waits: bool,
+    },
     /// A block is about to be freed, on a stream that was named; then it was, or was not.
     Freeing {
         address: usize,

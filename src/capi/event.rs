@@ -42,6 +42,23 @@ pub unsafe extern "C" fn tcuda_event_wait(event: tcuda_event_t, stream: tcuda_st
     guard("tcuda_event_wait", || event::wait(event as usize, stream::resolve(stream as usize)?))
 }
 
+/// tcuda_event_record; on a stream that is captured each replay records the event, when it comes there (torch.cuda.Event with external=True,
+/// cudaEventRecordExternal): so others than the graph may wait for a part of a replay, and time it. The event has to stay for as long as
+/// the graph.
+///
+/// @return as tcuda_event_record.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_event_record_external(event: tcuda_event_t, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard("tcuda_event_record_external", || event::record_external(event as usize, stream::resolve(stream as usize)?))
+}
+
+/// tcuda_event_wait; on a stream that is captured each replay waits there, for what the event's last record is when the replay is enqueued
+/// (cudaEventWaitExternal): so a part of a graph waits for what is not of its capture. The event has to stay for as long as the graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_event_wait_external(event: tcuda_event_t, stream: tcuda_stream_t) -> tcuda_status_t {
+    guard("tcuda_event_wait_external", || event::wait_external(event as usize, stream::resolve(stream as usize)?))
+}
+
 /// Whether the work before the last record is done (torch.cuda.Event.query, cudaEventQuery); true for an event that was never recorded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_event_query(event: tcuda_event_t, complete: *mut bool) -> tcuda_status_t {

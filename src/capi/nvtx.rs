@@ -2,9 +2,9 @@
 //!
 //! Marks and ranges that show what a program does in a profiler, as Nsight Systems (torch.cuda.nvtx, NVTX). A tool that takes them says so by
 //! NVTX_INJECTION64_PATH, which it sets; it is loaded at the first of these calls. Without a tool they do nothing: push and pop take less than 5
-//! ns together. But for ranges of a stream, which need its device and are refused after tcuda_shutdown, they need no device and work at any time;
-//! in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the same tool. Texts are UTF-8, and go to
-//! the tool as they are.
+//! ns together. But for ranges of a stream and the profiler's start and stop, which need a device and are refused after tcuda_shutdown, they
+//! need no device and work at any time; in a child of fork that is refused domains are too. Ranges of NVTX's own in the same program go to the
+//! same tool. Texts are UTF-8, and go to the tool as they are.
 //!
 //! With TCUDA_NVTX=1 a tool sees each call of tcuda that works with a device as a range of the domain `tcuda`, allocations with their bytes.
 
@@ -14,6 +14,7 @@ use super::structs::{self, tcuda_stream_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::nvtx::{self, Event, Message, Payload};
+use crate::runtime;
 use std::ffi::{CStr, c_char};
 
 /// Only ever a pointer to it.
@@ -245,4 +246,17 @@ pub unsafe extern "C" fn tcuda_nvtx_domain_name_category(
         let name = unsafe { c_text(name, "name") }?;
         nvtx::name_category(domain as usize, category, name)
     })
+}
+
+/// Has a profiler that waits for it collect from here on (torch.cuda.profiler.start, cudaProfilerStart), as Nsight Systems does with
+/// `--capture-range=cudaProfilerApi`. Nothing happens without one. Needs a device, whose context it makes.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_profiler_start() -> tcuda_status_t {
+    guard("tcuda_profiler_start", || runtime::runtime()?.profiler_start())
+}
+
+/// Has the profiler collect no more (torch.cuda.profiler.stop, cudaProfilerStop).
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_profiler_stop() -> tcuda_status_t {
+    guard("tcuda_profiler_stop", || runtime::runtime()?.profiler_stop())
 }

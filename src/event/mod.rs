@@ -12,7 +12,7 @@ use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::runtime::table::IpcHandle;
-use crate::runtime::{self, Code, RawEvent, Runtime, code};
+use crate::runtime::{self, Code, RawEvent, RawStream, Runtime, code};
 use crate::stream::Stream;
 use known::Known;
 use std::sync::OnceLock;
@@ -93,9 +93,25 @@ fn really_destroy(event: RawEvent, known: Known) -> Result<()> {
 
 /// Marks the point that a stream's work has come to. A second record replaces the first.
 pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
+    recording(event, stream, Runtime::event_record)?;
+    watch::tell(|| Happening::EventRecorded { event, on: stream.place() });
+    Ok(())
+}
+
+/// The same, but on a stream that is captured it is done by each replay.
+pub fn record_external(event: RawEvent, stream: Stream) -> Result<()> {
+    if !stream.is_capturing()? {
+        return record(event, stream);
+    }
+    recording(event, stream, Runtime::event_record_external)?;
+    watch::tell(|| Happening::EventCaptured { event, on: stream.place(), waits: false });
+    Ok(())
+}
+
+fn recording(event: RawEvent, stream: Stream, record: impl FnOnce(&Runtime, RawEvent, RawStream) -> Result<()>) -> Result<()> {
     let known = check(event)?;
     let entered = stream.enter()?;
-    entered.runtime.event_record(event, entered.raw).map_err(|error| match known {
+    record(entered.runtime, event, entered.raw).map_err(|error| match known {
         Some(known) if known.device != stream.device => {
             let (of, on) = (known.device, stream.device);
             let cure = format!("An event is recorded on streams of one device: give one that was made while device {on} was current.");
@@ -104,9 +120,7 @@ pub fn record(event: RawEvent, stream: Stream) -> Result<()> {
                 .on_device(stream.device)
         }
         _ => device::blame(stream.device)(explain(event, error)),
-    })?;
-    watch::tell(|| Happening::EventRecorded { event, on: stream.place() });
-    Ok(())
+    })
 }
 
 /// Calls what it is given, once.
@@ -132,6 +146,18 @@ pub fn wait(event: RawEvent, stream: Stream) -> Result<()> {
     waiting(stream, || entered.runtime.stream_wait_event(entered.raw, event))
         .map_err(|error| device::blame(stream.device)(explain(event, error)))?;
     watch::tell(|| Happening::EventWaited { event, on: stream.place() });
+    Ok(())
+}
+
+/// The same, but on a stream that is captured each replay waits, for the event's last record then.
+pub fn wait_external(event: RawEvent, stream: Stream) -> Result<()> {
+    if !stream.is_capturing()? {
+        return wait(event, stream);
+    }
+    check(event)?;
+    let entered = stream.enter()?;
+    entered.runtime.stream_wait_event_external(entered.raw, event).map_err(|error| device::blame(stream.device)(explain(event, error)))?;
+    watch::tell(|| Happening::EventCaptured { event, on: stream.place(), waits: true });
     Ok(())
 }
 

@@ -65,6 +65,9 @@ const PER_THREAD: RawStream = 2;
 /// cudaMemcpyKind: the runtime infers the direction from the addresses.
 pub const COPY_DEFAULT: i32 = 4;
 
+/// cudaEventRecordExternal and cudaEventWaitExternal.
+const EXTERNAL: u32 = 1;
+
 /// Does the call; a code other than 0 becomes an Error that names the call.
 macro_rules! call {
     ($self:ident . $slot:ident ( $($argument:expr),* $(,)? )) => {{
@@ -511,6 +514,11 @@ impl Runtime {
         call!(self.cudaStreamWaitEvent(stream, event, 0))
     }
 
+    /// Of a stream that is captured: a node, at which each launch waits for what the event stands for then.
+    pub fn stream_wait_event_external(&self, stream: RawStream, event: RawEvent) -> Result<()> {
+        call!(self.cudaStreamWaitEvent(stream, event, EXTERNAL))
+    }
+
     pub fn stream_priority(&self, stream: RawStream) -> Result<i32> {
         let mut priority = 0;
         call!(self.cudaStreamGetPriority(stream, &mut priority))?;
@@ -570,6 +578,11 @@ impl Runtime {
         call!(self.cudaEventRecord(event, stream))
     }
 
+    /// On a stream that is captured: a node, at which each launch records it.
+    pub fn event_record_external(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        call_if_there!(self.cudaEventRecordWithFlags(event, stream, EXTERNAL))
+    }
+
     pub fn event_query(&self, event: RawEvent) -> Result<bool> {
         self.ready("cudaEventQuery", unsafe { (self.table.cudaEventQuery)(event) })
     }
@@ -590,6 +603,16 @@ impl Runtime {
         let mut milliseconds = 0.0;
         call!(self.cudaEventElapsedTime(&mut milliseconds, start, end))?;
         Ok(milliseconds)
+    }
+
+    // ---- profilers
+
+    pub fn profiler_start(&self) -> Result<()> {
+        call_if_there!(self.cudaProfilerStart())
+    }
+
+    pub fn profiler_stop(&self) -> Result<()> {
+        call_if_there!(self.cudaProfilerStop())
     }
 
     // ---- modules (driver)

@@ -130,6 +130,9 @@ macro_rules! slots {
                 cudaIpcOpenEventHandle(event: *mut RawEvent, handle: IpcHandle);
             }
             optional {
+                // In all versions, in a header of their own.
+                cudaProfilerStart();
+                cudaProfilerStop();
                 cudaStreamGetId(stream: RawStream, id: *mut u64);
                 cudaStreamGetDevice(stream: RawStream, device: *mut i32);
                 // Stream-ordered memory, since CUDA 11.2. The value of an attribute is a u64 from ReleaseThreshold (4) on.
@@ -140,6 +143,8 @@ macro_rules! slots {
                 cudaMemPoolGetAttribute(pool: RawMemPool, attribute: i32, value: *mut c_void);
                 cudaMemPoolSetAccess(pool: RawMemPool, access: *const MemAccess, count: usize);
                 cudaMemPoolTrimTo(pool: RawMemPool, keep: usize);
+                // Since CUDA 11.1.
+                cudaEventRecordWithFlags(event: RawEvent, stream: RawStream, flags: u32);
                 // Since CUDA 11.4 and 11.3. cudaGraphInstantiate has other arguments in CUDA 11 than later.
                 cudaGraphInstantiateWithFlags(exec: *mut RawGraphExec, graph: RawGraph, flags: u64);
                 cudaGraphDebugDotPrint(graph: RawGraph, path: *const c_char, flags: u32);

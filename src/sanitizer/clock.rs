@@ -183,6 +183,10 @@ impl Clocks {
         self.events.insert(event, Event::At(known));
     }
 
+    pub fn has(&self, event: usize) -> bool {
+        self.events.contains_key(&event)
+    }
+
     /// `who` goes on, or is, after the event's last record. An event that nobody here knows may stand for anything, so it stands for all.
     pub fn wait(&mut self, event: usize, who: Who) -> Recorded {
         let (known, recorded) = match self.events.get(&event) {

@@ -22,6 +22,8 @@ struct Captured {
     replayed: Known,
     uses: Vec<Use>,
     known: HashSet<(usize, usize, bool)>,
+    /// Those that each replay waits for or records.
+    events: Vec<(usize, bool)>,
 }
 
 /// By the driver's numbers of captures.
@@ -33,7 +35,8 @@ impl Graphs {
     }
 
     fn of(&mut self, id: u64) -> &mut Captured {
-        let new = || Captured { world: World::new(), replayed: Known::default(), uses: Vec::new(), known: HashSet::new() };
+        let new =
+            || Captured { world: World::new(), replayed: Known::default(), uses: Vec::new(), known: HashSet::new(), events: Vec::new() };
         self.0.entry(id).or_insert_with(new)
     }
 
@@ -63,6 +66,20 @@ impl Graphs {
         let clocks = &mut self.of(id).world.clocks;
         let who = clocks.add(key, false);
         clocks.wait(event, who)
+    }
+
+    /// A node that each replay waits at, or records the event.
+    pub fn event(&mut self, id: u64, event: usize, key: Key, waits: bool) {
+        let captured = self.of(id);
+        captured.events.push((event, waits));
+        let clocks = &mut captured.world.clocks;
+        let who = clocks.add(key, false);
+        match waits {
+            false => clocks.record(event, who),
+            // A record from outside says nothing of what is within.
+            true if clocks.has(event) => _ = clocks.wait(event, who),
+            true => {}
+        }
     }
 
     pub fn meet(&mut self, id: u64, place: usize, key: Key) {
@@ -115,11 +132,16 @@ impl State {
             None => {
                 let who = self.who(actor.key);
                 if let Some(captured) = self.graphs.0.get(&id) {
-                    self.world.clocks.follow(who, &captured.replayed);
+                    let clocks = &mut self.world.clocks;
+                    clocks.follow(who, &captured.replayed);
+                    let awaited = captured.events.iter().filter(|(_, waits)| *waits);
+                    awaited.for_each(|(event, _)| _ = clocks.wait(*event, who));
                 }
                 self.world.access(who, sides.into_iter()).into_iter().for_each(|sides| self.race(sides));
                 if let Some(captured) = self.graphs.0.get_mut(&id) {
                     captured.replayed = self.world.clocks.before(who).clone();
+                    let recorded = captured.events.iter().filter(|(_, waits)| !waits);
+                    recorded.for_each(|(event, _)| self.world.clocks.record(*event, who));
                 }
             }
         }

@@ -370,6 +370,10 @@ impl Observer for Sanitizer {
                 }
                 Some(())
             }
+            Happening::EventCaptured { event, on, waits } => actor(on).and_then(|actor| {
+                let id = actor.capture?;
+                with(|state| state.graphs.event(id, event, actor.key, waits))
+            }),
             Happening::EventDone { event } => with(|state| _ = state.world.clocks.wait(event, HOST)),
             Happening::StreamMade { on } => key_of(on).and_then(|key| {
                 with(|state| {

@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut};
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::nvtx::*;
+use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_fail_at};
 
 tests![
     push_and_pop_say_how_deep,
@@ -16,6 +17,7 @@ tests![
     a_range_of_a_stream,
     a_range_over_two_streams,
     they_work_without_a_device,
+    a_profiler_is_told_when: [Faults],
 ];
 
 fn event(message: *const std::ffi::c_char) -> tcuda_nvtx_event_t {
@@ -113,4 +115,16 @@ pub fn scene_end() {
     ranges_that_any_thread_ends();
     domains_and_their_events();
     fails!(SHUT_DOWN, tcuda_nvtx_stream_range_start(&mut 0, c"work".as_ptr(), NULL));
+    fails!(SHUT_DOWN, tcuda_profiler_start());
+}
+
+fn a_profiler_is_told_when() {
+    let told = || [c"cudaProfilerStart", c"cudaProfilerStop"].map(|call| get!(0, out => tcuda_sim_call_count(out, call.as_ptr())));
+    let before = told();
+    ok!(tcuda_profiler_start());
+    assert_eq!(told(), [before[0] + 1, before[1]]);
+    ok!(tcuda_profiler_stop());
+    assert_eq!(told(), [before[0] + 1, before[1] + 1]);
+    ok!(tcuda_sim_fail_at(c"cudaProfilerStart".as_ptr(), 1, 36));
+    assert!(fails!(CUDA, tcuda_profiler_start()).contains("cudaProfilerStart"));
 }

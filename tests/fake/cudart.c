@@ -188,7 +188,7 @@ int cudaStreamQuery(stream_t stream) {
     note(__func__);
     return stream == STREAM ? 0 : (last_error = 600);
 }
-int cudaStreamWaitEvent(stream_t stream, event_t event, unsigned flags) { CHECK(stream == STREAM && event == EVENT && flags == 0); }
+int cudaStreamWaitEvent(stream_t stream, event_t event, unsigned flags) { CHECK(stream == STREAM && event == EVENT && flags <= 1); }
 int cudaStreamGetPriority(stream_t stream, int *priority) { GIVE(stream == STREAM, *priority = -3); }
 int cudaStreamGetFlags(stream_t stream, unsigned *flags) { GIVE(stream == STREAM, *flags = 1); }
 int cudaStreamIsCapturing(stream_t stream, int *status) { GIVE(stream == STREAM, *status = 1); }
@@ -201,6 +201,9 @@ int cudaLaunchHostFunc(stream_t stream, void (*function)(void *), void *data) { 
 int cudaEventCreateWithFlags(event_t *event, unsigned flags) { GIVE(flags == 2, *event = EVENT); }
 int cudaEventDestroy(event_t event) { CHECK(event == EVENT); }
 int cudaEventRecord(event_t event, stream_t stream) { CHECK(event == EVENT && stream == STREAM); }
+int cudaEventRecordWithFlags(event_t event, stream_t stream, unsigned flags) { CHECK(event == EVENT && stream == STREAM && flags == 1); }
+int cudaProfilerStart(void) { CHECK(1); }
+int cudaProfilerStop(void) { CHECK(1); }
 int cudaEventQuery(event_t event) {
     note(__func__);
     return event == EVENT ? 0 : (last_error = 600);

@@ -82,6 +82,9 @@ programs![
     nobody_waits_for_a_replay: RACE,
     two_replays_write_the_same: RACE,
     streams_of_a_capture_race: RACE,
+    nobody_waits_for_a_part_of_a_replay: RACE,
+    a_replay_does_not_wait_for_what_is_outside: RACE,
+    a_node_of_another_stream_is_not_waited_for: RACE,
     a_replay_over_freed_memory: STALE,
     a_replay_over_live_memory: STALE,
     a_new_stream_does_not_wait_for_one_that_is_gone: RACE,
@@ -616,6 +619,53 @@ fn streams_of_a_capture_race(bug: bool) {
             after(one, two);
             fill(block, one);
         }
+    });
+    ok(tcuda_graph_destroy(graph));
+}
+
+fn nobody_waits_for_a_part_of_a_replay(bug: bool) {
+    let [one, two] = streams();
+    let (block, done) = (block(one), event());
+    let graph = captured(one, || {
+        fill(block, one);
+        ok(unsafe { tcuda_event_record_external(done, one) });
+    });
+    replay(graph, one);
+    if !bug {
+        wait(done, two);
+    }
+    kernel(block, READ, two);
+    ok(tcuda_graph_destroy(graph));
+}
+
+fn a_replay_does_not_wait_for_what_is_outside(bug: bool) {
+    let [one, two] = streams();
+    let (block, ready) = (block(two), event());
+    let graph = captured(one, || {
+        if !bug {
+            ok(unsafe { tcuda_event_wait_external(ready, one) });
+        }
+        kernel(block, READ, one);
+    });
+    fill(block, two);
+    ok(unsafe { tcuda_event_record(ready, two) });
+    replay(graph, one);
+    ok(tcuda_graph_destroy(graph));
+}
+
+/// Within one capture nodes order as events do.
+fn a_node_of_another_stream_is_not_waited_for(bug: bool) {
+    let [one, two] = streams();
+    let (block, done) = (block(one), event());
+    let graph = captured(one, || {
+        after(two, one);
+        fill(block, two);
+        ok(unsafe { tcuda_event_record_external(done, two) });
+        if !bug {
+            ok(unsafe { tcuda_event_wait_external(done, one) });
+        }
+        fill(block, one);
+        after(one, two);
     });
     ok(tcuda_graph_destroy(graph));
 }

@@ -22,6 +22,9 @@ pub enum Action {
         data: usize,
     },
     Task(Repeat),
+    /// Records an event, and goes on behind its last record.
+    Record(u64),
+    Await(u64),
     /// Waits for the work of others.
     Patient(Repeat),
 }

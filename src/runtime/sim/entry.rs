@@ -370,7 +370,11 @@ pub unsafe extern "C" fn cudaEventDestroy(event: RawEvent) -> Code {
 }
 
 pub unsafe extern "C" fn cudaEventRecord(event: RawEvent, stream: RawStream) -> Code {
-    call(Slot::cudaEventRecord, |sim| sim.record_event(event, stream))
+    call(Slot::cudaEventRecord, |sim| sim.record_event(event, stream, 0))
+}
+
+pub unsafe extern "C" fn cudaEventRecordWithFlags(event: RawEvent, stream: RawStream, flags: u32) -> Code {
+    call(Slot::cudaEventRecordWithFlags, |sim| sim.record_event(event, stream, flags))
 }
 
 pub unsafe extern "C" fn cudaEventQuery(event: RawEvent) -> Code {
@@ -386,6 +390,16 @@ pub unsafe extern "C" fn cudaEventElapsedTime(milliseconds: *mut f32, start: Raw
         check(milliseconds)?;
         put(milliseconds, sim.elapsed_time(start, end)?)
     })
+}
+
+// ---- profilers: there is none
+
+pub unsafe extern "C" fn cudaProfilerStart() -> Code {
+    call(Slot::cudaProfilerStart, |_| Ok(()))
+}
+
+pub unsafe extern "C" fn cudaProfilerStop() -> Code {
+    call(Slot::cudaProfilerStop, |_| Ok(()))
 }
 
 // ---- stream-ordered memory

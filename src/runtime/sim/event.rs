@@ -3,6 +3,7 @@
 use super::super::table::{Code, RawEvent, RawStream, code};
 use super::Sim;
 use super::beacon::{self, Beacon};
+use super::capture::Action;
 use super::stream::{self, Point, State, Work};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +31,18 @@ impl Event {
         Event { device, flags, version: 0, point: None, captured: None, at: None, beacon, count: 0 }
     }
 
+    /// A record makes the one before void.
+    fn is_recorded(&mut self, captured: Option<(u64, Vec<usize>)>) {
+        (self.captured, self.point, self.at) = (captured, None, None);
+        self.version += 1;
+    }
+
+    /// What waits for its last record: the work for it, and what that comes after.
+    pub fn awaited(&self, after: &mut Vec<Point>) -> Work {
+        after.extend(self.point);
+        self.elsewhere().map_or(Work::Nothing, |(beacon, count)| Work::Await { beacon, count })
+    }
+
     /// The last record, if it is another process's and not reached yet.
     fn elsewhere(&self) -> Option<Elsewhere> {
         let beacon = self.beacon.as_ref()?;
@@ -41,6 +54,8 @@ impl Event {
 const DISABLE_TIMING: u32 = 2;
 const INTERPROCESS: u32 = 4;
 const KNOWN: u32 = 7;
+/// cudaEventRecordExternal and cudaEventWaitExternal: a node of a capture.
+const EXTERNAL: u32 = 1;
 /// What a real device's clock resolves.
 const TICK: Duration = Duration::from_nanos(500);
 
@@ -76,13 +91,21 @@ impl Sim {
         self.devices[gone.device].check()
     }
 
-    pub fn record_event(&'static self, event: RawEvent, raw: RawStream) -> Result<(), Code> {
+    pub fn record_event(&'static self, event: RawEvent, raw: RawStream, flags: u32) -> Result<(), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
         let (stream, device) = self.stream_for_work(raw)?;
         let mut line = self.scheduler.line();
         line.state.events.get(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
+        if flags != 0 {
+            return line.state.keep_event(stream, flags, "EVENT_RECORD", Action::Record(id));
+        }
         let captured = line.state.captured_point(stream)?;
-        line.state.record(id, stream, captured, Vec::new())
+        if captured.is_none() {
+            return line.state.record(id, stream, Vec::new(), Instant::now()).map(|_| ()).ok_or(code::INVALID_HANDLE);
+        }
+        let mark = line.state.events.get_mut(&id).ok_or(code::INVALID_HANDLE)?;
+        mark.is_recorded(captured);
+        Ok(())
     }
 
     /// As on a stream of its own that waits for all that the device has now.
@@ -94,20 +117,20 @@ impl Sim {
         line.state.refuse_captured_device(device)?;
         let after = line.state.end_of_device(device);
         let apart = line.state.add_stream(device, stream::NON_BLOCKING, 0, false);
-        let recorded = line.state.record(id, apart, None, after);
+        let recorded = line.state.record(id, apart, after, Instant::now());
         line.state.destroy_stream(apart);
-        recorded
+        recorded.map(|_| ()).ok_or(code::INVALID_HANDLE)
     }
 
     /// The stream's later work waits for the event as it was recorded last; never recorded is no wait.
     pub fn wait_event(&'static self, raw: RawStream, event: RawEvent, flags: u32) -> Result<(), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
         let (stream, _) = self.stream_for_work(raw)?;
-        if flags != 0 {
-            return Err(code::INVALID_VALUE);
-        }
         let mut line = self.scheduler.line();
         let mark = line.state.events.get(&id).ok_or(code::INVALID_HANDLE)?;
+        if flags != 0 {
+            return line.state.keep_event(stream, flags, "WAIT_EVENT", Action::Await(id));
+        }
         let (device, point, captured, elsewhere) = (mark.device, mark.point, mark.captured.clone(), mark.elsewhere());
         self.devices[device].check()?;
         if let Some((beacon, count)) = elsewhere {
@@ -179,23 +202,28 @@ impl Sim {
 }
 
 impl State {
-    /// At the end of a stream, after the given points too; or in a capture.
-    fn record(&mut self, id: u64, stream: u64, captured: Option<(u64, Vec<usize>)>, after: Vec<Point>) -> Result<(), Code> {
-        let mark = self.events.get_mut(&id).ok_or(code::INVALID_HANDLE)?;
-        (mark.captured, mark.point) = (captured, None);
-        mark.version += 1;
-        mark.at = None;
-        if mark.captured.is_some() {
-            return Ok(());
-        }
+    /// The event is recorded when the stream has come to it, and has passed what it comes after.
+    pub fn record(&mut self, id: u64, stream: u64, after: Vec<Point>, now: Instant) -> Option<Point> {
+        // A graph may hold one that was destroyed.
+        let Some(mark) = self.events.get_mut(&id) else { return self.push(stream, Work::Nothing, after, now) };
+        mark.is_recorded(None);
         let version = mark.version;
         let beacon = mark.beacon.clone().map(|beacon| (beacon.record(), beacon));
         mark.count = beacon.as_ref().map_or(0, |(count, _)| *count);
-        let point = self.push(stream, Work::Record { event: id, version, beacon }, after, Instant::now()).ok_or(code::INVALID_HANDLE)?;
+        let point = self.push(stream, Work::Record { event: id, version, beacon }, after, now)?;
         if let Some(mark) = self.events.get_mut(&id) {
             mark.point = Some(point);
         }
-        Ok(())
+        Some(point)
+    }
+
+    /// A node of a capture; there has to be one.
+    fn keep_event(&mut self, stream: u64, flags: u32, kind: &'static str, action: Action) -> Result<(), Code> {
+        match flags {
+            EXTERNAL if self.keep(stream, kind, || action)? => Ok(()),
+            EXTERNAL => Err(code::ILLEGAL_STATE),
+            _ => Err(code::INVALID_VALUE),
+        }
     }
 
     pub fn events_of(&self, device: usize) -> usize {

@@ -129,6 +129,11 @@ impl State {
             let mut after: Vec<Point> = node.after.iter().map(|node| points[*node]).collect();
             after.push(start);
             let work = match node.action.clone() {
+                Action::Record(event) => {
+                    points.push(self.record(event, lane, after, now)?);
+                    continue;
+                }
+                Action::Await(event) => self.events.get(&event).map_or(Work::Nothing, |event| event.awaited(&mut after)),
                 Action::Delay(duration) => Work::Delay(duration),
                 Action::Host { function, data } => Work::Host { function, data },
                 Action::Task(task) => Work::Task(Box::new(move |sim| task(sim))),

@@ -98,7 +98,7 @@ impl Machine {
     }
 
     fn record(self, event: RawEvent, stream: RawStream) -> Result<(), Code> {
-        self.call(|sim| sim.record_event(event, stream))
+        self.call(|sim| sim.record_event(event, stream, 0))
     }
 
     fn wait(self, stream: RawStream, event: RawEvent) -> Result<(), Code> {

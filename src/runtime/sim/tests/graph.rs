@@ -136,6 +136,28 @@ fn forks_join_and_replays_keep_their_order() {
 }
 
 #[test]
+fn an_event_is_a_node_in_a_capture_only() {
+    let m = Machine::new(1);
+    let (s, event) = (m.stream(NON_BLOCKING), m.event());
+    let record = |flags| m.call(|sim| sim.record_event(event, s, flags));
+    let wait = |flags| m.call(|sim| sim.wait_event(s, event, flags));
+    assert_eq!((record(1), wait(1)), (Err(code::ILLEGAL_STATE), Err(code::ILLEGAL_STATE)));
+    m.begin(s, GLOBAL).unwrap();
+    assert_eq!((record(2), wait(3)), (Err(code::INVALID_VALUE), Err(code::INVALID_VALUE)));
+    record(1).unwrap();
+    wait(1).unwrap();
+    // It stands for no point of the capture.
+    m.call(|sim| sim.query_event(event)).unwrap();
+    let graph = m.end(s).unwrap();
+    let kinds: Vec<_> = m.0.graph_nodes(graph).unwrap().iter().map(|node| node.kind).collect();
+    assert_eq!(kinds, ["EVENT_RECORD", "WAIT_EVENT"]);
+    let exec = m.exec(graph);
+    m.call(|sim| sim.destroy_event(event)).unwrap();
+    m.replay(exec, s);
+    m.done(s);
+}
+
+#[test]
 fn a_fork_that_is_not_joined_ends_in_an_error() {
     let m = Machine::new(1);
     let (s, t) = (m.stream(NON_BLOCKING), m.stream(NON_BLOCKING));
