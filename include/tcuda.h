@@ -2600,6 +2600,13 @@ tcuda_status_t tcuda_mem_pool_resume(tcuda_mem_pool_t pool);
 tcuda_status_t tcuda_mem_pool_stats(tcuda_mem_pool_t pool, tcuda_memory_stats_t *stats);
 
 /**
+ * How often the pool is open now, in all threads, and 1 for its handle (torch.cuda.MemPool.use_count): at 1 it can be destroyed, unless it is
+ * paused with blocks in use.
+ */
+tcuda_status_t tcuda_mem_pool_use_count(tcuda_mem_pool_t pool,
+                                        uint64_t *count);
+
+/**
  * The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots, keys of statistics and messages.
  */
 tcuda_status_t tcuda_mem_pool_id(tcuda_mem_pool_t pool, uint64_t *id);
@@ -2761,6 +2768,12 @@ tcuda_status_t tcuda_memory_record_history(int32_t enabled, uint64_t max_entries
  * @return TCUDA_ERROR_INVALID_ARGUMENT: no UTF-8. TCUDA_ERROR_INVALID_STATE: there are too many. The annotation is the one before then.
  */
 tcuda_status_t tcuda_memory_annotate(const char *annotation);
+
+/**
+ * The calling thread's annotation (torch.cuda.memory._get_memory_metadata), to be set again after one of a part of the program's own; empty:
+ * none. Never freed, never fails.
+ */
+const char *tcuda_memory_annotation(void);
 
 /* ==== Snapshots of device memory ==============================================================================================
  * A snapshot holds what the caches hold, block by block, and what happened there as far as the history was recorded

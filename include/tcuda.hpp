@@ -228,6 +228,9 @@ public:
 
     void record(stream_ref stream) { check(tcuda_event_record(event_, stream)); }
     void wait(stream_ref stream) const { check(tcuda_event_wait(event_, stream)); }
+    /* On a stream that is captured, by each replay: torch.cuda.Event(external=True). */
+    void record_external(stream_ref stream) { check(tcuda_event_record_external(event_, stream)); }
+    void wait_external(stream_ref stream) const { check(tcuda_event_wait_external(event_, stream)); }
     bool query() const {
         bool complete = false;
         check(tcuda_event_query(event_, &complete));
@@ -433,6 +436,11 @@ public:
         return given;
     }
     void resume() { check(tcuda_mem_pool_resume(get())); }
+    std::uint64_t use_count() const {
+        std::uint64_t count = 0;
+        check(tcuda_mem_pool_use_count(get(), &count));
+        return count;
+    }
     tcuda_memory_stats_t stats() const {
         tcuda_memory_stats_t stats = TCUDA_MEMORY_STATS_INIT;
         check(tcuda_mem_pool_stats(get(), &stats));
@@ -555,6 +563,28 @@ public:
     ~nvtx_range() { (void)tcuda_nvtx_range_pop(); }
     nvtx_range(const nvtx_range &) = delete;
     nvtx_range &operator=(const nvtx_range &) = delete;
+};
+
+/* Has a profiler collect for the length of a scope: torch.cuda.profiler.profile. */
+class profiler_guard {
+public:
+    profiler_guard() { check(tcuda_profiler_start()); }
+    ~profiler_guard() { (void)tcuda_profiler_stop(); }
+    profiler_guard(const profiler_guard &) = delete;
+    profiler_guard &operator=(const profiler_guard &) = delete;
+};
+
+/* What the calling thread allocates in a scope is for this, and afterwards for what it was before. */
+class annotation_guard {
+public:
+    explicit annotation_guard(const char *annotation) : before_(tcuda_memory_annotation()) { check(tcuda_memory_annotate(annotation)); }
+    explicit annotation_guard(const std::string &annotation) : annotation_guard(annotation.c_str()) {}
+    ~annotation_guard() { (void)tcuda_memory_annotate(before_); }
+    annotation_guard(const annotation_guard &) = delete;
+    annotation_guard &operator=(const annotation_guard &) = delete;
+
+private:
+    const char *before_;
 };
 
 /* The stream sanitizer for the length of a scope; what it found in it throws no error, `count` tells. One that is on already stays on

@@ -153,6 +153,16 @@ static void events_move_and_measure()
     end.synchronize();
     CHECK(start.elapsed_time(end) >= 0);
 
+    tcuda::graph graph;
+    graph.capture(stream, [&] {
+        untimed.wait_external(stream);
+        start.record_external(stream);
+        end.record_external(stream);
+    });
+    graph.replay(stream);
+    stream->synchronize();
+    CHECK(start.elapsed_time(end) >= 0);
+
     tcuda::event made = stream->record_event();
     const tcuda_event_t raw = made.get();
     std::vector<tcuda::event> events;
@@ -374,7 +384,9 @@ static void pools_are_open_for_a_scope()
         {
             const tcuda::mem_pool_guard open(pool);
             inside = tcuda::buffer<>(1000, stream);
+            CHECK_EQUAL(pool.use_count(), 2);
         }
+        CHECK_EQUAL(pool.use_count(), 1);
         CHECK_EQUAL(in_use(), 1024);
         tcuda::buffer<> after(1000, stream);
         CHECK_EQUAL(in_use(), 1024);
@@ -413,6 +425,22 @@ static void ranges_end_with_their_scope()
     /* No tool counts. */
     CHECK_EQUAL(tcuda_nvtx_range_push("another"), -2);
     CHECK_EQUAL(tcuda_nvtx_range_pop(), -2);
+    const tcuda::profiler_guard profiled;
+}
+
+static void annotations_come_back()
+{
+    const std::string none = tcuda_memory_annotation();
+    CHECK(none.empty());
+    {
+        const tcuda::annotation_guard outer("outer");
+        {
+            const tcuda::annotation_guard inner(std::string("inner"));
+            CHECK(std::string(tcuda_memory_annotation()) == "inner");
+        }
+        CHECK(std::string(tcuda_memory_annotation()) == "outer");
+    }
+    CHECK(std::string(tcuda_memory_annotation()).empty());
 }
 
 int main()
@@ -433,6 +461,7 @@ int main()
     handles_end_with_their_owners();
     generators_move_and_draw();
     ranges_end_with_their_scope();
+    annotations_come_back();
     CHECK_OK(tcuda_shutdown());
     return CHECK_DONE();
 }

@@ -5,10 +5,10 @@
 //! entries are kept, as many as asked for. tcuda_memory_snapshot reads them. An entry costs some nanoseconds while they are recorded, and
 //! nothing else.
 
-use super::guard::{guard, text};
+use super::guard::{guard, guard_value, text};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
-use crate::memory::history::Mode;
+use crate::memory::history::{Mode, texts};
 use crate::{device, memory};
 use std::ffi::c_char;
 
@@ -59,4 +59,11 @@ pub unsafe extern "C" fn tcuda_memory_annotate(annotation: *const c_char) -> tcu
         let annotation = if annotation.is_null() { "" } else { unsafe { text(annotation, "annotation") }? };
         memory::annotate(annotation)
     })
+}
+
+/// The calling thread's annotation (torch.cuda.memory._get_memory_metadata), to be set again after one of a part of the program's own; empty:
+/// none. Never freed, never fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tcuda_memory_annotation() -> *const c_char {
+    guard_value("tcuda_memory_annotation", c"".as_ptr(), || Ok(texts::c_text(texts::current())))
 }

@@ -193,6 +193,13 @@ pub unsafe extern "C" fn tcuda_mem_pool_stats(pool: tcuda_mem_pool_t, stats: *mu
     })
 }
 
+/// How often the pool is open now, in all threads, and 1 for its handle (torch.cuda.MemPool.use_count): at 1 it can be destroyed, unless it is
+/// paused with blocks in use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_mem_pool_use_count(pool: tcuda_mem_pool_t, count: *mut u64) -> tcuda_status_t {
+    guard_out("tcuda_mem_pool_use_count", count, "count", || Ok(pools::numbered(id_of(pool))?.use_count()))
+}
+
 /// The number by which torch's tools know a pool: the pair (0, id) of torch.cuda.MemPool.id, in snapshots, keys of statistics and messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_id(pool: tcuda_mem_pool_t, id: *mut u64) -> tcuda_status_t {

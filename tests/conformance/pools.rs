@@ -19,6 +19,7 @@ use tcuda::capi::structs::tcuda_stream_t;
 tests![
     a_pool_is_apart_and_counts_in_the_device,
     only_the_thread_that_opened_it_and_its_device: [TwoDevices],
+    its_uses_are_counted,
     opened_again_after_everything_was_freed,
     the_newest_of_several_is_meant,
     a_thread_that_ends_closes_its_own,
@@ -146,6 +147,28 @@ fn only_the_thread_that_opened_it_and_its_device() {
     }
     pool.end();
     empty_caches();
+}
+
+fn its_uses_are_counted() {
+    let pool = Apart::new();
+    let uses = || get!(0, out => tcuda_mem_pool_use_count(pool.0, out));
+    assert_eq!(uses(), 1);
+    ok!(tcuda_mem_pool_begin(pool.0));
+    ok!(tcuda_mem_pool_begin(pool.0));
+    let number = pool.0 as usize;
+    std::thread::spawn(move || {
+        ok!(tcuda_mem_pool_begin(number as tcuda_mem_pool_t));
+        assert_eq!(get!(0, out => tcuda_mem_pool_use_count(number as tcuda_mem_pool_t, out)), 4);
+    })
+    .join()
+    .unwrap();
+    assert_eq!(uses(), 3);
+    fails!(INVALID_STATE, tcuda_mem_pool_destroy(pool.0));
+    ok!(tcuda_mem_pool_end(pool.0));
+    ok!(tcuda_mem_pool_end(pool.0));
+    assert_eq!(uses(), 1);
+    ok!(tcuda_mem_pool_destroy(pool.0));
+    fails!(INVALID_HANDLE, tcuda_mem_pool_use_count(pool.0, &mut 0));
 }
 
 fn opened_again_after_everything_was_freed() {

@@ -29,6 +29,7 @@ tests![
     a_snapshot_while_threads_work_is_of_one_moment,
     so_are_a_devices_pools,
     entries_know_their_pool,
+    a_thread_knows_its_annotation,
     annotations_are_the_threads,
     blocks_keep_annotations_without_entries,
     each_device_has_its_own: [TwoDevices],
@@ -517,6 +518,21 @@ fn entries_know_their_pool() {
     ok!(tcuda_mem_pool_destroy(pool));
     drop(graphs);
     empty_caches();
+}
+
+/// What it was before a part of the program comes back.
+fn a_thread_knows_its_annotation() {
+    let said = || text(tcuda_memory_annotation());
+    assert_eq!(said(), "");
+    ok!(tcuda_memory_annotate(c"forward".as_ptr()));
+    let outer = tcuda_memory_annotation();
+    ok!(tcuda_memory_annotate(c"a part".as_ptr()));
+    assert_eq!((said(), text(outer)), ("a part".to_owned(), "forward".to_owned()));
+    assert_eq!(std::thread::spawn(|| text(tcuda_memory_annotation())).join().unwrap(), "");
+    ok!(tcuda_memory_annotate(outer));
+    assert_eq!(said(), "forward");
+    ok!(tcuda_memory_annotate(null()));
+    assert_eq!(said(), "");
 }
 
 fn annotations_are_the_threads() {
