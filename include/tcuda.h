@@ -3648,10 +3648,10 @@ tcuda_status_t tcuda_jit_call_out(tcuda_jit_t jit,
                                   tcuda_stream_t stream);
 
 /* ==== Kernels from source =====================================================================================================
- * A whole source of CUDA, compiled at run time by NVRTC (torch.cuda._compile_kernel), with any number of kernels, which are launched with
- * typed arguments. A module is for one device. Memory that a launch uses is the caller's to keep: a block of tcuda's cache that another
- * stream than its own uses is made known with tcuda_record_stream. The simulated device runs no whole kernels: there
- * tcuda_kernel_compile answers TCUDA_ERROR_NOT_SUPPORTED.
+ * A whole source of CUDA, compiled at run time by NVRTC (torch.cuda._compile_kernel) or before, with any number of kernels, which are
+ * launched with typed arguments. A module is for one device. Memory that a launch uses is the caller's to keep: a block of tcuda's cache
+ * that another stream than its own uses is made known with tcuda_record_stream. The simulated device runs no whole kernels: there
+ * tcuda_kernel_compile and tcuda_kernel_load answer TCUDA_ERROR_NOT_SUPPORTED.
  */
 
 /**
@@ -3668,6 +3668,17 @@ tcuda_status_t tcuda_kernel_compile(tcuda_kernel_module_t *module,
                                     const char *source,
                                     int32_t device,
                                     const tcuda_kernel_options_t *options);
+
+/**
+ * Loads kernels that were compiled before (cuModuleLoadData): what nvcc, Triton or NVRTC made.
+ *
+ * @param module   gets the module; tcuda_kernel_module_destroy ends it.
+ * @param image    PTX, a cubin or a fat binary; copied.
+ * @param size     its bytes; of PTX with or without a zero byte at the end.
+ * @param device   -1 for the current one.
+ * @return TCUDA_ERROR_CUDA: the driver cannot load it, for this device or at all. TCUDA_ERROR_NOT_SUPPORTED: the device is simulated.
+ */
+tcuda_status_t tcuda_kernel_load(tcuda_kernel_module_t *module, const void *image, size_t size, int32_t device);
 
 /**
  * Ends a module and its kernels. Their launches must be done.
@@ -4415,6 +4426,17 @@ tcuda_status_t tcuda_nvtx_domain_range_end(tcuda_nvtx_domain_t domain, uint64_t 
  */
 tcuda_status_t tcuda_nvtx_domain_name_category(tcuda_nvtx_domain_t domain, uint32_t category, const char *name);
 
+/**
+ * Has a profiler that waits for it collect from here on (torch.cuda.profiler.start, cudaProfilerStart), as Nsight Systems does with
+ * `--capture-range=cudaProfilerApi`. Nothing happens without one. Needs a device, whose context it makes.
+ */
+tcuda_status_t tcuda_profiler_start(void);
+
+/**
+ * Has the profiler collect no more (torch.cuda.profiler.stop, cudaProfilerStop).
+ */
+tcuda_status_t tcuda_profiler_stop(void);
+
 /* ==== Libraries of CUDA =======================================================================================================
  * Handles of cuBLAS, and plans of cuFFT, on tcuda's streams and memory. The libraries are looked up at the first of these calls, as the CUDA
  * runtime is (docs/LIBRARIES.md); one that the program has loaded is taken first. What they compute a program asks of them itself. Without the
@@ -4439,17 +4461,6 @@ tcuda_status_t tcuda_blas_handle(tcuda_blas_handle_t *handle, tcuda_stream_t str
 
 /**
  * Takes the calling thread's handles back, and frees their workspaces in the order of their streams (torch._C._cuda_clearCublasWorkspaces). The
-/**
- * Has a profiler that waits for it collect from here on (torch.cuda.profiler.start, cudaProfilerStart), as Nsight Systems does with
- * `--capture-range=cudaProfilerApi`. Nothing happens without one. Needs a device, whose context it makes.
- */
-tcuda_status_t tcuda_profiler_start(void);
-
-/**
- * Has the profiler collect no more (torch.cuda.profiler.stop, cudaProfilerStop).
- */
-tcuda_status_t tcuda_profiler_stop(void);
-
  * thread asks anew before it uses cuBLAS again.
  */
 tcuda_status_t tcuda_blas_clear(void);

@@ -1,9 +1,9 @@
 //! Kernels from source
 //!
-//! A whole source of CUDA, compiled at run time by NVRTC (torch.cuda._compile_kernel), with any number of kernels, which are launched with
-//! typed arguments. A module is for one device. Memory that a launch uses is the caller's to keep: a block of tcuda's cache that another
-//! stream than its own uses is made known with tcuda_record_stream. The simulated device runs no whole kernels: there
-//! tcuda_kernel_compile answers TCUDA_ERROR_NOT_SUPPORTED.
+//! A whole source of CUDA, compiled at run time by NVRTC (torch.cuda._compile_kernel) or before, with any number of kernels, which are
+//! launched with typed arguments. A module is for one device. Memory that a launch uses is the caller's to keep: a block of tcuda's cache
+//! that another stream than its own uses is made known with tcuda_record_stream. The simulated device runs no whole kernels: there
+//! tcuda_kernel_compile and tcuda_kernel_load answer TCUDA_ERROR_NOT_SUPPORTED.
 
 use super::guard::{Out, guard, guard_destroy, guard_out, slice, text};
 use super::structs::{self, Growing, StructOut, read, tcuda_stream_t};
@@ -172,6 +172,29 @@ pub unsafe extern "C" fn tcuda_kernel_compile(
             return Err(Error::invalid_argument("'options->name' holds a quote, a backslash or a new line."));
         }
         Ok(jit::compile(source, &chosen, device)? as usize as tcuda_kernel_module_t)
+    })
+}
+
+/// Loads kernels that were compiled before (cuModuleLoadData): what nvcc, Triton or NVRTC made.
+///
+/// @param module   gets the module; tcuda_kernel_module_destroy ends it.
+/// @param image    PTX, a cubin or a fat binary; copied.
+/// @param size     its bytes; of PTX with or without a zero byte at the end.
+/// @param device   -1 for the current one.
+/// @return TCUDA_ERROR_CUDA: the driver cannot load it, for this device or at all. TCUDA_ERROR_NOT_SUPPORTED: the device is simulated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tcuda_kernel_load(
+    module: *mut tcuda_kernel_module_t,
+    image: *const c_void,
+    size: usize,
+    device: i32,
+) -> tcuda_status_t {
+    guard_out("tcuda_kernel_load", module, "module", || {
+        if size == 0 || size > isize::MAX as usize {
+            return Err(Error::invalid_argument(format!("'size' is {size}: no image has so many bytes.")));
+        }
+        let image = unsafe { slice(image.cast::<u8>(), size, "image") }?;
+        Ok(jit::load(image, device)? as usize as tcuda_kernel_module_t)
     })
 }
 

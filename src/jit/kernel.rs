@@ -1,9 +1,9 @@
 //! Whole kernels from CUDA source: compiled, looked up by name, launched with typed arguments.
 
 use crate::base::handles::Handles;
-use crate::base::{Error, Result, log, process};
+use crate::base::{Error, Result, log, process, room};
 use crate::runtime::Runtime;
-use crate::runtime::compile::{Compiler, Program};
+use crate::runtime::compile::{Compiler, Image, Program};
 use crate::runtime::kernels::compiled::{self, Shape};
 use crate::{device, runtime, stream};
 use once_cell::sync::OnceCell;
@@ -126,11 +126,27 @@ pub fn compile(source: &str, options: &Options, device: i32) -> Result<u64> {
     }
     all.extend(&options.options);
     let image = compiler.compile(&Program { name: options.name, text: &text, source, names: &options.names, options: &all })?;
+    let symbols = options.names.iter().map(|name| name.to_string()).zip(image.symbols.iter().cloned()).collect();
+    insert(&image, options.name, symbols, device)
+}
+
+/// What was compiled before, for one device; the handle of the module.
+pub fn load(image: &[u8], device: i32) -> Result<u64> {
+    let device = device::resolve(device)?;
+    Compiler::refuse_simulated(runtime::runtime()?, device)?;
+    // PTX is a text, whose end the driver looks for.
+    let mut code = Vec::new();
+    room::reserve(&mut code, image.len() + 1, "an image of kernels")?;
+    code.extend_from_slice(image);
+    code.push(0);
+    insert(&Image { code, symbols: Vec::new() }, "the image", Vec::new(), device)
+}
+
+fn insert(image: &Image, name: &str, symbols: Vec<(String, String)>, device: i32) -> Result<u64> {
     let guard = device::Guard::new(device)?;
-    let loaded = compiled::Module::load(runtime, &image)
-        .map_err(|error| error.context(format!("'{}' cannot be loaded on device {device}", options.name)).on_device(device))?;
-    let symbols = options.names.iter().map(|name| name.to_string()).zip(image.symbols).collect();
-    let module = Module { device: guard.device, loaded, name: options.name.into(), symbols, kernels: Mutex::default() };
+    let loaded = compiled::Module::load(runtime::runtime()?, image)
+        .map_err(|error| error.context(format!("'{name}' cannot be loaded on device {device}")).on_device(device))?;
+    let module = Module { device: guard.device, loaded, name: name.into(), symbols, kernels: Mutex::default() };
     Ok(MODULES.insert(Arc::new(module)) as u64)
 }
 

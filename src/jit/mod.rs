@@ -22,7 +22,7 @@ pub use function::{Function, Scalar, Value, create, destroy, is_locked, numbered
 
 /// What a call has of its tensors, mostly without an allocation.
 pub type Few<T> = smallvec::SmallVec<[T; 4]>;
-pub use kernel::{Argument, Attributes, Kernel, Launch, Options, compile, destroy_module, get, kernel_numbered};
+pub use kernel::{Argument, Attributes, Kernel, Launch, Options, compile, destroy_module, get, kernel_numbered, load};
 
 /// Every function, module and kernel of a program is gone.
 pub fn shutdown() {

@@ -51,16 +51,21 @@ impl Compiler {
 
     /// For whole kernels, which the simulated device does not run.
     pub fn of_kernels(runtime: &Runtime, device: i32) -> Result<Compiler> {
-        if runtime.name == "sim" {
-            return Err(Error::not_supported(
-                "The simulated device runs no kernels from CUDA source, only element-wise functions (tcuda_jit_create). A whole kernel \
-                 needs a real device: TCUDA_BACKEND=cuda.",
-            )
-            .on_device(device));
-        }
+        Compiler::refuse_simulated(runtime, device)?;
         let nvrtc = nvrtc::open(runtime.driver_version)?;
         let part = |attribute| runtime.device_attribute(attribute, device);
         Ok(Compiler::Nvrtc { nvrtc, capability: part(CAPABILITY_MAJOR)? * 10 + part(CAPABILITY_MINOR)? })
+    }
+
+    pub fn refuse_simulated(runtime: &Runtime, device: i32) -> Result<()> {
+        if runtime.name == "sim" {
+            return Err(Error::not_supported(
+                "The simulated device runs no kernels of CUDA, only element-wise functions (tcuda_jit_create). A whole kernel needs a real \
+                 device: TCUDA_BACKEND=cuda.",
+            )
+            .on_device(device));
+        }
+        Ok(())
     }
 
     /// What stands in front of a source, so that the same text means the same.

@@ -38,6 +38,7 @@ tests![
     memory_is_kept_until_the_work_is_done: [Compiler],
     a_failing_launch_leaves_nothing: [Compiler, Faults],
     whole_kernels: [Compiler],
+    kernels_that_were_compiled_before,
     bad_launches_are_refused_with_a_reason: [Compiler],
     sources_of_kernels_that_do_not_compile: [Compiler],
 ];
@@ -763,6 +764,47 @@ fn bad_launches_are_refused_with_a_reason() {
     drop(module);
     let (grid, block) = ([1u32; 3], [64u32, 1, 1]);
     fails!(INVALID_HANDLE, tcuda_kernel_launch(much, grid.as_ptr(), block.as_ptr(), 0, arguments.as_ptr(), 1, null_mut()));
+}
+
+/// PTX that was made before, for any device of these days.
+const IMAGE: &str = ".version 6.0
+.target sm_50
+.address_size 64
+.visible .entry set(.param .u64 to, .param .u32 value)
+{
+    .reg .b32 %value;
+    .reg .b64 %to, %global;
+    ld.param.u64 %to, [to];
+    ld.param.u32 %value, [value];
+    cvta.to.global.u64 %global, %to;
+    st.global.u32 [%global], %value;
+    ret;
+}
+";
+
+fn kernels_that_were_compiled_before() {
+    let mut out = null_mut();
+    for size in [0, usize::MAX] {
+        fails!(INVALID_ARGUMENT, tcuda_kernel_load(&mut out, IMAGE.as_ptr().cast(), size, 0));
+    }
+    fails!(INVALID_ARGUMENT, tcuda_kernel_load(&mut out, std::ptr::null(), 8, 0));
+    fails!(INVALID_DEVICE, tcuda_kernel_load(&mut out, IMAGE.as_ptr().cast(), IMAGE.len(), 1000));
+    if backend() == "sim" {
+        let text = fails!(NOT_SUPPORTED, tcuda_kernel_load(&mut out, IMAGE.as_ptr().cast(), IMAGE.len(), 0));
+        assert!(text.contains("simulated device") && out.is_null(), "{text}");
+        return;
+    }
+    let text = fails!(CUDA, tcuda_kernel_load(&mut out, c"no image".as_ptr().cast(), 9, 0));
+    assert!(text.contains("the image") && text.contains("device 0"), "{text}");
+    let module = Module(get!(null_mut(), out => tcuda_kernel_load(out, IMAGE.as_ptr().cast(), IMAGE.len(), 0)));
+    fails!(INVALID_ARGUMENT, tcuda_kernel_get(&mut null_mut(), module.0, c"other".as_ptr()));
+    let stream = Own::on(0);
+    let block = allocate(4, stream.0);
+    let arguments = [pointer(block), argument(TCUDA_ARGUMENT_I32, tcuda_argument_value_t { i32: 0x0707_0707 })];
+    let one = [1u32; 3];
+    ok!(tcuda_kernel_launch(kernel(&module, c"set"), one.as_ptr(), one.as_ptr(), 0, arguments.as_ptr(), 2, stream.0));
+    assert_eq!(bytes_of(block, 4, stream.0), [7; 4]);
+    free(block);
 }
 
 fn sources_of_kernels_that_do_not_compile() {

@@ -73,7 +73,7 @@ NEVER_SUCCEED = {
     "tcuda_communicator_send": "the only rank would have to receive in the same group",
     "tcuda_communicator_recv": "likewise",
     "tcuda_memory_check_poison": "only with TCUDA_MEMORY_POISON=1",
-    **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",
+    **dict.fromkeys(["tcuda_kernel_compile", "tcuda_kernel_load", "tcuda_kernel_get", "tcuda_kernel_launch", "tcuda_kernel_occupancy",
                      "tcuda_kernel_best_block", "tcuda_kernel_attributes"],
                     "the simulated device runs no whole kernels"),
 }
