@@ -104,6 +104,17 @@ fn every_geometry_is_listed_as_it_is() {
 }
 
 #[test]
+fn every_function_that_stands_for_one_of_torchs_is_there() {
+    let symbols = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tcuda.symbols")).unwrap();
+    let symbols: BTreeSet<&str> = symbols.lines().collect();
+    let cells = rows(&page("TORCH.md"), |first| !first.starts_with('-')).into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let words = cells.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.starts_with("tcuda_"));
+    let named: BTreeSet<&str> = words.filter(|word| !word.ends_with("_t")).collect();
+    let lacking: Vec<_> = named.difference(&symbols).collect();
+    assert!(named.len() > 100 && lacking.is_empty(), "{} names, of which these are none: {lacking:?}", named.len());
+}
+
+#[test]
 fn the_program_of_the_readme_is_the_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
