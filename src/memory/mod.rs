@@ -42,7 +42,7 @@ use crate::event;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::Request;
-use cache::slot::{StreamKey, slot_of_block};
+use cache::slot::StreamKey;
 use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
 use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
@@ -348,24 +348,20 @@ fn give_back_untold(address: Address, stream: Option<Stream>) -> Result<()> {
 #[cold]
 fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     let _freeing = poison::begin_free(address);
-    let (size, device, number, owner, users, paused, held) = with_block(address, |core, id| {
-        let owner = slot_of_block(id);
-        let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
-        let slot = &core.slots[owner as usize];
-        let key = (!slot.gone && slot.key.reachable()).then_some(slot.key);
-        Ok((block::at(id).size(), core.device, core.number, key, users, core.paused, core.is_held(id)))
+    let (size, device, number, on, users, paused, held) = with_block(address, |core, id| {
+        let (on, users) = core.ends_on(id, stream);
+        Ok((block::at(id).size(), core.device, core.number, on, users, core.paused, core.is_held(id)))
     })?;
-    let owner = stream.or(owner.map(|key| Stream { device, raw: key.raw }));
-    let filled = owner.filter(|owner| {
-        let users = if stream.is_some() { &[] } else { &users[..] };
+    let filled = on.filter(|on| {
+        let cache = numbered(number);
         // The other streams that use the block come first.
-        let ordered = numbered(number).and_then(|cache| cache.order_after(*owner, users).ok());
+        let ordered = cache.is_some_and(|cache| cache.comes_after(*on, &users));
         // A pool that is paused has nothing to fill, and what a graph has free its replays write, as other processes do what they use.
-        let fixed = held || numbered(number).is_some_and(Cache::is_fixed);
-        !paused && !fixed && owner.device == device && ordered.is_some_and(|ordered| ordered.len() == users.len())
+        let fixed = held || cache.is_some_and(Cache::is_fixed);
+        !paused && !fixed && on.device == device && ordered
     });
-    if let Some(owner) = filled {
-        poison::freed(address, size, owner);
+    if let Some(on) = filled {
+        poison::freed(address, size, on);
     }
     hand_back(address, stream).inspect_err(|_| poison::not_freed(address, size))
 }

@@ -6,11 +6,11 @@
 
 use super::Cache;
 use super::StreamSlot;
-use super::block::{self, State};
+use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::reach::Waited;
-use super::slot::{Slot, StreamKey};
+use super::slot::{Slot, StreamKey, slot_of_block};
 use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
@@ -401,6 +401,11 @@ impl Cache {
         Ok(waited)
     }
 
+    /// The same where all of them have to be waited for. False: not all are.
+    pub fn comes_after(&self, stream: Stream, slots: &[StreamSlot]) -> bool {
+        self.order_after(stream, slots).is_ok_and(|waited| waited.len() == slots.len())
+    }
+
     /// A stream is about to go: the last that is recorded on it, so that its free memory and what it used are settled later, also
     /// blocks that are freed only then. If not even that works, synchronising the device settles them.
     pub fn stream_goes(&self, stream: Stream) {
@@ -464,6 +469,18 @@ impl Core {
 
     fn keep_marks(&mut self, question: Question) {
         question.marks.into_iter().for_each(|mark| self.keep_mark(question.slot, question.serial, mark));
+    }
+
+    /// On which stream a block ends that is freed now, as far as this thread may enqueue there, and which others have to come before: none where the
+    /// program names a `stream`.
+    pub fn ends_on(&self, id: BlockId, stream: Option<Stream>) -> (Option<Stream>, Vec<StreamSlot>) {
+        if stream.is_some() {
+            return (stream, Vec::new());
+        }
+        let owner = slot_of_block(id);
+        let users = self.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
+        let Slot { key, gone, .. } = self.slots[owner as usize];
+        ((!gone && key.reachable()).then_some(Stream { device: self.device, raw: key.raw }), users)
     }
 
     /// The streams whose free memory may still be in use, other than `slot`.

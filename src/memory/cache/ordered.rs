@@ -5,7 +5,7 @@ use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::physical::{Backing, HandleId};
 use super::segment::access_list;
-use super::slot::{COMMON, StreamKey, slot_of_block};
+use super::slot::{COMMON, StreamKey};
 use super::{Cache, StreamSlot};
 use crate::base::{Error, Result, Status, insist};
 use crate::memory::stats::Family;
@@ -126,22 +126,15 @@ impl Cache {
                 .overlapping(address, address + 1)
                 .next()
                 .is_some_and(|mapping| matches!(core.physical[mapping.handle].backing, Backing::Ordered));
-            let owner = slot_of_block(id);
-            let users: Vec<StreamSlot> = core.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
-            let slot = &core.slots[owner as usize];
-            let there = !slot.gone && slot.key.reachable();
-            Ok((ordered, there.then_some(slot.key), users))
+            Ok((ordered, core.ends_on(id, stream)))
         })?;
-        let (true, owner, users) = found else { return crate::memory::hand_back(address, stream) };
+        let (true, (on, users)) = found else { return crate::memory::hand_back(address, stream) };
         provider::refuse_inside()?;
-        let on = stream.or(owner.map(|key| Stream { device: self.device, raw: key.raw }));
         let Some(on) = on.filter(|on| on.device == self.device) else {
             // Its stream is gone, or another thread's: it goes back when it is past.
             return crate::memory::hand_back(address, stream);
         };
-        let users = if stream.is_some() { Vec::new() } else { users };
-        let takes = !on.is_capturing().unwrap_or(true) && self.order_after(on, &users).is_ok_and(|ordered| ordered.len() == users.len());
-        if !takes {
+        if on.is_capturing().unwrap_or(true) || !self.comes_after(on, &users) {
             // One of them is captured.
             crate::memory::hand_back(address, stream)?;
             self.put_off.lock().push((address, StreamKey::of(on)));
@@ -203,7 +196,6 @@ impl Cache {
             core.forget_area(block);
             core.uncount_handle(handle);
         } else {
-            block::at(block).set_state(State::Free);
             core.make_free(block);
         }
         drop(core);
