@@ -318,11 +318,6 @@ impl Core {
         self.shelf(block::at(id).owner()).remove(id);
     }
 
-    /// Whether the table of blocks has room for what one request can need.
-    pub fn has_records(&self) -> bool {
-        block::has_room()
-    }
-
     /// A block that is in no list becomes free memory of its stream, joined with what is free beside it.
     pub fn make_free(&mut self, id: BlockId) {
         self.changes += 1;

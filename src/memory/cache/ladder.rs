@@ -1,6 +1,7 @@
 //! Nothing fits: from a second look to the out-of-memory error. Each rung costs more than the one before; after each the free
 //! memory is searched again.
 
+use super::block;
 use super::core::{Core, LARGEST, Request};
 use super::message::{Facts, Joins};
 use super::ordered;
@@ -69,7 +70,7 @@ impl Cache {
             return Err(self.paused_error());
         }
         let slot = core.slot_of(key)?;
-        if !core.has_records() {
+        if !block::has_room() {
             return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks."));
         }
         core.let_in(slot);
@@ -362,7 +363,7 @@ impl Cache {
         self.settle_all();
         let mut core = self.core.lock();
         let slot = core.slot_of(key).ok()?;
-        if core.has_records() { core.search(&Reach::of(slot), request) } else { None }
+        if block::has_room() { core.search(&Reach::of(slot), request) } else { None }
     }
 
     /// torch's empty_cache for one device: waits for what is freed but in use, then gives all free memory back.

@@ -10,7 +10,7 @@ use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::reach::Waited;
-use super::slot::{Slot, StreamKey, slot_of_block};
+use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
 use crate::base::{Result, Status};
 use crate::device;
 use crate::event::pool::Pooled;
@@ -134,7 +134,7 @@ impl Cache {
 
     /// The same where no stream asks.
     pub fn settle_all(&self) {
-        self.settle(StreamSlot::MAX);
+        self.settle(COMMON);
     }
 
     /// As `settle`, but what is past stays with its stream. False: there is nothing to be learned.

@@ -36,7 +36,7 @@ impl Core {
     /// Handles that are free as a whole go back there, as far as they lie in the largest `most` blocks of each stream; the next time those
     /// for whose records there may be no room now.
     pub fn go_home(&mut self, most: usize, asks: StreamSlot) {
-        if self.moved.is_empty() || self.paused || !self.has_records() {
+        if self.moved.is_empty() || self.paused || !block::has_room() {
             return;
         }
         let away = self.away_handles(most);
@@ -117,15 +117,15 @@ impl Cache {
         let key = StreamKey::of(stream);
         let (slot, asks) = {
             let core = self.core.quiet();
-            let slot = core.find_slot(key);
+            let slot = core.find_slot(key).unwrap_or(COMMON);
             // At the end what the stream freed itself is to be everybody's too; while it is the only one nobody is asked.
             let at_end = core.streams() > 1 && core.policy.is_over(core.stats.large_now().min(floor as usize));
-            (slot, slot.filter(|_| !at_end))
+            (slot, if at_end { COMMON } else { slot })
         };
         // Where nothing was mapped twice as well: what is past for all lies in a row.
-        self.settle(asks.unwrap_or(StreamSlot::MAX));
+        self.settle(asks);
         let mut core = self.core.lock();
-        core.go_home(usize::MAX, slot.unwrap_or(StreamSlot::MAX));
+        core.go_home(usize::MAX, slot);
         core.forget_order(FEW);
         let frees = core.stats.frees();
         core.policy.ebbs(frees);

@@ -442,7 +442,7 @@ impl Cache {
             if several {
                 self.settle_all();
             } else {
-                self.learn(StreamSlot::MAX);
+                self.learn(COMMON);
             }
             let _ = self.release(runtime, Idle::Small(usize::MAX), bytes);
         }
@@ -588,7 +588,7 @@ impl Cache {
             return;
         }
         // Where there is plenty nobody asked whether the work there is done.
-        self.learn(StreamSlot::MAX);
+        self.learn(COMMON);
         for _ in 0..AT_LEAST.max(2 * came) {
             let oldest = {
                 let mut core = self.core.quiet();
