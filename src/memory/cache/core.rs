@@ -205,10 +205,15 @@ impl Core {
         self.fronts.shard(tls::get()).unwrap_or(self.shard)
     }
 
-    pub fn list(&self, slot: StreamSlot, small: bool) -> &FreeList {
+    /// To look at only: nobody wakes.
+    fn seen(&self, slot: StreamSlot) -> &Shelf {
         debug_assert!(self.fronts.is_stopped());
-        // As in `shelf`.
-        unsafe { self.slots[slot as usize].home.shelf() }.list(small)
+        // As in `shelf`, and who changes one has all of this.
+        unsafe { self.slots[slot as usize].home.seen() }
+    }
+
+    pub fn list(&self, slot: StreamSlot, small: bool) -> &FreeList {
+        self.seen(slot).list(small)
     }
 
     #[inline]
@@ -226,8 +231,8 @@ impl Core {
     }
 
     /// The share of a stream's large blocks whose size was not seen lately.
-    pub fn new_sizes(&mut self, slot: StreamSlot) -> f64 {
-        let (new, seen) = self.shelf(slot).sizes.counts();
+    pub fn new_sizes(&self, slot: StreamSlot) -> f64 {
+        let (new, seen) = self.seen(slot).sizes.counts();
         f64::from(new) / f64::from((new + seen).max(1))
     }
 
@@ -243,7 +248,7 @@ impl Core {
 
     /// Whether a stream had better have memory of its own than what other streams are done with: each would take it from the next one, all
     /// the time, and has to ask how far that one is. With one thread only once they had work, and not to go short.
-    pub fn keeps_apart(&mut self, slot: StreamSlot, request: &Request) -> bool {
+    pub fn keeps_apart(&self, slot: StreamSlot, request: &Request) -> bool {
         let several = self.fronts.threads() > 1 || self.streams() > 1 && !self.policy.is_short();
         let lasts = self.policy.is_restless() || self.policy.is_apart();
         let several = several && !self.are_as_one();

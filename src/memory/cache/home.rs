@@ -256,6 +256,12 @@ impl Home {
     }
 
     /// # Safety
+    /// The device's lock is held and all fronts are stopped; nobody changes the shelf while this lives.
+    pub unsafe fn seen(&self) -> &Shelf {
+        unsafe { &*self.shelf.get() }
+    }
+
+    /// # Safety
     /// The device's lock is held and all fronts are stopped; no other reference to the shelf lives.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn shelf(&self) -> &mut Shelf {
