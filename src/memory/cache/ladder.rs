@@ -3,7 +3,7 @@
 
 use super::block;
 use super::core::{Core, LARGEST, Request};
-use super::message::{Facts, Joins};
+use super::message::{Facts, Joins, OfPool};
 use super::ordered;
 use super::policy::{Load, UpTo};
 use super::reach::{Reach, Waited};
@@ -14,10 +14,11 @@ use super::{Abilities, Cache, StreamSlot};
 use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::memory::history::Action;
-use crate::memory::hooks::{self, OutOfMemory, Pressure, Stage};
+use crate::memory::hooks::{self, Memory, OutOfMemory, Pressure, Stage};
 use crate::memory::options::StreamWait;
 use crate::memory::pools;
 use crate::memory::provider::Source;
+use crate::memory::stats::Family;
 use crate::memory::totals::Event;
 use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
@@ -301,22 +302,21 @@ impl Cache {
 
     /// Asks the program's functions for memory, and `retry` after each that gave some. None: that was not enough.
     fn press<T>(&self, climb: &Climb, stage: Stage, mut retry: impl FnMut() -> Result<Result<Address, T>>) -> Option<Result<Address>> {
-        let pressure = || {
-            let memory = self.facts(climb).memory;
-            Pressure { stage, stream: climb.stream, wanted: climb.request.requested, memory }
-        };
+        let pressure = || Pressure { stage, stream: climb.stream, wanted: climb.request.requested, memory: self.memory(climb) };
         hooks::PRESSURE.ask(pressure, || retry().map(Result::ok).transpose())
     }
 
-    fn facts(&self, climb: &Climb) -> Facts {
-        let driver = device::Guard::new(self.device).and_then(|_guard| climb.runtime.mem_get_info());
-        let facts = self.core.lock().facts(climb.request, climb.abilities, driver.ok());
-        let from_driver = match climb.abilities.virtual_memory {
-            // Fewer where some of it is free.
-            Some((_, granularity)) => climb.request.size.checked_next_multiple_of(granularity).unwrap_or(usize::MAX),
-            None => self.plain_size(climb.abilities, climb.request),
-        };
-        Facts { memory_pools: pools::held(self), from_driver, ..facts }
+    /// How the device stands: what a pool's request meets is the device's.
+    fn memory(&self, climb: &Climb) -> Memory {
+        let driver = device::Guard::new(self.device).and_then(|_guard| climb.runtime.mem_get_info()).ok();
+        let whole = self.stats.whole();
+        Memory {
+            total: driver.map_or(climb.abilities.total, |(_, total)| total),
+            free: driver.map(|(free, _)| free),
+            allocated: whole.current(Family::AllocatedBytes) as usize,
+            reserved: whole.reserved(),
+            limit: whole.limit(),
+        }
     }
 
     /// The error, when the observers know of it. `rejected`: at once, for the limit. No lock may be held.
@@ -327,10 +327,15 @@ impl Cache {
             Refusal::Driver(error) => (false, error.native),
             Refusal::Limit | Refusal::Budget => (true, 0),
         };
-        let facts = self.facts(climb);
+        let memory = self.memory(climb);
+        let (largest_free, pending) = {
+            let mut core = self.core.lock();
+            core.collect();
+            (core.largest_free(), core.in_use_by_streams())
+        };
         let joins = match &abilities.source {
             _ if self.is_fixed() => Joins::Never("replays of a graph find its memory where it was, so that none is mapped anew"),
-            _ if facts.joins == Joins::Mapped => Joins::Mapped,
+            _ if abilities.virtual_memory.is_some() => Joins::Mapped,
             _ if self.core.quiet().no_split => Joins::Never("a block of this pool is a segment of its own"),
             Source::Provider(_) => Joins::Never("nothing joins what a pluggable allocator gives"),
             Source::Ordered => Joins::Never("nothing joins what cudaMallocAsync gives"),
@@ -343,17 +348,32 @@ impl Cache {
         };
         // Who shares the device is no matter where the limit was in the way, and asking takes NVML a while.
         let processes = if at_limit { Vec::new() } else { hooks::processes(self.device) };
-        let facts = Facts { at_limit, rejected, plugin, capturing, joins, processes, ..facts };
+        let facts = Facts {
+            device: self.device,
+            requested: request.requested,
+            with_alignment: Some(request.need(abilities)).filter(|need| *need > request.size),
+            memory,
+            at_limit,
+            rejected,
+            plugin,
+            capturing,
+            joins,
+            from_driver: match abilities.virtual_memory {
+                // Fewer where some of it is free.
+                Some((_, granularity)) => request.size.checked_next_multiple_of(granularity).unwrap_or(usize::MAX),
+                None => self.plain_size(abilities, request),
+            },
+            processes,
+            of_pools: OfPool::small_and_large(&self.stats.whole().stats()),
+            memory_pools: pools::held(self),
+            largest_free,
+            pending,
+        };
         self.stats.count(if rejected { Event::OomRejections } else { Event::Ooms });
         let pool = self.core.quiet().pool;
-        self.history.note(Action::Oom, facts.memory.free.unwrap_or(0), request.size, stream.raw as u64, pool);
+        self.history.note(Action::Oom, memory.free.unwrap_or(0), request.size, stream.raw as u64, pool);
         let text = facts.text();
-        hooks::OBSERVERS.tell(|| OutOfMemory {
-            device: self.device,
-            wanted: request.requested,
-            memory: facts.memory,
-            message: text.clone(),
-        });
+        hooks::OBSERVERS.tell(|| OutOfMemory { device: self.device, wanted: request.requested, memory, message: text.clone() });
         Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).with_native(native).on_device(self.device).with_bytes(request.requested as u64)
     }
 

@@ -1,11 +1,11 @@
 //! The text of an out-of-memory error: torch's facts and more, and one piece of advice that fits them.
 
+use super::StreamSlot;
 use super::block::{self, State};
-use super::core::{Core, Request};
-use super::{Abilities, StreamSlot};
+use super::core::Core;
 use crate::memory::hooks::Memory;
 use crate::memory::pools::Held;
-use crate::memory::stats::{Family, Pool};
+use crate::memory::stats::{Family, Pool, Stats};
 use crate::runtime::monitor::Process;
 use crate::stream::{self, Stream};
 
@@ -53,45 +53,19 @@ pub struct OfPool {
     pub free: usize,
 }
 
-impl Core {
-    /// `driver`: free and total bytes as the driver says.
-    pub fn facts(&mut self, request: &Request, abilities: &Abilities, driver: Option<(usize, usize)>) -> Facts {
-        self.collect();
-        // What a pool's request meets is the device's.
-        let stats = self.stats.whole().stats();
-        let stat = |family, pool| stats.get(family, pool).current as usize;
-        let of_pool = |pool| OfPool {
-            allocated: stat(Family::AllocatedBytes, pool),
-            free: stat(Family::ReservedBytes, pool).saturating_sub(stat(Family::ActiveBytes, pool)),
-        };
-        let memory = Memory {
-            total: driver.map_or(abilities.total, |(_, total)| total),
-            free: driver.map(|(free, _)| free),
-            allocated: stat(Family::AllocatedBytes, Pool::All),
-            reserved: self.stats.whole().reserved(),
-            limit: self.stats.limit(),
-        };
-        Facts {
-            device: self.device,
-            requested: request.requested,
-            with_alignment: Some(request.need(abilities)).filter(|need| *need > request.size),
-            memory,
-            at_limit: false,
-            rejected: false,
-            plugin: None,
-            capturing: false,
-            joins: if abilities.virtual_memory.is_some() { Joins::Mapped } else { Joins::OptionsForbid },
-            from_driver: usize::MAX,
-            processes: Vec::new(),
-            of_pools: [Pool::Small, Pool::Large].map(of_pool),
-            memory_pools: Vec::new(),
-            largest_free: self.largest_free(),
-            pending: self.in_use_by_streams(),
-        }
+impl OfPool {
+    pub fn small_and_large(stats: &Stats) -> [OfPool; 2] {
+        [Pool::Small, Pool::Large].map(|pool| {
+            let stat = |family| stats.get(family, pool).current as usize;
+            let free = stat(Family::ReservedBytes).saturating_sub(stat(Family::ActiveBytes));
+            OfPool { allocated: stat(Family::AllocatedBytes), free }
+        })
     }
+}
 
+impl Core {
     /// By stream, what is freed and not past; the most first.
-    fn in_use_by_streams(&self) -> Vec<(String, usize)> {
+    pub fn in_use_by_streams(&self) -> Vec<(String, usize)> {
         let mut bytes = vec![0; self.slots.len()];
         for pending in &self.pending {
             let behind = |(slot, count): &&(StreamSlot, u32)| self.slots[*slot as usize].past < *count;
