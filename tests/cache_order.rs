@@ -190,6 +190,51 @@ fn streams_of_which_nothing_is_left_are_not_looked_at() {
     assert_eq!(held(Family::ReservedBytes), 0);
 }
 
+/// Another stream has come to its slot: what was past stays past.
+#[test]
+fn what_a_stream_that_is_gone_left_mapped_ends() {
+    const MANY: usize = 300;
+    let _turn = machine();
+    let (a, b) = (own(), own());
+    memory::set_limit(Some(64 * M), 0).unwrap();
+    let blocks: Vec<usize> = (0..16).map(|_| memory::allocate(4 * M, 1, a).unwrap()).collect();
+    let gate = Gate::on(a);
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+    freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+    // Mapped a second time for the stream itself, and handed on with no look at where it was before.
+    let again = memory::allocate(32 * M, 1, a).unwrap();
+    memory::free_on(again, b).unwrap();
+    assert_eq!(memory::allocate(32 * M, 1, b).unwrap(), again);
+    kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
+    drop(gate);
+    memory::set_limit(None, 0).unwrap();
+    let many = || -> Vec<(Stream, usize)> {
+        let streams = (0..MANY).map(|_| own());
+        streams.map(|own| (own, memory::allocate(512, 1, own).unwrap())).collect()
+    };
+    let end = |streams: Vec<(Stream, usize)>| {
+        for (stream, block) in streams {
+            memory::free(block).unwrap();
+            stream::destroy(stream.raw).unwrap();
+        }
+    };
+    let before = many();
+    a.synchronize().unwrap();
+    stream::destroy(a.raw).unwrap();
+    end(before);
+    // They get the slots of those.
+    let streams = many();
+    memory::empty_cache(None).unwrap();
+    memory::check(0);
+    let live = sim::machine().unwrap().live(0..1);
+    assert_eq!(live.mappings, live.handles);
+    end(streams);
+    memory::free(again).unwrap();
+    stream::destroy(b.raw).unwrap();
+    memory::empty_cache(None).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 0);
+}
+
 /// Until a second thread allocates: then each stream keeps to its own first.
 #[test]
 fn streams_of_one_thread_take_what_fits_closest() {

@@ -214,12 +214,6 @@ impl Home {
         Some(Box::leak(made))
     }
 
-    /// Another stream's: nothing of it is left.
-    pub fn begin_anew(&self) {
-        self.epoch.store(FIRST_EPOCH, Relaxed);
-        self.freed_in.store(0, Relaxed);
-    }
-
     pub fn has_brought(&self) -> bool {
         self.incoming.load(Relaxed) != NIL
     }

@@ -66,7 +66,7 @@ impl Core {
     }
 
     /// What is freed from now on is told from what was freed so far: the epoch of that. All of a stream that is gone has gone before.
-    fn end_epoch(&mut self, slot: StreamSlot) -> u32 {
+    pub(super) fn end_epoch(&mut self, slot: StreamSlot) -> u32 {
         if self.slots[slot as usize].gone {
             return u32::MAX;
         }

@@ -152,7 +152,8 @@ impl Core {
             Some(index) => {
                 let Slot { home, front, awake, .. } = self.slots[index as usize];
                 self.slots[index as usize] = Slot { awake, ..Slot::new(key, serial, home, front) };
-                home.begin_anew();
+                // What is left of the one before are mappings.
+                self.slots[index as usize].past = self.end_epoch(index);
                 index
             }
             None => {
