@@ -105,7 +105,7 @@ fn threads_share_streams_come_and_go_and_are_stopped() {
             while !over.load(Ordering::Relaxed) {
                 match rounds % 3 {
                     0 => memory::empty_cache(None).unwrap(),
-                    1 => assert!(memory::stats(0).peak(Family::AllocatedBytes) >= 0),
+                    1 => drop(memory::stats(0)),
                     _ => memory::reset_peak_stats(0),
                 }
                 rounds += 1;
@@ -152,7 +152,6 @@ fn threads_share_streams_come_and_go_and_are_stopped() {
     streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
 }
 
-/// Two threads free the same blocks at once, one of which allocated them. That is a defect of the program; the cache has each block once.
 unsafe extern "C" fn use_memory_at_the_end(block: *mut c_void) {
     memory::free(block as usize).unwrap();
     memory::free(memory::allocate(512, 1, Stream { device: 0, raw: 0 }).unwrap()).unwrap();
@@ -177,6 +176,7 @@ fn a_thread_that_begins_as_it_ends_leaves_nothing() {
     all_is_back();
 }
 
+/// Two threads free the same blocks at once, one of which allocated them. That is a defect of the program; the cache has each block once.
 #[test]
 fn the_same_block_freed_by_two_threads_is_free_once() {
     let _turn = machine();

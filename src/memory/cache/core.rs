@@ -544,7 +544,7 @@ impl Core {
             }
         }
         record.set_ticket(self.note_free(owner));
-        if uses.is_empty() && !(used && self.held.contains_key(&id)) {
+        if uses.is_empty() && !(used && self.is_held(id)) {
             self.tell(Action::FreeCompleted, record.address(), requested, stream);
             self.shard().freed(small, size, requested);
             if let Some(whole) = &self.whole {
@@ -570,7 +570,7 @@ impl Core {
     /// Whether all uses of a block that waits are past.
     pub fn is_done(&self, pending: &Pending) -> bool {
         let is_past = |(slot, epoch): &(StreamSlot, u32)| self.slots[*slot as usize].past >= *epoch;
-        pending.uses.iter().all(is_past) && !self.held.contains_key(&pending.block)
+        pending.uses.iter().all(is_past) && !self.is_held(pending.block)
     }
 
     /// Frees the pending blocks whose uses are past.

@@ -256,7 +256,7 @@ impl Core {
 
     fn collect_from(&mut self, front: &Front) {
         debug_assert!(self.fronts.stopped);
-        let loose: Vec<BlockId> = if front.has_loose() { front.loose().collect() } else { Vec::new() };
+        let loose: Vec<BlockId> = front.loose().collect();
         front.empty().into_iter().chain(loose).for_each(|id| self.free_again(front.slot, id));
     }
 

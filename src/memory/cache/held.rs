@@ -23,7 +23,7 @@ impl Core {
     }
 
     pub fn is_held(&self, id: BlockId) -> bool {
-        !self.held.is_empty() && self.held.contains_key(&id)
+        self.held.contains_key(&id)
     }
 
     fn let_go(&mut self, id: BlockId) {
