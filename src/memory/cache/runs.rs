@@ -57,12 +57,7 @@ struct Run {
 }
 
 /// A part of a handle that is free without a gap.
-struct FreePart {
-    from: usize,
-    to: usize,
-    /// The start of that mapping of the handle in which all of it lies. None: it lies in several.
-    place: Option<Address>,
-}
+type FreePart = Range<usize>;
 
 /// What is free of each handle, as far as it may be of use in a run.
 struct FreeParts<'a> {
@@ -93,15 +88,14 @@ impl FreeParts<'_> {
         let mut at = 0;
         while let Some(&Stretch { handle, .. }) = stretches.get(at) {
             let (begin, first, size) = (at as u32, free.parts.len() as u32, size_of(handle));
-            while let Some(&Stretch { offset: from, address, .. }) = stretches.get(at).filter(|next| next.handle == handle) {
-                let (mut to, mut place) = (from, Some(address - from));
+            while let Some(&Stretch { offset: from, .. }) = stretches.get(at).filter(|next| next.handle == handle) {
+                let mut to = from;
                 while let Some(next) = stretches.get(at).filter(|next| next.handle == handle && next.offset == to) {
-                    place = place.filter(|place| *place == next.address - next.offset);
                     to += next.size;
                     at += 1;
                 }
                 if from == 0 || to == size || to - from >= alone {
-                    free.parts.push(FreePart { from, to, place });
+                    free.parts.push(from..to);
                     free.bytes += to - from;
                     match (from == 0, to == size) {
                         (true, true) => free.whole[handle as usize] = true,
@@ -132,8 +126,7 @@ impl FreeParts<'_> {
         bytes.checked_sub((self.tail + self.head).max(self.alone)).filter(|whole| *whole > 0)
     }
 
-    /// The shortest run that is still mapped in one of the spaces, with something that comes back, and no handle twice; where there are many, one that
-    /// is hardly longer than enough.
+    /// The shortest run that is still mapped in one of the spaces, with no handle twice; where there are many, one that is hardly longer than enough.
     fn shortest_run(&self, physical: &Physical, spaces: impl Iterator<Item = Range<Address>>, enough: usize) -> Option<(Address, Address)> {
         let mut run = SideBySide::new(physical.names());
         let mut best: Option<(Address, Address)> = None;
@@ -145,11 +138,10 @@ impl FreeParts<'_> {
                 let around = if whole { (row.start - 1).max(space.start)..(row.end + 1).min(space.end) } else { row };
                 run.clear();
                 for mapping in physical.overlapping(around.start, around.end) {
-                    for &FreePart { from, to, place } in self.of(mapping.handle) {
-                        let part = Mapped { size: to - from, away: place != Some(mapping.start) };
-                        run.push(mapping.start + from, part, mapping.handle, enough);
+                    for part in self.of(mapping.handle) {
+                        run.push(mapping.start + part.start, part.len(), mapping.handle, enough);
                         let size = run.end - run.start;
-                        if size >= enough && run.away > 0 && best.is_none_or(|(from, to)| size < to - from) {
+                        if size >= enough && best.is_none_or(|(from, to)| size < to - from) {
                             best = Some((run.start, run.end));
                         }
                     }
@@ -168,7 +160,7 @@ impl FreeParts<'_> {
         for mapping in physical.overlapping(from, to) {
             let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
             let (first, last) = (start - mapping.start, end - mapping.start);
-            if start > at || !self.of(mapping.handle).iter().any(|part| part.from <= first && last <= part.to) {
+            if start > at || !self.of(mapping.handle).iter().any(|part| part.start <= first && last <= part.end) {
                 return false;
             }
             at = end;
@@ -179,8 +171,8 @@ impl FreeParts<'_> {
 
 /// Free parts that are mapped side by side, of no handle twice, and hardly more than are asked for.
 struct SideBySide {
-    /// Those that came last; from the `first` on they are side by side.
-    parts: Vec<Mapped>,
+    /// The sizes of those that came last; from the `first` on they are side by side.
+    parts: Vec<usize>,
     first: usize,
     /// How many came before.
     before: usize,
@@ -188,24 +180,17 @@ struct SideBySide {
     last: Vec<usize>,
     start: Address,
     end: Address,
-    /// How many of the parts lie elsewhere now.
-    away: usize,
-}
-
-struct Mapped {
-    size: usize,
-    away: bool,
 }
 
 impl SideBySide {
     fn new(names: usize) -> SideBySide {
-        SideBySide { parts: Vec::new(), first: 0, before: 0, last: vec![0; names], start: 0, end: 0, away: 0 }
+        SideBySide { parts: Vec::new(), first: 0, before: 0, last: vec![0; names], start: 0, end: 0 }
     }
 
     fn clear(&mut self) {
         self.before = self.count();
         self.parts.clear();
-        (self.first, self.start, self.away) = (0, self.end, 0);
+        (self.first, self.start) = (0, self.end);
     }
 
     fn count(&self) -> usize {
@@ -214,22 +199,20 @@ impl SideBySide {
 
     /// One more behind, from an address on. The first ones go as far as it takes their place.
     #[inline]
-    fn push(&mut self, start: Address, part: Mapped, handle: HandleId, enough: usize) {
+    fn push(&mut self, start: Address, size: usize, handle: HandleId, enough: usize) {
         if start != self.end {
             self.clear();
             self.start = start;
         }
-        self.end = start + part.size;
+        self.end = start + size;
         let last = self.last[handle as usize];
         while let Some(front) = self.parts.get(self.first)
-            && (last > self.before + self.first || self.end - self.start - front.size >= enough)
+            && (last > self.before + self.first || self.end - self.start - front >= enough)
         {
             self.first += 1;
-            self.start += front.size;
-            self.away -= usize::from(front.away);
+            self.start += front;
         }
-        self.away += usize::from(part.away);
-        self.parts.push(part);
+        self.parts.push(size);
         self.last[handle as usize] = self.count();
     }
 }
@@ -321,14 +304,14 @@ mod tests {
     use super::*;
     use crate::base::numbers;
 
-    /// The lengths of all runs that are enough, with what lies elsewhere in them.
-    fn runs(parts: &[(Address, usize, HandleId, bool)], enough: usize) -> Vec<(Address, Address, usize)> {
+    /// All runs that are enough.
+    fn runs(parts: &[(Address, usize, HandleId)], enough: usize) -> Vec<(Address, Address)> {
         let mut run = SideBySide::new(8);
         let mut found = Vec::new();
-        for &(start, size, handle, away) in parts {
-            run.push(start, Mapped { size, away }, handle, enough);
+        for &(start, size, handle) in parts {
+            run.push(start, size, handle, enough);
             if run.end - run.start >= enough {
-                found.push((run.start, run.end, run.away));
+                found.push((run.start, run.end));
             }
         }
         found
@@ -337,36 +320,35 @@ mod tests {
     #[test]
     fn a_run_is_no_longer_than_it_has_to_be() {
         // The first part goes when the others do.
-        assert_eq!(runs(&[(0, 2, 0, true), (2, 3, 1, false), (5, 4, 2, true)], 6), [(2, 9, 1)]);
-        assert_eq!(runs(&[(0, 2, 0, true), (2, 3, 1, false), (5, 1, 2, true)], 6), [(0, 6, 2)]);
+        assert_eq!(runs(&[(0, 2, 0), (2, 3, 1), (5, 4, 2)], 6), [(2, 9)]);
+        assert_eq!(runs(&[(0, 2, 0), (2, 3, 1), (5, 1, 2)], 6), [(0, 6)]);
         // One part alone, and exactly as much.
-        assert_eq!(runs(&[(0, 2, 0, true), (2, 6, 1, false)], 6), [(2, 8, 0)]);
+        assert_eq!(runs(&[(0, 2, 0), (2, 6, 1)], 6), [(2, 8)]);
     }
 
     #[test]
     fn a_run_has_no_gap_and_no_handle_twice() {
-        assert_eq!(runs(&[(0, 4, 0, true), (5, 4, 1, true)], 6), []);
+        assert_eq!(runs(&[(0, 4, 0), (5, 4, 1)], 6), []);
         // What comes before the handle's first place goes with it.
-        assert_eq!(runs(&[(0, 1, 0, true), (1, 2, 1, false), (3, 2, 2, true), (5, 2, 1, true), (7, 2, 3, true)], 6), [(3, 9, 3)]);
+        assert_eq!(runs(&[(0, 1, 0), (1, 2, 1), (3, 2, 2), (5, 2, 1), (7, 2, 3)], 6), [(3, 9)]);
         // It counts only as far as the run goes back.
-        assert_eq!(runs(&[(0, 4, 0, true), (9, 4, 1, true), (13, 4, 0, false)], 8), [(9, 17, 1)]);
+        assert_eq!(runs(&[(0, 4, 0), (9, 4, 1), (13, 4, 0)], 8), [(9, 17)]);
     }
 
     /// The same by looking at every part: of each end the shortest run up to there.
-    fn plain_search(parts: &[(Address, usize, HandleId, bool)], enough: usize) -> Option<(Address, Address)> {
+    fn plain_search(parts: &[(Address, usize, HandleId)], enough: usize) -> Option<(Address, Address)> {
         let mut best: Option<(Address, Address)> = None;
         for last in 0..parts.len() {
-            let (mut handles, mut away) = (Vec::new(), false);
+            let mut handles = Vec::new();
             for first in (0..=last).rev() {
-                let (start, size, handle, is_away) = parts[first];
+                let (start, size, handle) = parts[first];
                 if handles.contains(&handle) || first < last && start + size != parts[first + 1].0 {
                     break;
                 }
                 handles.push(handle);
-                away |= is_away;
                 let end = parts[last].0 + parts[last].1;
                 if end - start >= enough {
-                    if away && best.is_none_or(|(from, to)| end - start < to - from) {
+                    if best.is_none_or(|(from, to)| end - start < to - from) {
                         best = Some((start, end));
                     }
                     break;
@@ -418,9 +400,7 @@ mod tests {
             let parts = |space: &Range<Address>| {
                 let mappings = physical.overlapping(space.start, space.end);
                 let of_mapping = |mapping: Mapping| {
-                    let part = move |part: &FreePart| {
-                        (mapping.start + part.from, part.to - part.from, mapping.handle, part.place != Some(mapping.start))
-                    };
+                    let part = move |part: &FreePart| (mapping.start + part.start, part.len(), mapping.handle);
                     free.of(mapping.handle).iter().map(part)
                 };
                 mappings.flat_map(of_mapping).collect::<Vec<_>>()
@@ -436,15 +416,15 @@ mod tests {
     }
 
     #[test]
-    fn free_parts_know_where_they_lie() {
+    fn parts_of_a_handle_count_at_its_ends_or_from_a_size_on() {
         let stretch = |handle, offset, address, size| Stretch { handle, offset, block: 0, address, size };
-        // One in its place, one in two, and one of which neither end is free.
+        // One in one place, one in two, and one of which neither end is free.
         let stretches = [stretch(0, 0, 100, 8), stretch(2, 0, 200, 3), stretch(2, 3, 303, 5), stretch(3, 2, 402, 4)];
         let parts = |alone: usize| {
             let free = FreeParts::new(4, |_| 8, &stretches, alone);
-            [0, 1, 2, 3].map(|handle| free.of(handle).iter().map(|part| (part.from, part.to, part.place)).collect::<Vec<_>>())
+            [0, 1, 2, 3].map(|handle| free.of(handle).iter().map(|part| (part.start, part.end)).collect::<Vec<_>>())
         };
-        assert_eq!(parts(5), [vec![(0, 8, Some(100))], vec![], vec![(0, 8, None)], vec![]]);
-        assert_eq!(parts(4)[3], [(2, 6, Some(400))]);
+        assert_eq!(parts(5), [vec![(0, 8)], vec![], vec![(0, 8)], vec![]]);
+        assert_eq!(parts(4)[3], [(2, 6)]);
     }
 }
