@@ -429,12 +429,12 @@ pub fn scene_advice() {
     blocks.into_iter().for_each(free);
     empty_caches();
     drop(G::captured(own.0, || {
-        // Two segments of 20 MiB, each with a block in the middle.
-        let blocks: Vec<_> = (0..6).map(|_| allocate(6 * MIB, own.0)).collect();
-        [0, 2, 3, 5].into_iter().for_each(|at| free(blocks[at]));
+        // In one row, or three to a segment; with what the device has left the last piece does not grow to as much.
+        let blocks: Vec<_> = (0..9).map(|_| allocate(6 * MIB, own.0)).collect();
+        let free_of = |third: bool| (0..9).filter(|at| (at % 3 == 1) == third).for_each(|at| free(blocks[at]));
+        free_of(false);
         says(26 * MIB, own.0, "in pieces, and replays of a graph find its memory where it was");
-        free(blocks[1]);
-        free(blocks[4]);
+        free_of(true);
     }));
     empty_caches();
     // What another stream uses; a capture waits for nothing, nor does a limit that refuses at once.

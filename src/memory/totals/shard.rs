@@ -196,13 +196,15 @@ impl Shard {
 
     /// All threads of the device are stopped.
     pub fn allocated(&self, small: bool, bytes: usize, requested: usize) {
-        if !small {
-            self.allocated_large(bytes as i64, requested as i64);
-        } else if self.allocated_small(bytes as i64, requested as i64) {
-            self.look();
-        }
+        let (bytes, requested) = (bytes as i64, requested as i64);
         if self.common {
+            // It has no lanes: the peaks are raised each time, and the others look anew.
+            self.count(&self.allocated[if small { SMALL } else { LARGE }], bytes, requested);
             self.totals.renew();
+        } else if !small {
+            self.allocated_large(bytes, requested);
+        } else if self.allocated_small(bytes, requested) {
+            self.look();
         }
     }
 
@@ -266,7 +268,7 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn publish(&self) {
-        debug_assert!(self.allocates.get() || self.common);
+        debug_assert!(self.allocates.get());
         let rooms = self.totals.raise_peaks();
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
