@@ -157,7 +157,6 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     let mut context = 0;
     assert_eq!((unsafe { t.cuStreamGetCtx.unwrap()(STREAM, &mut context) }, context), (0, OTHER));
     assert_eq!(r.primary_context(1).unwrap().unwrap(), OTHER);
-    r.event_record_device(EVENT, 1).unwrap().unwrap();
     r.context_push(context).unwrap();
     let mut out = 0;
     assert_eq!((unsafe { t.cuCtxGetDevice.unwrap()(&mut out) }, out), (0, 1));

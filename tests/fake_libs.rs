@@ -554,44 +554,6 @@ fn a_plan_whose_stream_is_gone_waits_for_the_end_of_captures() {
     });
 }
 
-/// Another thread's capture, which begins as soon as it may.
-unsafe extern "C" fn begins_elsewhere() {
-    let graph = GRAPH.load(Ordering::Relaxed);
-    let (begun, has_begun) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let (graph, stream) = (graph as tcuda_graph_t, STREAM_OF_CAPTURE.load(Ordering::Relaxed) as tcuda_stream_t);
-        let _ = begun.send(tcuda_graph_capture_begin(graph, stream, tcuda_pool_id_t { first: 0, second: 0 }, TCUDA_CAPTURE_RELAXED));
-        BEGUN.store(true, Ordering::Release);
-    });
-    // It may have to wait for what it comes beside.
-    let _ = has_begun.recv_timeout(std::time::Duration::from_millis(300));
-}
-
-static GRAPH: AtomicUsize = AtomicUsize::new(0);
-static STREAM_OF_CAPTURE: AtomicUsize = AtomicUsize::new(0);
-static BEGUN: AtomicBool = AtomicBool::new(false);
-
-#[test]
-fn a_capture_that_begins_as_its_device_is_waited_for() {
-    let machine = |machine| working_with(machine, &[]);
-    case("a_capture_that_begins_as_its_device_is_waited_for", machine, || unsafe {
-        let mut graph = null_mut();
-        ok(tcuda_graph_create(&mut graph, 0));
-        GRAPH.store(graph as usize, Ordering::Relaxed);
-        STREAM_OF_CAPTURE.store(stream(0) as usize, Ordering::Relaxed);
-        let runtime = libc::dlopen(c"libcudart.so.13".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        let meanwhile = libc::dlsym(runtime, c"fake_meanwhile".as_ptr());
-        let meanwhile = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Option<unsafe extern "C" fn()>)>(meanwhile);
-        meanwhile(Some(begins_elsewhere));
-        tcuda::memory::captures::wait_for_device(0).unwrap();
-        meanwhile(None);
-        while !BEGUN.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        ok(tcuda_graph_capture_end(graph));
-    });
-}
-
 #[test]
 fn what_the_program_captures_by_cuda_itself_stays() {
     case("what_the_program_captures_by_cuda_itself_stays", plain, || unsafe {

@@ -142,11 +142,6 @@ impl Pooled {
         Ok(())
     }
 
-    /// The same of all of the device, which is current. None: the driver cannot.
-    pub fn record_device(&self, runtime: &Runtime) -> Option<Result<()>> {
-        Some(runtime.event_record_device(self.event, self.device)?.map_err(device::blame(self.device)))
-    }
-
     /// Makes a stream's later work wait for that point; likewise.
     pub fn hold_up(&self, runtime: &Runtime, stream: Stream) -> Result<()> {
         super::waiting(stream, || runtime.stream_wait_event(stream.raw, self.event)).map_err(device::blame(stream.device))?;

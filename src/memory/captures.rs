@@ -6,10 +6,9 @@
 
 use super::cache::Cache;
 use super::{all, caches, pinned, pools};
-use crate::base::watch::{self, Happening};
-use crate::base::{Error, Result, Status, process, work};
+use crate::base::{Error, Result, Status, process};
 use crate::device;
-use crate::event::{self, pool::Pooled};
+use crate::event;
 use crate::runtime;
 use crate::runtime::api::CaptureStatus;
 use crate::stream::{self, Stream};
@@ -60,32 +59,13 @@ pub fn is_on(device: i32) -> bool {
 
 /// Waits for all work of a device. TCUDA_ERROR_CAPTURE while a graph is captured there, which that would end.
 pub fn wait_for_device(device: i32) -> Result<()> {
+    if is_on(device) {
+        let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
+        return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
+    }
     // Before the mode is asked for: the current device may be lost.
     let _guard = device::Guard::new(device)?;
-    let runtime = runtime::runtime()?;
-    runtime.outside_capture(|| {
-        let (mark, newest) = (Pooled::take(device)?, work::newest());
-        // No capture begins between the look and the mark; nor has one to wait for what the mark waits for, which may be another process.
-        let marked = {
-            let _steady = steady();
-            if is_on(device) {
-                let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
-                return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
-            }
-            mark.record_device(runtime)
-        };
-        match marked {
-            Some(Ok(())) => {
-                runtime.event_synchronize(mark.raw()).map_err(device::blame(device))?;
-                work::done(newest, |work| work.device == device);
-                watch::tell(|| Happening::DeviceWaited { device });
-                Ok(())
-            }
-            Some(Err(error)) if error.status == Status::TCUDA_ERROR_CAPTURE => Err(error),
-            // A driver before CUDA 12.5 has only the wait itself.
-            Some(Err(_)) | None => device::synchronize(device),
-        }
-    })
+    runtime::runtime()?.outside_capture(|| device::synchronize(device))
 }
 
 /// `start` begins the capture and gives its number. From then on what its streams allocate comes from the pool, and pinned memory that

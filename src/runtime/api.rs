@@ -591,14 +591,6 @@ impl Runtime {
         blocking("cudaEventSynchronize", Kind::Wait, || call!(self.cudaEventSynchronize(event)))
     }
 
-    /// Marks the point that all of a device has come to, as cudaDeviceSynchronize would wait for, and waits for nothing. The event is the
-    /// device's, which is current. None: the driver has no such function.
-    pub fn event_record_device(&self, event: RawEvent, device: i32) -> Option<Result<()>> {
-        let record = self.table.cuCtxRecordEvent?;
-        let recorded = |context| self.check("cuCtxRecordEvent", unsafe { record(context, event) });
-        Some(self.primary_context(device)?.and_then(recorded))
-    }
-
     pub fn event_elapsed_time(&self, start: RawEvent, end: RawEvent) -> Result<f32> {
         let mut milliseconds = 0.0;
         call!(self.cudaEventElapsedTime(&mut milliseconds, start, end))?;

@@ -172,8 +172,6 @@ macro_rules! slots {
                 cuCtxPushCurrent_v2(context: usize);
                 cuCtxPopCurrent_v2(context: *mut usize);
                 cuCtxGetDevice(device: *mut i32);
-                // Since CUDA 12.5.
-                cuCtxRecordEvent(context: usize, event: RawEvent);
                 cuModuleLoadData(module: *mut usize, image: *const c_void);
                 cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char);
                 cuModuleUnload(module: usize);

@@ -81,7 +81,6 @@ int cuCtxGetDevice(int *device) {
     NEEDS_CONTEXT;
     GIVE(1, *device = bound);
 }
-int cuCtxRecordEvent(void *context, event_t event) { CHECK(context == OTHER && event == EVENT); }
 int cuModuleLoadData(void **module, const void *image) {
     NEEDS_CONTEXT;
     if (getenv("FAKE_LOAD")) return atoi(getenv("FAKE_LOAD"));

@@ -140,14 +140,9 @@ pub fn build(source: &str, soname: &str, defines: &[&str], lacks: &[&str]) -> Pa
     library
 }
 
-/// Two devices that work, with plain segments. The driver is of before CUDA 12.5.
+/// Two devices that work, with plain segments.
 pub fn working(machine: Machine) -> Machine {
-    working_with(machine, &["cuCtxRecordEvent"])
-}
-
-/// The same; what the driver lacks.
-pub fn working_with(machine: Machine, lacking: &[&str]) -> Machine {
-    let machine = machine.with("loader/libcuda.so.1", &build("works.c", "libcuda.so.1", &["-DDRIVER"], lacking));
+    let machine = machine.with("loader/libcuda.so.1", &build("works.c", "libcuda.so.1", &["-DDRIVER"], &[]));
     machine
         .with("loader/libcudart.so.13", &build("works.c", "libcudart.so.13", &[], &[]))
         .set("TCUDA_ALLOC_CONF", "expandable_segments:False")

@@ -530,11 +530,6 @@ fn context_of(device: usize) -> usize {
     CONTEXTS + device * 16
 }
 
-fn device_of(sim: &Sim, context: usize) -> Result<usize, Code> {
-    let device = context.checked_sub(CONTEXTS).filter(|at| at.is_multiple_of(16)).map(|at| at / 16);
-    device.filter(|device| *device < sim.devices.len()).ok_or(code::INVALID_CONTEXT)
-}
-
 pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) -> Code {
     call(Slot::cuDevicePrimaryCtxGetState, |sim| {
         let device = sim.device(device)?;
@@ -558,7 +553,10 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: RawStream, context: *mut usize) 
 }
 
 pub unsafe extern "C" fn cuCtxPushCurrent_v2(context: usize) -> Code {
-    call(Slot::cuCtxPushCurrent_v2, |sim| thread::push_context(device_of(sim, context)?))
+    call(Slot::cuCtxPushCurrent_v2, |sim| {
+        let device = context.checked_sub(CONTEXTS).filter(|at| at.is_multiple_of(16)).map(|at| at / 16);
+        thread::push_context(device.filter(|device| *device < sim.devices.len()).ok_or(code::INVALID_CONTEXT)?)
+    })
 }
 
 pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut usize) -> Code {
@@ -577,10 +575,6 @@ pub unsafe extern "C" fn cuCtxGetDevice(device: *mut i32) -> Code {
         }
         put(device, current as i32)
     })
-}
-
-pub unsafe extern "C" fn cuCtxRecordEvent(context: usize, event: RawEvent) -> Code {
-    call(Slot::cuCtxRecordEvent, |sim| sim.record_device(event, device_of(sim, context)?))
 }
 
 /// The CPU cannot run a CUDA binary: refused.

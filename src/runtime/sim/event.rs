@@ -108,20 +108,6 @@ impl Sim {
         Ok(())
     }
 
-    /// As on a stream of its own that waits for all that the device has now.
-    pub fn record_device(&'static self, event: RawEvent, device: usize) -> Result<(), Code> {
-        let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;
-        self.devices[device].check()?;
-        let mut line = self.scheduler.line();
-        line.state.events.get(&id).filter(|mark| mark.device == device).ok_or(code::INVALID_HANDLE)?;
-        line.state.refuse_captured_device(device)?;
-        let after = line.state.end_of_device(device);
-        let apart = line.state.add_stream(device, stream::NON_BLOCKING, 0, false);
-        let recorded = line.state.record(id, apart, after, Instant::now());
-        line.state.destroy_stream(apart);
-        recorded.map(|_| ()).ok_or(code::INVALID_HANDLE)
-    }
-
     /// The stream's later work waits for the event as it was recorded last; never recorded is no wait.
     pub fn wait_event(&'static self, raw: RawStream, event: RawEvent, flags: u32) -> Result<(), Code> {
         let id = stream::event_id(event).ok_or(code::INVALID_HANDLE)?;

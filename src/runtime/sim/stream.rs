@@ -69,7 +69,7 @@ pub struct Stream {
     follows: HashMap<u64, u64>,
 }
 
-pub const NON_BLOCKING: u32 = 1;
+const NON_BLOCKING: u32 = 1;
 
 pub struct State {
     pub streams: HashMap<u64, Stream>,

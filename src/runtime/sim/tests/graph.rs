@@ -230,28 +230,6 @@ fn what_a_capture_cannot_hold_ends_it() {
 }
 
 #[test]
-fn a_mark_of_the_device_is_behind_all_streams_and_holds_up_none() {
-    let m = Machine::new(2);
-    let (streams, event) = ([NON_BLOCKING, NON_BLOCKING, 0].map(|flags| m.stream(flags)), m.event());
-    let mark = || m.call(|sim| sim.record_device(event, 0));
-    assert_eq!((mark(), m.query_event(event)), (Ok(()), Ok(())));
-    let gates = streams.map(|stream| m.gate(stream));
-    mark().unwrap();
-    let later = m.stream(NON_BLOCKING);
-    let behind = m.gate(later);
-    for gate in gates {
-        assert_eq!(m.query_event(event), Err(600));
-        gate.open();
-    }
-    // What came later is not waited for.
-    m.call(|sim| sim.synchronize_event(event)).unwrap();
-    behind.open();
-    m.begin(streams[0], RELAXED).unwrap();
-    assert_eq!((mark(), m.end(streams[0]).is_err()), (Err(900), true));
-    assert_eq!(m.call(|sim| sim.record_device(event, 1)), Err(400));
-}
-
-#[test]
 fn the_mode_says_whose_calls_are_forbidden() {
     let m = Machine::new(1);
     let s = m.stream(NON_BLOCKING);
