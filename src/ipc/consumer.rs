@@ -305,8 +305,9 @@ fn give(runtime: &Runtime, segments: &mut Vec<Segment>, import: &Import) -> Resu
         }
         Mapped::Virtual(base, size) => runtime.outside_capture(|| {
             runtime.mem_unmap(base, size)?;
-            free_addresses(runtime, base, size);
+            // While nobody else has the addresses.
             watch::tell(|| Happening::Unmapped { address: base, size });
+            free_addresses(runtime, base, size);
             Ok(())
         }),
     }
@@ -369,6 +370,7 @@ impl Imports {
     fn last(&mut self, address: Address) -> Option<&mut Import> {
         self.by_address.get_mut(&address)?.last_mut()
     }
+
     /// Whether any of them is of some of these bytes.
     fn meet(&self, place: Range<Address>) -> bool {
         let reaches = |(start, here): (&Address, &Vec<Import>)| here.iter().any(|import| start.saturating_add(import.size) > place.start);

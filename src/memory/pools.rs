@@ -316,12 +316,12 @@ pub struct Held {
 }
 
 impl Pool {
-    /// Waits for what is freed but in use, then gives all free memory back to where it came from.
     /// By its handle, and by who has it open.
     pub fn use_count(&self) -> u64 {
         1 + self.open.load(Relaxed) as u64
     }
 
+    /// Waits for what is freed but in use, then gives all free memory back to where it came from.
     pub fn trim(&self) -> Result<()> {
         if self.cache.is_paused() {
             return Err(self.cache.paused_error());

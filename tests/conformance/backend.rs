@@ -76,6 +76,19 @@ fn what_was_freed_beside_a_capture_goes_back(stream: &Own) {
         assert_eq!(stat(0, "segment.all.current"), 1);
         free(larger);
     }
+    // What another stream still uses waits for it, and holds nobody up.
+    let block = allocate(4 * MIB, stream.0);
+    ok!(tcuda_record_stream(block, other.0));
+    let gate = Gate::on(other.0);
+    drop(G::captured(stream.0, || free(block)));
+    let larger = allocate(8 * MIB, stream.0);
+    assert_eq!(stat(0, "segment.all.current"), 2);
+    gate.open();
+    ok!(tcuda_stream_synchronize(other.0));
+    free(larger);
+    let last = allocate(MIB, stream.0);
+    assert_eq!(stat(0, "segment.all.current"), 1);
+    free(last);
     ok!(tcuda_empty_cache(0));
 }
 

@@ -38,6 +38,7 @@ tests![
     a_capture_of_two_devices: [TwoDevices, VirtualMemory],
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
+    a_graph_goes_while_a_launch_of_the_programs_own_runs,
     a_shutdown_beside_a_capture_of_another_thread,
 ];
 
@@ -525,6 +526,27 @@ fn a_capture_out_of_memory() {
     synchronize(stream.0);
     free(block);
     drop(graph);
+    empty_caches();
+}
+
+/// PyTorch launches its graphs itself, and tcuda hears nothing of it: their memory has to stay until they are over.
+fn a_graph_goes_while_a_launch_of_the_programs_own_runs() {
+    let (stream, other) = (Own::on(0), Own::on(0));
+    let graph = G::captured(stream.0, || {
+        let block = allocate(32 << 20, stream.0);
+        fill(block, 7, 32 << 20, stream.0);
+        free(block);
+    });
+    let (mut captured, mut exec) = (null_mut(), null_mut());
+    graph.replay(stream.0);
+    ok!(tcuda_stream_synchronize(stream.0));
+    ok!(tcuda_graph_native(graph.0, &mut captured, &mut exec));
+    let gate = Gate::on(other.0);
+    let opener = gate.open_later();
+    tcuda::runtime::runtime().unwrap().graph_launch(exec as usize, other.0 as usize).unwrap();
+    drop(graph);
+    opener.join().unwrap();
+    ok!(tcuda_stream_synchronize(other.0));
     empty_caches();
 }
 

@@ -110,6 +110,8 @@ pub struct Cache {
     paused: Mutex<Option<Paused>>,
     /// Graphs use its memory by address, be it in use or free.
     fixed: AtomicBool,
+    /// They did: of replays that the program launched, and of readers of what they wrote, its streams tell nothing.
+    replayed: AtomicBool,
     /// The driver's pool, since a block came from there.
     ordered: Mutex<Option<RawMemPool>>,
     /// What goes back there once its stream is captured no more.
@@ -139,6 +141,7 @@ impl Cache {
             source: Mutex::new(None),
             paused: Mutex::new(None),
             fixed: AtomicBool::new(false),
+            replayed: AtomicBool::new(false),
             ordered: Mutex::new(None),
             put_off: Mutex::new(Vec::new()),
             of_pools: OnceLock::new(),
@@ -165,6 +168,7 @@ impl Cache {
 
     pub fn set_fixed(&self, fixed: bool) {
         self.fixed.store(fixed, Relaxed);
+        self.replayed.fetch_or(fixed, Relaxed);
     }
 
     /// The next growth asks the options and the device anew.

@@ -158,7 +158,8 @@ impl Cache {
         }
         let Ok(runtime) = runtime::runtime() else { return };
         self.settle_all();
-        for (address, key) in std::mem::take(&mut *self.put_off.lock()) {
+        let put_off = std::mem::take(&mut *self.put_off.lock());
+        for (address, key) in put_off {
             let (is_known, is_pending) = {
                 let core = self.core.lock();
                 let blocks = core.area_of(address).map(|area| block::chain(area.first));

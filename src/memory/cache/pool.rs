@@ -9,6 +9,7 @@ use crate::memory::provider::Source;
 use crate::memory::stats::Family;
 use crate::memory::totals::Totals;
 use crate::runtime::Runtime;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Cache {
     pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Cache {
@@ -31,6 +32,7 @@ impl Cache {
     /// Nobody's until `become_pool`. It lets go of where its memory came from.
     pub fn forget_pool(&self) {
         *self.source.lock() = None;
+        self.replayed.store(false, Relaxed);
         self.forget_abilities();
         self.core.lock().pool = Id::own();
     }

@@ -16,9 +16,10 @@ use crate::device;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::Family;
 use crate::memory::totals::Event;
-use crate::memory::{lookup, options, poison};
+use crate::memory::{captures, lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// Addresses in one stretch, covered by blocks.
@@ -693,7 +694,13 @@ impl Cache {
             poison::leaves(self.device, mapping.start, mapping.size);
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
-                    Backing::Virtual(_) | Backing::Away => runtime.mem_unmap(mapping.start, mapping.size),
+                    Backing::Virtual(_) | Backing::Away => {
+                        // What cudaFree does by itself.
+                        if self.replayed.load(Relaxed) {
+                            captures::wait_for_device(self.device)?;
+                        }
+                        runtime.mem_unmap(mapping.start, mapping.size)
+                    }
                     // All work on it is done: ordered memory needs no stream, of which each may be captured.
                     Backing::Plain | Backing::Ordered => runtime.free(mapping.start),
                     Backing::Provided(provider, stream) => {
