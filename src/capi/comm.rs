@@ -15,7 +15,7 @@ use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
 use crate::comm;
-use crate::tensor::{Owned, View};
+use crate::tensor::Owned;
 
 fn write(outs: Out<*mut tcuda_managed_tensor_t>, tensors: Vec<Owned>) {
     outs.write_all(tensors.into_iter().map(hand_out));
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_out(
 ) -> tcuda_status_t {
     guard("tcuda_comm_broadcast_out", || {
         let tensor = unsafe { view(tensor, "tensor") }?;
-        comm::broadcast_out(&tensor, &unsafe { views::<Vec<_>>(outs, count, "outs") }?)
+        comm::broadcast_out(&tensor, &unsafe { views(outs, count, "outs") }?)
     })
 }
 
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_coalesced(
         let _ = buffer_size;
         product(count, device_count)?;
         let devices = unsafe { slice(devices, device_count, "devices") }?;
-        write(outs, comm::broadcast_coalesced(&unsafe { views::<Vec<_>>(tensors, count, "tensors") }?, devices)?);
+        write(outs, comm::broadcast_coalesced(&unsafe { views(tensors, count, "tensors") }?, devices)?);
         Ok(())
     })
 }
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add(
     destination: i32,
 ) -> tcuda_status_t {
     guard_out("tcuda_comm_reduce_add", out, "out", || {
-        Ok(hand_out(comm::reduce_add(&unsafe { views::<Vec<_>>(inputs, count, "inputs") }?, destination)?))
+        Ok(hand_out(comm::reduce_add(&unsafe { views(inputs, count, "inputs") }?, destination)?))
     })
 }
 
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn tcuda_comm_reduce_add_coalesced(
     guard("tcuda_comm_reduce_add_coalesced", || {
         let outs = Out::new(outs, "outs")?;
         let _ = buffer_size;
-        let inputs: Vec<View> = unsafe { views(inputs, product(count, device_count)?, "inputs") }?;
+        let inputs = unsafe { views(inputs, product(count, device_count)?, "inputs") }?;
         write(outs, comm::reduce_add_coalesced(&inputs, count, destination)?);
         Ok(())
     })
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter_out(
 ) -> tcuda_status_t {
     guard("tcuda_comm_scatter_out", || {
         let tensor = unsafe { view(tensor, "tensor") }?;
-        let outs: Vec<View> = unsafe { views(outs, count, "outs") }?;
+        let outs = unsafe { views(outs, count, "outs") }?;
         comm::scatter_out(&tensor, &outs, dim, unsafe { handles(streams, count) }?.as_deref())
     })
 }
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn tcuda_comm_gather(
     destination: i32,
 ) -> tcuda_status_t {
     guard_out("tcuda_comm_gather", out, "out", || {
-        Ok(hand_out(comm::gather(&unsafe { views::<Vec<_>>(tensors, count, "tensors") }?, dim, destination)?))
+        Ok(hand_out(comm::gather(&unsafe { views(tensors, count, "tensors") }?, dim, destination)?))
     })
 }
 
@@ -250,6 +250,6 @@ pub unsafe extern "C" fn tcuda_comm_gather_out(
 ) -> tcuda_status_t {
     guard("tcuda_comm_gather_out", || {
         let out = unsafe { view(out, "out") }?;
-        comm::gather_out(&unsafe { views::<Vec<_>>(tensors, count, "tensors") }?, dim, &out)
+        comm::gather_out(&unsafe { views(tensors, count, "tensors") }?, dim, &out)
     })
 }

@@ -6,7 +6,7 @@
 use super::graph::tcuda_pool_id_t;
 use super::guard::{self, guard, guard_destroy, guard_out, null, slice};
 use super::structs::tcuda_stream_t;
-use super::tensor::views_of;
+use super::tensor::{check_room, views_of};
 use crate::base::dlpack::tcuda_tensor_t;
 use crate::base::status::{self, tcuda_status_t};
 use crate::base::{Error, Result, work};
@@ -110,7 +110,9 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
 }
 
 unsafe fn views(tensors: *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Vec<View>> {
-    unsafe { views_of(slice(tensors, count, parameter)?.iter().map(ptr::from_ref), parameter) }
+    let tensors = unsafe { slice(tensors, count, parameter) }?;
+    check_room(count)?;
+    unsafe { views_of(tensors.iter().map(ptr::from_ref), parameter) }
 }
 
 /// Calls a function by replay. Inputs that lie elsewhere than at the capture are copied to where they lay then; those at the same address cost

@@ -7,7 +7,7 @@
 
 use super::guard::{Out, guard, guard_destroy, guard_out, slice, text};
 use super::structs::tcuda_stream_t;
-use super::tensor::{hand_out, views};
+use super::tensor::{hand_out, views_of};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
@@ -77,7 +77,7 @@ unsafe fn scalars_of<'a>(scalars: *const tcuda_jit_scalar_t, count: usize) -> Re
 
 unsafe fn few(tensors: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Few<View>> {
     check_count(count, parameter)?;
-    unsafe { views(tensors, count, parameter) }
+    unsafe { views_of(slice(tensors, count, parameter)?.iter().copied(), parameter) }
 }
 
 /// Makes a function of one output (torch.cuda.jiterator._create_jit_fn). The source is read, and compiled at the first call.

@@ -64,15 +64,20 @@ pub unsafe fn view(tensor: *const tcuda_tensor_t, parameter: impl Display + Copy
     View::new(parts, parameter)
 }
 
-/// The same for a list.
-pub unsafe fn views<C: FromIterator<View>>(list: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<C> {
-    unsafe { views_of(slice(list, count, parameter)?.iter().copied(), parameter) }
+/// The same for a list, as long as it may be.
+pub unsafe fn views(list: *const *const tcuda_tensor_t, count: usize, parameter: &str) -> Result<Vec<View>> {
+    let list = unsafe { slice(list, count, parameter) }?;
+    check_room(count)?;
+    unsafe { views_of(list.iter().copied(), parameter) }
 }
 
-pub unsafe fn views_of<C: FromIterator<View>>(tensors: impl ExactSizeIterator<Item = *const tcuda_tensor_t>, parameter: &str) -> Result<C> {
-    /// What is made of one on the way.
+/// That the host has memory for what is made of so many tensors on the way.
+pub fn check_room(count: usize) -> Result<()> {
     const BYTES: usize = 1024;
-    room::check(tensors.len().saturating_mul(BYTES), "the tensors")?;
+    room::check(count.saturating_mul(BYTES), "the tensors")
+}
+
+pub unsafe fn views_of<C: FromIterator<View>>(tensors: impl Iterator<Item = *const tcuda_tensor_t>, parameter: &str) -> Result<C> {
     tensors.enumerate().map(|(at, tensor)| unsafe { view(tensor, format_args!("{parameter}[{at}]")) }).collect()
 }
 
