@@ -56,13 +56,11 @@ struct Run {
     whole: Vec<HandleId>,
 }
 
-/// A part of a handle that is free without a gap.
-type FreePart = Range<usize>;
-
 /// What is free of each handle, as far as it may be of use in a run.
 struct FreeParts<'a> {
     stretches: &'a [Stretch],
-    parts: Vec<FreePart>,
+    /// Those of a handle that are free without a gap.
+    parts: Vec<Range<usize>>,
     of_handle: Vec<OfHandle>,
     /// Handles that are free as a whole.
     whole: Vec<bool>,
@@ -111,7 +109,7 @@ impl FreeParts<'_> {
     }
 
     #[inline]
-    fn of(&self, handle: HandleId) -> &[FreePart] {
+    fn of(&self, handle: HandleId) -> &[Range<usize>] {
         let Range { start, end } = self.of_handle[handle as usize].parts;
         &self.parts[start as usize..end as usize]
     }
@@ -400,7 +398,7 @@ mod tests {
             let parts = |space: &Range<Address>| {
                 let mappings = physical.overlapping(space.start, space.end);
                 let of_mapping = |mapping: Mapping| {
-                    let part = move |part: &FreePart| (mapping.start + part.start, part.len(), mapping.handle);
+                    let part = move |part: &Range<usize>| (mapping.start + part.start, part.len(), mapping.handle);
                     free.of(mapping.handle).iter().map(part)
                 };
                 mappings.flat_map(of_mapping).collect::<Vec<_>>()
