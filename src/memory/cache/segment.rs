@@ -16,7 +16,7 @@ use crate::device;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::Family;
 use crate::memory::totals::Event;
-use crate::memory::{captures, lookup, options, poison};
+use crate::memory::{lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
 use std::sync::atomic::Ordering::Relaxed;
@@ -92,6 +92,12 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
     const READ_WRITE: i32 = 3;
     let peers = device::peer::with_access_to(device);
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
+}
+
+/// For all work of the current device, by what cudaFree does. cudaDeviceSynchronize would end a capture that begins on another thread.
+fn wait_beside_captures(runtime: &Runtime) -> Result<()> {
+    let block = runtime.malloc(ROUND)?;
+    insist(|| runtime.free(block))
 }
 
 pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
@@ -695,9 +701,8 @@ impl Cache {
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {
-                        // What cudaFree does by itself.
                         if self.replayed.load(Relaxed) {
-                            captures::wait_for_device(self.device)?;
+                            wait_beside_captures(runtime)?;
                         }
                         runtime.mem_unmap(mapping.start, mapping.size)
                     }
