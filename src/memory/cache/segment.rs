@@ -16,7 +16,7 @@ use crate::device;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::Family;
 use crate::memory::totals::Event;
-use crate::memory::{lookup, options, poison};
+use crate::memory::{captures, lookup, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use crate::runtime::{Address, MemHandle, Runtime};
 use std::sync::atomic::Ordering::Relaxed;
@@ -94,10 +94,13 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
 }
 
-/// For all work of the current device, by what cudaFree does. cudaDeviceSynchronize would end a capture that begins on another thread.
-fn wait_beside_captures(runtime: &Runtime) -> Result<()> {
-    let block = runtime.malloc(ROUND)?;
-    insist(|| runtime.free(block))
+/// For all work of the device, which is current, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has
+/// to do where the device has no room for a block.
+fn wait_beside_captures(runtime: &Runtime, device: i32) -> Result<()> {
+    match runtime.malloc(ROUND) {
+        Ok(block) => insist(|| runtime.free(block)),
+        Err(_) => captures::wait_for_device(device),
+    }
 }
 
 pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
@@ -702,7 +705,7 @@ impl Cache {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {
                         if self.replayed.load(Relaxed) {
-                            wait_beside_captures(runtime)?;
+                            wait_beside_captures(runtime, self.device)?;
                         }
                         runtime.mem_unmap(mapping.start, mapping.size)
                     }
