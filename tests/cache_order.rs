@@ -2,13 +2,13 @@
 //! destroyed, failures between two steps, several threads at the limit. One simulated machine, so the tests take turns.
 
 mod gate;
+mod marks;
 
 use gate::Gate;
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::{Status, config};
-use tcuda::event::pool::Pooled;
 use tcuda::memory::{self, stats::Family, stats::Pool};
-use tcuda::runtime::{self, RawEvent, code, sim};
+use tcuda::runtime::{self, code, sim};
 use tcuda::stream::{self, Stream};
 
 const M: usize = 1 << 20;
@@ -413,21 +413,6 @@ fn queries_leave_the_captures_of_other_threads_alone() {
     stream::destroy(b.raw).unwrap();
 }
 
-/// The event that this thread takes next for a mark.
-fn next_mark() -> RawEvent {
-    Pooled::take(0).unwrap().raw()
-}
-
-/// As a mark is that another library had a stream join a capture for.
-fn capture(mark: RawEvent) {
-    let (runtime, captured) = (runtime::runtime().unwrap(), own());
-    runtime.begin_capture(captured.raw, 2).unwrap();
-    runtime.event_record(mark, captured.raw).unwrap();
-    let graph = runtime.end_capture(captured.raw).unwrap();
-    runtime.graph_destroy(graph).unwrap();
-    stream::destroy(captured.raw).unwrap();
-}
-
 #[test]
 fn a_last_mark_that_was_captured_loses_no_memory() {
     let _turn = machine();
@@ -436,9 +421,9 @@ fn a_last_mark_that_was_captured_loses_no_memory() {
     let block = memory::allocate(40 * M, 1, a).unwrap();
     let gate = Gate::on(a);
     memory::free(block).unwrap();
-    let mark = next_mark();
+    let mark = marks::next();
     stream::destroy(a.raw).unwrap();
-    capture(mark);
+    marks::capture(mark);
     drop(gate);
     let next = memory::allocate(40 * M, 1, b).unwrap();
     memory::free(next).unwrap();

@@ -2,6 +2,7 @@
 //! that free, captures, the limit, calls that fail half way. One simulated machine, so the tests take turns.
 
 mod gate;
+mod marks;
 
 use gate::Gate;
 use std::ffi::c_void;
@@ -9,9 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tcuda::base::{Status, config};
-use tcuda::event::pool::Pooled;
 use tcuda::memory::{self, pinned};
-use tcuda::runtime::{self, RawEvent, api::Place, code, sim};
+use tcuda::runtime::{self, api::Place, code, sim};
 use tcuda::stream::{self, Stream};
 use tcuda::{copy, device, event};
 
@@ -391,16 +391,6 @@ fn a_capturing_stream_is_neither_asked_nor_waited_for() {
     stream::destroy(stream.raw).unwrap();
 }
 
-/// As a mark is that another library had a stream join a capture for.
-fn capture(mark: RawEvent) {
-    let (runtime, captured) = (runtime::runtime().unwrap(), own());
-    runtime.begin_capture(captured.raw, 2).unwrap();
-    runtime.event_record(mark, captured.raw).unwrap();
-    let graph = runtime.end_capture(captured.raw).unwrap();
-    runtime.graph_destroy(graph).unwrap();
-    stream::destroy(captured.raw).unwrap();
-}
-
 #[test]
 fn a_last_mark_that_was_captured_loses_no_memory() {
     let _turn = machine();
@@ -408,10 +398,9 @@ fn a_last_mark_that_was_captured_loses_no_memory() {
     let block = allocate(4 * M);
     let gate = Gate::on(stream);
     free_used(block, stream);
-    // The event that this thread takes next.
-    let mark = Pooled::take(0).unwrap().raw();
+    let mark = marks::next();
     stream::destroy(stream.raw).unwrap();
-    capture(mark);
+    marks::capture(mark);
     drop(gate);
     pinned::set_limit(Some(4 * M)).unwrap();
     assert_eq!(allocate(4 * M), block);

@@ -24,6 +24,7 @@ mod fault;
 mod generators;
 mod graph;
 mod graph_ends;
+mod graph_events;
 mod graph_random;
 mod graphed;
 mod hurry;
@@ -82,6 +83,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("generators", generators::TESTS),
     ("graph", graph::TESTS),
     ("graph_ends", graph_ends::TESTS),
+    ("graph_events", graph_events::TESTS),
     ("capture_rules", capture_rules::TESTS),
     ("hurry", hurry::TESTS),
     ("graph_random", graph_random::TESTS),
