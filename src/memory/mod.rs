@@ -148,7 +148,7 @@ fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
 
 /// A thread ends: what it kept to itself is everybody's.
 fn forget_thread(thread: &front::Thread) {
-    CACHES.get().into_iter().flatten().for_each(|cache| cache.core.lock().forget_thread(thread));
+    all(None).into_iter().for_each(|cache| cache.core.lock().forget_thread(thread));
 }
 
 /// Whether threads may keep memory to themselves: not where the options or a provider of the user's stand against it, not where freed memory
@@ -177,21 +177,19 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     {
         return pools::allocate(&pool, size, alignment, stream);
     }
-    if pools::any_open()
-        && let Some(pool) = pools::open_on(stream.device)
-    {
-        return pools::allocate(&pool, size, alignment, stream);
-    }
+    let pool = if pools::any_open() { pools::open_on(stream.device) } else { None };
+    let own = || existing(stream.device).map_or_else(|| cache_of(stream.device), Ok);
+    let cache = || pool.as_ref().map_or_else(own, |pool| Ok(pool.cache));
     if alignment <= block::UNIT
-        && let Some(address) = from_front(size, stream, handle)?
+        && let Some(address) = from_front(cache, size, stream, handle)?
     {
         return Ok(address);
     }
+    if let Some(pool) = &pool {
+        return pools::allocate(pool, size, alignment, stream);
+    }
     let request = Request::new(size, alignment).ok_or_else(|| too_large(size, stream.device))?;
-    let cache = match existing(stream.device) {
-        Some(cache) => cache,
-        None => cache_of(stream.device)?,
-    };
+    let cache = cache()?;
     if alignment > block::UNIT {
         cache.rest(stream);
     }
@@ -225,7 +223,7 @@ fn allocate_in(cache: &Cache, request: &Request, stream: Stream) -> Result<Addre
     Ok(address)
 }
 
-/// The thread's next call for any stream looks anew where its memory comes from.
+/// The thread's next call for any stream looks anew where its memory comes from: its front of a device's stream may be that of a pool.
 fn forget_choices() {
     thread::forget_choices();
 }
@@ -254,8 +252,8 @@ fn poison_new(address: Address, stream: Stream) -> Result<()> {
     Ok(())
 }
 
-/// From this thread's front of the stream, which is made ready if it is not.
-fn from_front(size: usize, stream: Stream, handle: usize) -> Result<Option<Address>> {
+/// From this thread's front of the stream in a cache, which is made ready if it is not.
+fn from_front(cache: impl Fn() -> Result<&'static Cache>, size: usize, stream: Stream, handle: usize) -> Result<Option<Address>> {
     let canonical = thread::canonical(stream);
     // What means another stream when another device is current is no key, unless there is only one.
     let means_one = handle >= stream::HANDLE_DEFAULT || (handle != stream::HANDLE_CURRENT && runtime::runtime()?.device_count == 1);
@@ -263,10 +261,7 @@ fn from_front(size: usize, stream: Stream, handle: usize) -> Result<Option<Addre
     if let Some(address) = front::take(size, canonical, key) {
         return Ok(Some(address));
     }
-    let cache = match existing(stream.device) {
-        Some(cache) => cache,
-        None => cache_of(stream.device)?,
-    };
+    let cache = cache()?;
     cache.rest(stream);
     Ok(if thread::arm(cache, stream, key)? { front::take(size, canonical, key) } else { None })
 }

@@ -2,7 +2,8 @@
 //! blocks and statistics, which count in the device's as well. A thread allocates from one by name, or opens it, and then everything that
 //! it allocates on the pool's device comes from there.
 //!
-//! Pools have no fronts: each call takes the pool's lock.
+//! A thread that has one open keeps to itself what it does on a device's streams, but for pools that do not split their segments, or have
+//! them from a pluggable allocator or from cudaMallocAsync, and for those of graphs: there each call takes the pool's lock.
 
 use super::cache::core::{ROUND, Request};
 use super::cache::{Cache, front};
@@ -398,6 +399,7 @@ pub fn end(id: u64) -> Result<()> {
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
     };
     pool.open.fetch_sub(1, Relaxed);
+    super::forget_choices();
     DEPTH.set(DEPTH.get() - 1);
     Ok(())
 }

@@ -82,7 +82,7 @@ impl Core {
         assert_eq!(mapped.len(), self.physical.ids().map(|id| self.physical[id].places.len()).sum::<usize>());
         assert_eq!(mapped.iter().map(|mapping| mapping.size).sum::<usize>(), self.physical.mapped_bytes);
         let stats = self.stats.stats();
-        let parts: Vec<_> = self.stats.parts().iter().map(|part| part.stats()).collect();
+        let parts: Vec<_> = self.stats.parts().map(|part| part.stats()).collect();
         let stat = |family| (stats.current(family) - parts.iter().map(|part| part.current(family)).sum::<i64>()) as usize;
         assert_eq!(sums.0, stat(Family::AllocatedBytes));
         assert_eq!(sums.0 + sums.1, stat(Family::ActiveBytes));

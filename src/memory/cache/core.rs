@@ -12,7 +12,7 @@ use super::runs::Runs;
 use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;
-use super::{Abilities, Cache, StreamSlot};
+use super::{Abilities, StreamSlot};
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
 use crate::memory::pools;
@@ -75,8 +75,10 @@ pub struct Core {
     pub history: &'static History,
     /// Counts what was handed out or became free under the lock.
     pub(super) changes: u64,
-    /// Of a pool: the device that it is a part of.
-    pub whole: Option<Whole>,
+    /// Of a pool: the device that it is a part of. Under that one's lock too its threads are armed, and blocks are counted.
+    pub whole: Option<&'static Lock>,
+    /// Threads may keep some of its blocks.
+    pub keeps_fronts: bool,
     /// Free memory is handed out as it came from the driver, one block a segment.
     pub no_split: bool,
     /// The memory pool that this is the cache of.
@@ -91,36 +93,6 @@ pub struct Core {
     as_one: bool,
     /// How many bytes of large blocks had been freed when streams were asked ahead, or what is past was shared, last.
     asked_at: u64,
-}
-
-/// The device that a pool is a part of: its statistics have the pool's in them.
-pub struct Whole {
-    pub device: &'static Cache,
-    /// Of all pools, used under the device's lock.
-    shard: &'static Shard,
-}
-
-impl Whole {
-    pub fn new(device: &'static Cache) -> Whole {
-        let _stopped = device.core.lock();
-        Whole { device, shard: device.of_pools.get_or_init(|| device.stats.take_shard_of_parts()) }
-    }
-
-    /// With the device's fronts stopped: their ceilings are lower now.
-    fn allocated(&self, small: bool, bytes: usize, requested: usize) {
-        let _stopped = self.device.core.lock();
-        self.shard.allocated(small, bytes, requested);
-    }
-
-    fn freed(&self, small: bool, bytes: usize, requested: usize) {
-        let _core = self.device.core.quiet();
-        self.shard.freed(small, bytes, requested);
-    }
-
-    fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
-        let _core = self.device.core.quiet();
-        self.shard.freed_later(small, bytes, requested);
-    }
 }
 
 /// The lock of a device.
@@ -152,7 +124,7 @@ impl Lock {
 impl Core {
     pub fn new(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Core {
         let (home, front) = Home::new(COMMON, stats)
-            .and_then(|home| Some((home, front::make(number, COMMON, home)?)))
+            .and_then(|home| Some((home, front::make(number, device, COMMON, home)?)))
             .expect("the table of blocks and the list of fronts have room for a device");
         let mut core = Core {
             number,
@@ -170,7 +142,7 @@ impl Core {
             wanting: 0,
             keys: Keys::default(),
             fronts: Fronts::new(),
-            shard: stats.take_shard(false),
+            shard: stats.take_shard(0),
             uses: HashMap::new(),
             held: HashMap::new(),
             pending: VecDeque::new(),
@@ -178,6 +150,7 @@ impl Core {
             history,
             changes: 0,
             whole: None,
+            keeps_fronts: true,
             no_split: false,
             pool: pools::Id::own(),
             paused: false,
@@ -198,6 +171,21 @@ impl Core {
     /// Held by this cache alone.
     pub fn reserved(&self) -> usize {
         self.stats.reserved_apart()
+    }
+
+    /// Whether threads may keep something to themselves, as far as that is for this cache to say.
+    pub fn may_have_fronts(&self) -> bool {
+        self.keeps_fronts && !self.paused
+    }
+
+    /// A pool's device, locked: nobody else touches what is counted for threads.
+    pub fn whole(&self) -> Option<MutexGuard<'static, Core>> {
+        self.whole.map(Lock::quiet)
+    }
+
+    /// The same with all threads of the device stopped.
+    pub fn whole_stopped(&self) -> Option<MutexGuard<'static, Core>> {
+        self.whole.map(Lock::lock)
     }
 
     /// The shard of the calling thread.
@@ -367,14 +355,27 @@ impl Core {
             self.tell(Action::Alloc, record.address(), request.requested, slot);
         }
         lookup::insert(record.address(), small, id);
-        self.fronts.note_at_work(tls::get());
-        let shard = self.shard();
-        self.stats.allocates(shard, || ());
-        shard.allocated(small, size, request.requested);
-        if let Some(whole) = &self.whole {
-            whole.allocated(small, size, request.requested);
-        }
+        self.count_allocated(small, size, request.requested);
         Some(record.address())
+    }
+
+    fn count(&self, count: impl FnOnce(&Shard)) {
+        let _whole = self.whole();
+        count(self.shard());
+    }
+
+    fn count_allocated(&mut self, small: bool, size: usize, requested: usize) {
+        let (thread, shard) = (tls::get(), self.shard());
+        let mut whole = self.whole();
+        self.note_at_work(whole.as_deref_mut(), thread, shard);
+        if shard.is_common() {
+            if let Some(whole) = &mut whole {
+                whole.fronts.stop();
+            }
+        } else {
+            thread.begin_turn(self.device, shard);
+        }
+        shard.allocated(small, size, requested);
     }
 
     /// Of streams that are as one each takes what is everybody's where that fits closer than its own, and that not closely.
@@ -546,16 +547,10 @@ impl Core {
         record.set_ticket(self.note_free(owner));
         if uses.is_empty() && !(used && self.is_held(id)) {
             self.tell(Action::FreeCompleted, record.address(), requested, stream);
-            self.shard().freed(small, size, requested);
-            if let Some(whole) = &self.whole {
-                whole.freed(small, size, requested);
-            }
+            self.count(|shard| shard.freed(small, size, requested));
             if self.fronts.is_stopped() { self.make_free(id) } else { self.slots[owner as usize].home.bring(id) }
         } else {
-            self.shard().freed_later(small, size, requested);
-            if let Some(whole) = &self.whole {
-                whole.freed_later(small, size, requested);
-            }
+            self.count(|shard| shard.freed_later(small, size, requested));
             self.pending.push_back(Pending { block: id, uses, requested });
         }
         true
@@ -581,9 +576,6 @@ impl Core {
                 let record = block::at(pending.block);
                 self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
                 self.stats.done(record.small(), record.size(), pending.requested);
-                if let Some(whole) = &self.whole {
-                    whole.device.stats.done_of_part(record.small(), record.size(), pending.requested);
-                }
                 self.make_free(pending.block);
             } else {
                 self.pending.push_back(pending);
@@ -763,6 +755,7 @@ impl Core {
         self.keys.clear();
         self.fronts.unchoose();
         self.changes = 0;
+        let _whole = self.whole_stopped();
         self.stats.clear();
     }
 }

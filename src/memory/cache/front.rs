@@ -23,6 +23,7 @@ use super::home::{Held, Home};
 use super::{StreamSlot, tls};
 use crate::memory::history::{History, Writer};
 use crate::memory::lookup;
+use crate::memory::pools::Id;
 use crate::memory::sync::{self, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::memory::totals::Shard;
 use std::cell::{Cell, UnsafeCell};
@@ -51,10 +52,13 @@ pub struct Thread {
     ways: [Cell<*const Front>; WAYS],
     /// The front that took a block of another thread last.
     taker: Cell<*const Front>,
+    /// Where it allocated last on a device, by its number: in one cache at a time it has room.
+    turns: [Cell<*const Shard>; TURNS],
     pub number: u32,
 }
 
 const WAYS: usize = 16;
+const TURNS: usize = 16;
 
 unsafe impl Sync for Thread {}
 
@@ -71,6 +75,7 @@ impl Thread {
             recorded: AtomicU64::new(NEVER),
             ways: [const { Cell::new(null()) }; WAYS],
             taker: Cell::new(null()),
+            turns: [const { Cell::new(null()) }; TURNS],
             number,
         }
     }
@@ -98,6 +103,7 @@ impl Thread {
     }
 
     fn select(&self, key: u64, front: &Front) {
+        self.begin_turn(front.device, front.shard());
         self.front.store(std::ptr::from_ref(front).cast_mut(), Relaxed);
         if front.records() {
             self.forget();
@@ -107,6 +113,15 @@ impl Thread {
         self.recorded.store(NEVER, Relaxed);
         self.mark.store(block::mark_of(front.id, SMALL), Relaxed);
         self.key.store(key, Relaxed);
+    }
+
+    /// It allocates from the cache of the shard from now on. Where that was another one of the device, what that one has room for is not known
+    /// here: it is found out anew.
+    pub fn begin_turn(&self, device: i32, shard: &Shard) {
+        let last = &self.turns[device as usize % TURNS];
+        if !std::ptr::eq(last.replace(shard), shard) {
+            shard.begin_turn();
+        }
     }
 
     fn forget(&self) {
@@ -156,6 +171,7 @@ impl Thread {
 
     pub fn forget_ways(&self) {
         self.ways.iter().chain([&self.taker]).for_each(|way| way.set(null()));
+        self.turns.iter().for_each(|turn| turn.set(null()));
     }
 }
 
@@ -182,6 +198,7 @@ pub struct Front {
     pub id: u16,
     /// The number of its cache.
     pub cache: u32,
+    device: i32,
     pub slot: StreamSlot,
     pub home: &'static Home,
     pub shard: AtomicPtr<Shard>,
@@ -223,12 +240,13 @@ pub fn has_room() -> bool {
 }
 
 /// A front of a home. None: 65,535 are there.
-pub fn make(cache: u32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
+pub fn make(cache: u32, device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
     let id = COUNT.fetch_update(Relaxed, Relaxed, |count| (count < u32::from(block::FIRST_NO_FRONT)).then_some(count + 1)).ok()? as u16;
     let front: &'static Front = Box::leak(Box::new(Front {
         armed: AtomicBool::new(false),
         id,
         cache,
+        device,
         slot,
         home,
         shard: AtomicPtr::new(null_mut()),
@@ -763,10 +781,10 @@ impl Front {
     // ---- under the device's lock
 
     /// It becomes the thread's, and may be used in its regions. What happens there goes to the history, if that is recorded.
-    pub fn arm(&self, thread: &'static Thread, shard: &'static Shard, history: &'static History, stream: u64) {
-        match self.log(|log| log.set_stream(stream)) {
+    pub fn arm(&self, thread: &'static Thread, shard: &'static Shard, history: &'static History, stream: u64, pool: Id) {
+        match self.log(|log| log.set_place(stream, pool)) {
             Some(()) => {}
-            None => unsafe { *self.log.get() = history.writer(stream) },
+            None => unsafe { *self.log.get() = history.writer(stream, pool) },
         }
         self.thread.store(std::ptr::from_ref(thread).cast_mut(), Relaxed);
         self.shard.store(std::ptr::from_ref(shard).cast_mut(), Relaxed);

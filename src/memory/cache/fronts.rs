@@ -1,4 +1,7 @@
 //! The fronts of a device's threads, under its lock: which there are, how they are made ready and stopped, what becomes of what they hold.
+//!
+//! A pool has fronts of its own, under its own lock. Its blocks count in the device's figures, so whoever stops the device's fronts stops
+//! those of its pools too, and a pool's is made ready under both locks.
 
 use super::StreamSlot;
 use super::block::{self, BlockId};
@@ -17,8 +20,14 @@ pub struct Fronts {
     shards: BTreeMap<u32, Own>,
     /// Those whose threads may be in a region.
     armed: Vec<&'static Front>,
+    /// Of pools, and whether their threads are in a region or not: armed since those of the device were stopped last.
+    of_parts: Vec<&'static Front>,
+    /// What pools keep for threads, by cache and thread.
+    shards_of_parts: BTreeMap<(u32, u32), Own>,
     /// Those that may keep something: armed since what they kept was collected.
     used: Vec<&'static Front>,
+    /// A pool's.
+    is_part: bool,
     /// All of them are stopped, by this holder of the lock.
     stopped: bool,
     /// Rises each time that they are, and more where it is forgotten which threads are at work.
@@ -47,7 +56,10 @@ impl Fronts {
             orphans: HashMap::new(),
             shards: BTreeMap::new(),
             armed: Vec::new(),
+            of_parts: Vec::new(),
+            shards_of_parts: BTreeMap::new(),
             used: Vec::new(),
+            is_part: false,
             stopped: true,
             stops: STOPS,
             threads: 0,
@@ -59,7 +71,11 @@ impl Fronts {
     /// Nobody is in a region any more, and whoever wants to be has to come under the lock first.
     pub fn stop(&mut self) {
         self.stopped = true;
-        let armed = std::mem::take(&mut self.armed);
+        let mut armed = std::mem::take(&mut self.armed);
+        let own_count = armed.len();
+        // Armed again to free only, they are found by no thread that allocates: it comes to the locks.
+        self.of_parts.iter().for_each(|front| front.unchoose());
+        armed.append(&mut self.of_parts);
         if armed.is_empty() {
             return;
         }
@@ -75,22 +91,25 @@ impl Fronts {
             wait_for.retain(|front| front.was_chosen_meanwhile());
             wait_for.iter().for_each(|front| front.disarm());
         }
-        armed.iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
+        armed[..own_count].iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
         self.find_at_work();
     }
 
-    /// Threads that did not allocate for long are at rest: they come to the lock before they do, and nobody keeps room for what they may. All are
-    /// stopped.
+    /// Threads that did not allocate for long are at rest: they come to the lock before they do, and nobody keeps room for what they may; for
+    /// those of a pool its device sees to that. All are stopped.
     fn find_at_work(&mut self) {
-        self.threads = 0;
-        for (number, own) in &self.shards {
-            if own.allocated_at + STOPS > self.stops {
-                self.threads += 1;
-            } else if own.shard.rests() {
+        let is_at_work = |own: &Own| own.allocated_at + STOPS > self.stops;
+        self.threads = self.shards.values().filter(|own| is_at_work(own)).count();
+        if self.is_part {
+            return;
+        }
+        for (number, own) in self.shards.iter().filter(|(_, own)| !is_at_work(own)) {
+            if own.shard.rests() {
                 let fronts = self.by_thread.range((*number, 0)..=(*number, StreamSlot::MAX));
                 fronts.for_each(|(_, front)| front.unchoose());
             }
         }
+        self.shards_of_parts.values().filter(|own| !is_at_work(own)).for_each(|own| _ = own.shard.rests());
     }
 
     /// The lock was taken while threads go on: without any it is as good as stopped.
@@ -145,11 +164,20 @@ impl Fronts {
         self.by_thread.values().for_each(|front| front.unchoose());
     }
 
-    pub fn note_at_work(&mut self, thread: &Thread) {
+    fn note_at_work(&mut self, thread: &Thread) {
         self.note_allocates(thread);
         if let Some(own) = self.shards.get_mut(&thread.number) {
             own.allocated_at = self.stops;
         }
+    }
+
+    /// A thread allocates from a pool.
+    fn note_at_work_in(&mut self, cache: u32, thread: &Thread, shard: &'static Shard) {
+        self.shards_of_parts.insert((cache, thread.number), Own { shard, allocated_at: self.stops });
+    }
+
+    pub fn become_part(&mut self) {
+        self.is_part = true;
     }
 
     /// Which threads are at work is to be found out anew, and whether several are. All are stopped.
@@ -170,20 +198,48 @@ impl Core {
     /// Every peak becomes the current figure; it is exact while one thread allocates from here on.
     pub fn reset_peak(&mut self) {
         self.fronts.rest();
+        let _whole = self.whole_stopped();
         self.stats.reset_peak();
     }
 
-    /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had.
-    pub fn arm(&mut self, thread: &'static Thread, slot: StreamSlot, allocates: bool) -> Option<&'static Front> {
+    /// The thread is going to allocate, and count it in its shard. `whole`: of a pool, its device.
+    pub(super) fn note_at_work(&mut self, whole: Option<&mut Core>, thread: &Thread, shard: &'static Shard) {
+        self.fronts.note_at_work(thread);
+        let device = match whole {
+            Some(whole) => {
+                whole.fronts.note_at_work_in(self.number, thread, shard);
+                &mut whole.fronts
+            }
+            None => &mut self.fronts,
+        };
+        self.stats.allocates(shard, || device.stop());
+    }
+
+    /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had. `whole`: of a pool, its
+    /// device, whose lock is held until the thread has chosen the front.
+    pub fn arm(
+        &mut self,
+        mut whole: Option<&mut Core>,
+        thread: &'static Thread,
+        slot: StreamSlot,
+        allocates: bool,
+    ) -> Option<&'static Front> {
         let front = self.front_of(thread, slot)?;
         let shard = self.fronts.shard(thread)?;
         self.wake(slot);
         if allocates {
-            self.fronts.note_at_work(thread);
-            self.stats.allocates(shard, || self.fronts.stop());
+            self.note_at_work(whole.as_deref_mut(), thread, shard);
         }
         if front.is_armed() {
             return Some(front);
+        }
+        if let Some(whole) = whole {
+            // The device's lock disarmed the others.
+            self.fronts.armed.retain(|front| front.is_armed());
+            let of_parts = &mut whole.fronts.of_parts;
+            if !of_parts.iter().any(|known| std::ptr::eq(*known, front)) {
+                of_parts.push(front);
+            }
         }
         if !front.used.replace(true) {
             self.fronts.used.push(front);
@@ -200,7 +256,7 @@ impl Core {
             others.iter().filter_map(|front| front.owner()).filter(|other| !std::ptr::eq(*other, thread)).for_each(Thread::wait_idle);
         }
         armed.push(front);
-        front.arm(thread, shard, self.history, self.slots[slot as usize].key.raw as u64);
+        front.arm(thread, shard, self.history, self.slots[slot as usize].key.raw as u64, self.pool);
         Some(front)
     }
 
@@ -213,9 +269,9 @@ impl Core {
             self.fronts.stop();
         }
         let orphan = self.fronts.orphans.get_mut(&slot).and_then(Vec::pop);
-        let front = orphan.or_else(|| front::make(self.number, slot, self.slots[slot as usize].home))?;
+        let front = orphan.or_else(|| front::make(self.number, self.device, slot, self.slots[slot as usize].home))?;
         let stats = self.stats;
-        self.fronts.shards.entry(thread.number).or_insert_with(|| Own { shard: stats.take_shard(true), allocated_at: 0 });
+        self.fronts.shards.entry(thread.number).or_insert_with(|| Own { shard: stats.take_shard(thread.number), allocated_at: 0 });
         self.fronts.by_thread.insert((thread.number, slot), front);
         Some(front)
     }
@@ -232,6 +288,10 @@ impl Core {
             self.fronts.orphans.entry(key.1).or_default().push(front);
         }
         if let Some(Own { shard, .. }) = self.fronts.shards.remove(&thread.number) {
+            let mut whole = self.whole_stopped();
+            if let Some(whole) = &mut whole {
+                whole.fronts.shards_of_parts.remove(&(self.number, thread.number));
+            }
             self.stats.give_back(shard);
         }
     }
@@ -256,7 +316,7 @@ impl Core {
 
     fn collect_from(&mut self, front: &Front) {
         debug_assert!(self.fronts.stopped);
-        let loose: Vec<BlockId> = front.loose().collect();
+        let loose = self.take_loose(front);
         front.empty().into_iter().chain(loose).for_each(|id| self.free_again(front.slot, id));
     }
 
@@ -273,6 +333,12 @@ impl Core {
         }
         front::barrier();
         front.loose_owners().filter(|thread| !std::ptr::eq(*thread, tls::get())).for_each(Thread::wait_idle);
-        front.loose().for_each(|id| front.home.bring(id));
+        self.take_loose(front).into_iter().for_each(|id| front.home.bring(id));
+    }
+
+    fn take_loose(&self, front: &Front) -> Vec<BlockId> {
+        // What should not have counted is taken back.
+        let _whole = self.whole().filter(|_| front.has_loose());
+        front.loose().collect()
     }
 }

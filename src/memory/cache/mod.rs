@@ -64,14 +64,13 @@ use crate::memory::history::History;
 use crate::memory::options::Options;
 use crate::memory::provider::{self, Source};
 use crate::memory::stats::{Family, Stats};
-use crate::memory::totals::{Shard, Totals};
+use crate::memory::totals::Totals;
 use crate::memory::{captures, poison};
 use crate::runtime::table::{MemAllocationProp, RawMemPool};
 use crate::runtime::{Address, Runtime};
 use parking_lot::Mutex;
 use pause::Paused;
 use slot::StreamKey;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Index of a stream in its device's cache.
@@ -116,8 +115,6 @@ pub struct Cache {
     ordered: Mutex<Option<RawMemPool>>,
     /// What goes back there once its stream is captured no more.
     put_off: Mutex<Vec<(Address, StreamKey)>>,
-    /// Where the device counts the blocks of its pools.
-    of_pools: OnceLock<&'static Shard>,
 }
 
 impl Cache {
@@ -144,7 +141,6 @@ impl Cache {
             replayed: AtomicBool::new(false),
             ordered: Mutex::new(None),
             put_off: Mutex::new(Vec::new()),
-            of_pools: OnceLock::new(),
         }
     }
 

@@ -99,7 +99,7 @@ impl World {
     /// What it finds there once it has a front.
     fn take(&self, size: usize, stream: usize) -> Option<usize> {
         let (thread, handle) = (tls::get(), self.handle(stream));
-        let armed = self.core.quiet().arm(thread, self.slots[stream], true).is_some_and(|front| thread.choose(front, handle, handle));
+        let armed = self.core.quiet().arm(None, thread, self.slots[stream], true).is_some_and(|front| thread.choose(front, handle, handle));
         if armed { front::take(size, handle, handle) } else { None }
     }
 
@@ -123,7 +123,7 @@ impl World {
         let thread = tls::get();
         let mut core = self.core.quiet();
         let slot = slot_of_block(id);
-        block::at(id).clean() && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
+        block::at(id).clean() && core.arm(None, thread, slot, false).map(|front| thread.take_for(front)).is_some()
     }
 
     fn free_locked(&self, address: usize) -> bool {
@@ -214,6 +214,7 @@ impl World {
         // What other streams use is freed, and has no end yet.
         core.pending.iter().for_each(|pending| _ = blocks.remove(&block::at(pending.block).address()));
         assert_eq!(blocks, *self.live.lock().unwrap(), "entries of what is in use");
+        core.gather_history();
         core.record_history(Mode::All, usize::MAX, true);
     }
 
@@ -358,7 +359,10 @@ fn as_one(rounds: usize, others: Others) {
 fn all_threads_record(rounds: usize, defect: Defect) -> Result<(), String> {
     let world = Arc::new(World::new());
     explore(rounds, 4, defect, move || {
-        world.core.lock().record_history(Mode::All, usize::MAX, true);
+        let mut core = world.core.lock();
+        core.gather_history();
+        core.record_history(Mode::All, usize::MAX, true);
+        drop(core);
         world.run::<3>(churn);
         world.check_history();
         world.end();

@@ -111,10 +111,14 @@ impl Core {
         }
     }
 
-    /// All fronts are stopped. True: what blocks were annotated with before does not count any more.
+    /// What the fronts' writers have is the history's. All fronts are stopped.
+    pub fn gather_history(&self) {
+        self.fronts.all().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
+    }
+
+    /// No front has a writer, nor one of a pool. True: what blocks were annotated with before does not count any more.
     pub fn record_history(&mut self, mode: Mode, most: usize, clear: bool) -> bool {
         let was_on = self.history.is_on();
-        self.fronts.all().filter_map(|front| front.take_writer()).for_each(|writer| self.history.gather(writer));
         self.history.set(mode, most, clear);
         !was_on || clear
     }
@@ -206,6 +210,7 @@ impl Cache {
     /// Of a device, for its pools too. What was recorded is forgotten where it is not recorded any more.
     pub fn record_history(&self, mode: Mode, most: usize, clear: bool) {
         self.at_one_moment(|cores| {
+            cores.iter().for_each(|core| core.gather_history());
             let forgets = cores.last_mut().is_some_and(|device| device.record_history(mode, most, clear));
             cores.iter().filter(|_| forgets).for_each(|core| core.forget_annotations());
         });

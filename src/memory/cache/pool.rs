@@ -2,7 +2,7 @@
 
 use super::Cache;
 use super::block::{self, BlockId, State};
-use super::core::{Core, Whole};
+use super::core::Core;
 use crate::base::Result;
 use crate::memory::pools::Id;
 use crate::memory::provider::Source;
@@ -14,16 +14,22 @@ use std::sync::atomic::Ordering::Relaxed;
 impl Cache {
     pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Cache {
         let cache = Cache::with(number, whole.device, stats, whole.history, whole.growing);
-        cache.core.lock().whole = Some(Whole::new(whole));
+        let mut core = cache.core.lock();
+        core.whole = Some(&whole.core);
+        core.fronts.become_part();
+        drop(core);
         cache
     }
 
     /// Nothing is in it: a new pool may have it.
     pub fn become_pool(&self, id: Id, source: Source, no_split: bool) {
+        let from_driver = matches!(source, Source::Driver);
         *self.source.lock() = Some(source);
         self.forget_abilities();
         let mut core = self.core.lock();
         core.no_split = no_split;
+        // Where segments are handed out as they came, or a graph's replays use them, blocks come home at once.
+        core.keeps_fronts = from_driver && !no_split && !self.is_fixed();
         core.pool = id;
         core.reset_peak();
         core.stats.reset_accumulated();

@@ -647,7 +647,9 @@ impl Cache {
             }
         }
         let mut core = self.core.lock();
+        let whole = core.whole_stopped();
         core.stats.forget_most();
+        drop(whole);
         let (in_use, frees) = (core.stats.active().bytes, core.stats.frees());
         core.policy.restart(in_use, frees);
         core.runs = Runs::default();

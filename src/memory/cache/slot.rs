@@ -166,7 +166,7 @@ impl Core {
                 };
                 let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
                 let home = Home::new(index, self.stats).ok_or_else(full)?;
-                let front = front::make(self.number, index, home).ok_or_else(full)?;
+                let front = front::make(self.number, self.device, index, home).ok_or_else(full)?;
                 self.slots.push(Slot::new(key, serial, home, front));
                 index
             }

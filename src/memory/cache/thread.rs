@@ -78,12 +78,13 @@ pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
     let Some(thread) = with_fronts() else { return Ok(false) };
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
+    let mut whole = core.whole();
     // Whoever takes fronts away has said so before he stopped them.
-    if !crate::memory::may_have_fronts() {
+    if !crate::memory::may_have_fronts() || !core.may_have_fronts() {
         return Ok(false);
     }
     let slot = core.slot_of(stream_key)?;
-    let Some(front) = core.arm(thread, slot, true) else { return Ok(false) };
+    let Some(front) = core.arm(whole.as_deref_mut(), thread, slot, true) else { return Ok(false) };
     Ok(thread.choose(front, canonical(stream), key))
 }
 
@@ -91,7 +92,8 @@ pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
 pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
     let Some(thread) = with_fronts() else { return false };
     let mut core = cache.core.quiet();
-    if !crate::memory::may_have_fronts() {
+    let mut whole = core.whole();
+    if !crate::memory::may_have_fronts() || !core.may_have_fronts() {
         return false;
     }
     // Freed meanwhile, it may be another cache's.
@@ -99,9 +101,8 @@ pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
         return false;
     }
     let slot = slot_of_block(block);
-    // What a pool counts, its device counts too, under both locks.
-    let ordinary = core.whole.is_none() && slot != COMMON && block::at(block).mapped() && block::at(block).clean();
-    ordinary && core.arm(thread, slot, false).map(|front| thread.take_for(front)).is_some()
+    let ordinary = slot != COMMON && block::at(block).mapped() && block::at(block).clean();
+    ordinary && core.arm(whole.as_deref_mut(), thread, slot, false).map(|front| thread.take_for(front)).is_some()
 }
 
 fn with_fronts() -> Option<&'static Thread> {

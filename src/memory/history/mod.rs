@@ -116,12 +116,12 @@ impl History {
     }
 
     /// For a front whose device records. None: it does not.
-    pub fn writer(&'static self, stream: u64) -> Option<Writer> {
+    pub fn writer(&'static self, stream: u64, pool: Id) -> Option<Writer> {
         self.is_on().then(|| {
             let mut kept = self.kept.lock();
             kept.writers += 1;
             kept.most_writers = kept.most_writers.max(kept.writers);
-            Writer::new(self, stream, self.traces())
+            Writer::new(self, stream, pool, self.traces())
         })
     }
 
@@ -284,7 +284,7 @@ mod tests {
     fn the_newest_are_kept_and_the_others_counted() {
         for (most, count) in [(1, 10_000), (100, 10_000), (1000, 999), (3000, 3000), (3000, 3001), (usize::MAX, 5000)] {
             let history = history(most);
-            let mut writer = history.writer(7).unwrap();
+            let mut writer = history.writer(7, Id::own()).unwrap();
             (0..count).for_each(|at| _ = writer.allocated(at, 1, false));
             let trace = trace(history, &[writer]);
             assert_eq!(trace.entries.len(), count.min(most));
@@ -301,8 +301,8 @@ mod tests {
     #[test]
     fn what_is_kept_has_no_gaps() {
         let history = history(1000);
-        let mut slow = history.writer(1).unwrap();
-        let mut quick = history.writer(2).unwrap();
+        let mut slow = history.writer(1, Id::own()).unwrap();
+        let mut quick = history.writer(2, Id::own()).unwrap();
         let mut count = 0;
         for round in 0..3000 {
             quick.freed(round, 1);
@@ -331,18 +331,18 @@ mod tests {
         history.note(Action::Oom, 1, 2, 3, Id::own());
         history.set(Mode::State, 200, false);
         history.note(Action::Oom, 1, 2, 3, Id::own());
-        let mut writer = history.writer(0).unwrap();
+        let mut writer = history.writer(0, Id::own()).unwrap();
         assert_eq!(writer.allocated(1, 1, false), texts::NONE);
         writer.freed(1, 1);
         assert_eq!(trace(history, &[writer]).entries.len(), 0);
         history.set(Mode::Off, 0, false);
-        assert!(history.writer(0).is_none() && !history.is_on());
+        assert!(history.writer(0, Id::own()).is_none() && !history.is_on());
     }
 
     #[test]
     fn a_writer_that_ends_leaves_its_records() {
         let history = history(10);
-        let mut writer = history.writer(0).unwrap();
+        let mut writer = history.writer(0, Id::own()).unwrap();
         (0..4).for_each(|at| writer.freed(at, 1));
         history.gather(writer);
         history.note(Action::Snapshot, 0, 0, 0, Id::own());
@@ -355,7 +355,7 @@ mod tests {
     fn chunks_are_written_again_unless_somebody_reads_them() {
         let history = history(Chunk::SIZE);
         let all = |history: &'static History, writer: &Writer| history.draft(std::iter::once(writer)).unwrap().finish().unwrap();
-        let mut writer = history.writer(0).unwrap();
+        let mut writer = history.writer(0, Id::own()).unwrap();
         (0..10 * Chunk::SIZE).for_each(|at| _ = writer.allocated(at, 1, false));
         let draft = history.draft(std::iter::once(&writer)).unwrap();
         (0..10 * Chunk::SIZE).for_each(|at| _ = writer.allocated(at, 2, false));

@@ -102,22 +102,23 @@ impl Chunk {
     }
 }
 
-/// Writes for one thread and one stream.
+/// Writes for one thread and one stream, of a device or a pool.
 pub struct Writer {
     history: &'static History,
     stream: u64,
+    pool: Id,
     /// Else only blocks are annotated.
     traces: bool,
     chunk: Chunk,
 }
 
 impl Writer {
-    pub(super) fn new(history: &'static History, stream: u64, traces: bool) -> Writer {
-        Writer { history, stream, traces, chunk: Chunk::default() }
+    pub(super) fn new(history: &'static History, stream: u64, pool: Id, traces: bool) -> Writer {
+        Writer { history, stream, pool, traces, chunk: Chunk::default() }
     }
 
-    pub fn set_stream(&mut self, stream: u64) {
-        self.stream = stream;
+    pub fn set_place(&mut self, stream: u64, pool: Id) {
+        (self.stream, self.pool) = (stream, pool);
     }
 
     /// Returns the annotation. `from_others`: the memory may come from another thread.
@@ -143,8 +144,7 @@ impl Writer {
 
     #[inline(always)]
     fn push(&mut self, time: u64, action: Action, address: usize, size: usize, annotation: u32) {
-        // Pools have no fronts, and so no writers.
-        let record = Record { time, address: address as u64, size: size as u64, stream: self.stream, pool: Id::own(), annotation, action };
+        let record = Record { time, address: address as u64, size: size as u64, stream: self.stream, pool: self.pool, annotation, action };
         if !self.chunk.push(record) {
             self.turn(record);
         }

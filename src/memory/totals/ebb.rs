@@ -97,12 +97,12 @@ impl Totals {
 
     fn count_large(&self) -> InUse {
         let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
-            self.own_shards().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>()
+            self.shards().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>()
         };
         let freed_before = sum(|shard| &shard.freed);
         let allocated = sum(|shard| &shard.allocated);
         let freed_after = sum(|shard| &shard.freed);
-        let threads = self.own_shards().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
+        let threads = self.shards().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
         InUse { least: allocated - freed_after, most: allocated - freed_before, threads: threads.max(1) }
     }
 }
@@ -113,7 +113,10 @@ mod tests {
     use crate::memory::sync::barrier;
     use crate::memory::sync::model::{Defect, explore};
     use shuttle::rand::{Rng, thread_rng};
+    use std::sync::atomic::AtomicU32;
 
+    /// Of threads.
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
     const SIZE: i64 = 20 << 20;
     const BLOCKS: i64 = 32;
 
@@ -122,7 +125,7 @@ mod tests {
     }
 
     fn thread(totals: &'static Totals) -> &'static Shard {
-        let shard = totals.take_shard(true);
+        let shard = totals.take_shard(NUMBER.fetch_add(1, Relaxed));
         totals.allocates(shard, || ());
         (0..BLOCKS).for_each(|_| shard.allocated_large(SIZE, SIZE));
         shard
@@ -154,7 +157,7 @@ mod tests {
             totals.watch_for((2 * SIZE) as usize);
             if late {
                 (0..BLOCKS).for_each(|_| shards[0].allocated_large(SIZE, SIZE));
-                shards.insert(0, totals.take_shard(true));
+                shards.insert(0, totals.take_shard(NUMBER.fetch_add(1, Relaxed)));
             }
             let (noticed, looks) = frees(&shards, turn);
             assert_eq!(noticed, Some(BLOCKS * shards.len() as i64 - 1), "{threads} threads, {late}");
@@ -206,7 +209,7 @@ mod tests {
     fn that_little_is_in_use_is_noticed_beside_pools() {
         let totals = totals();
         let own = thread(totals);
-        let of_pools = totals.take_shard_of_parts();
+        let of_pools = Totals::part_of(totals, 64 << 30).take_shard(0);
         totals.watch_for((2 * SIZE) as usize);
         (0..BLOCKS).for_each(|_| of_pools.allocated(false, SIZE as usize, SIZE as usize));
         assert_eq!(frees(&[own], 1).0, Some(BLOCKS - 1));

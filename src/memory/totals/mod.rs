@@ -1,6 +1,7 @@
 //! Where the statistics of a device are counted, read by anybody without a lock. What a thread hands out and takes back it counts alone
 //! (`shard`). Here is what all threads together come to, with the peaks, which belong to all of them, and what is counted under the
-//! device's lock. That less than a floor is in use is noticed in `ebb`.
+//! device's lock. What a device's pools count, each for itself, are parts of what it counts. That less than a floor is in use is noticed
+//! in `ebb`.
 
 mod ebb;
 mod shard;
@@ -8,7 +9,7 @@ mod shard;
 pub use shard::Shard;
 
 use super::stats::{Family, Pool, Stat, Stats};
-use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicUsize, Mutex};
+use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Mutex};
 use ebb::LOOK;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -106,27 +107,29 @@ pub struct Active {
 
 /// Of a device, or of a part of it. Never freed.
 pub struct Totals {
-    /// The device that this is a part of, which counts all of it too; and the parts of a device.
+    /// The device that this is a part of; the first of a device's parts, and the one behind this one.
     whole: Option<&'static Totals>,
-    parts: Mutex<Vec<&'static Totals>>,
+    first_part: AtomicPtr<Totals>,
+    next_part: AtomicPtr<Totals>,
     /// Most bytes that the device may hold from the driver; `usize::MAX`: as many as there are.
     limit: AtomicUsize,
     shards: AtomicPtr<Shard>,
     adding: Mutex<()>,
-    /// One thread at most allocates.
+    /// Of a device: the shards of threads that allocate, those of its parts too.
+    at_work: Mutex<Vec<&'static Shard>>,
+    /// One thread at most allocates on the device, its parts included.
     alone: AtomicBool,
     /// Large blocks with less bytes in use are what is watched for; 0: nothing is. And the one that it came to.
     floor: AtomicI64,
     low: AtomicI64,
-    threads: AtomicU32,
     most_credit: i64,
     /// Of small, large and all blocks: allocated, and active.
     peaks: [[AtomicI64; MEASURES]; SIZES + 1],
     active_peaks: [[AtomicI64; MEASURES]; SIZES + 1],
     /// The most active bytes without those of parts since `forget_most`, which no reset of statistics lowers.
     most: AtomicI64,
-    /// Freed, but perhaps in use by other streams: its own, and its parts'.
-    pending: [[[AtomicI64; MEASURES]; SIZES]; 2],
+    /// Freed, but perhaps in use by other streams.
+    pending: [[AtomicI64; MEASURES]; SIZES],
     /// What was allocated, and freed, when the sums over time were reset.
     allocated_before: [[AtomicI64; MEASURES]; SIZES],
     freed_before: [[AtomicI64; MEASURES]; SIZES],
@@ -155,14 +158,15 @@ impl Totals {
     pub fn new(memory: u64) -> Totals {
         Totals {
             whole: None,
-            parts: Mutex::new(Vec::new()),
+            first_part: AtomicPtr::default(),
+            next_part: AtomicPtr::default(),
             limit: AtomicUsize::new(usize::MAX),
             shards: AtomicPtr::default(),
             adding: Mutex::new(()),
+            at_work: Mutex::new(Vec::new()),
             alone: AtomicBool::new(true),
             floor: AtomicI64::new(0),
             low: AtomicI64::new(0),
-            threads: AtomicU32::new(0),
             most_credit: (memory as i64 / MOST_CREDIT).max(LEAST_CREDIT),
             peaks: Default::default(),
             active_peaks: Default::default(),
@@ -176,15 +180,24 @@ impl Totals {
         }
     }
 
-    /// A part of a device. Its blocks are counted there by the caller, all else by itself.
+    /// A part of a device.
     pub fn part_of(whole: &'static Totals, memory: u64) -> &'static Totals {
-        let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), ..Totals::new(memory) }));
-        whole.parts.lock().push(part);
+        let _adding = whole.adding.lock();
+        let alone = AtomicBool::new(whole.alone.load(Relaxed));
+        let next_part = AtomicPtr::new(whole.first_part.load(Relaxed));
+        let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), alone, next_part, ..Totals::new(memory) }));
+        whole.first_part.store(std::ptr::from_ref(part).cast_mut(), Release);
         part
     }
 
-    pub fn parts(&self) -> Vec<&'static Totals> {
-        self.parts.lock().clone()
+    pub fn parts(&self) -> impl Iterator<Item = &'static Totals> {
+        let of = |link: &AtomicPtr<Totals>| unsafe { link.load(Acquire).as_ref() };
+        std::iter::successors(of(&self.first_part), move |part| of(&part.next_part))
+    }
+
+    /// Itself and its parts, and whose each one's blocks are.
+    fn with_parts(&self) -> impl Iterator<Item = (usize, &Totals)> {
+        std::iter::once((OWN, self)).chain(self.parts().map(|part| (OF_PARTS, part)))
     }
 
     /// Of the device.
@@ -206,7 +219,7 @@ impl Totals {
 
     /// Without what its parts hold.
     pub fn reserved_apart(&self) -> usize {
-        let of_parts: usize = self.parts.lock().iter().map(|part| part.reserved()).sum();
+        let of_parts: usize = self.parts().map(Totals::reserved).sum();
         self.reserved().saturating_sub(of_parts)
     }
 
@@ -214,15 +227,17 @@ impl Totals {
         Shard::linked(&self.shards)
     }
 
-    /// A shard for a thread, or for what is counted under the device's lock. All threads of the device are stopped.
-    pub fn take_shard(&'static self, thread: bool) -> &'static Shard {
+    /// A shard for a thread, by its number, or for what is counted under the lock: 0. All threads of the cache are stopped.
+    pub fn take_shard(&'static self, thread: u32) -> &'static Shard {
         let _adding = self.adding.lock();
-        let known = self.shards().find(|shard| !shard.taken.load(Relaxed) && shard.common != thread);
+        let common = thread == 0;
+        let known = self.shards().find(|shard| !shard.taken.load(Relaxed) && shard.common == common);
         let shard = known.unwrap_or_else(|| {
-            let shard = Box::leak(Box::new(Shard::new(self, !thread, self.shards.load(Relaxed))));
+            let shard = Box::leak(Box::new(Shard::new(self, common, self.shards.load(Relaxed))));
             self.shards.store(shard, Release);
             shard
         });
+        shard.thread.set(thread);
         shard.taken.store(true, Relaxed);
         shard.close();
         // Who joins takes a part of what the others are to free.
@@ -230,35 +245,51 @@ impl Totals {
         shard
     }
 
-    /// One for the blocks of its parts, which are no use of its own memory.
-    pub fn take_shard_of_parts(&'static self) -> &'static Shard {
-        let shard = self.take_shard(false);
-        shard.of_parts.store(true, Relaxed);
-        shard
-    }
-
     /// The thread ends. All threads of the device are stopped.
-    pub fn give_back(&self, shard: &Shard) {
+    pub fn give_back(&self, shard: &'static Shard) {
         let _adding = self.adding.lock();
         shard.taken.store(false, Relaxed);
         shard.rests();
     }
 
     /// The thread of a shard is going to allocate. `stop` stops all threads of the device.
-    pub fn allocates(&self, shard: &Shard, stop: impl FnOnce()) {
+    pub fn allocates(&'static self, shard: &'static Shard, stop: impl FnOnce()) {
         if !shard.allocates.get() && !shard.common {
             stop();
             shard.allocates.set(true);
-            self.threads.fetch_add(1, Relaxed);
+            self.whole().at_work.lock().push(shard);
             self.renew();
         }
     }
 
-    /// No shard has room: each looks anew at its next block. All threads of the device are stopped.
-    fn renew(&self) {
-        self.alone.store(self.threads.load(Relaxed) <= 1, Relaxed);
+    /// It does no more before `allocates`. All threads of the device are stopped.
+    fn allocates_no_more(&'static self, shard: &Shard) {
+        self.renew();
+        self.whole().at_work.lock().retain(|other| !std::ptr::eq(*other, shard));
+        self.whole().find_alone();
+    }
+
+    fn find_alone(&self) {
+        let at_work = self.at_work.lock();
+        let alone = at_work.iter().all(|shard| shard.thread == at_work[0].thread);
+        if self.alone.swap(alone, Relaxed) != alone {
+            self.parts().for_each(|part| part.alone.store(alone, Relaxed));
+        }
+    }
+
+    /// No shard has room: each looks anew at its next block. All threads of the device are stopped, those of its parts too.
+    fn renew(&'static self) {
+        let whole = self.whole();
+        whole.find_alone();
         self.raise_peaks();
-        self.shards().for_each(Shard::close);
+        whole.raise_peaks();
+        // No other shard has room.
+        for shard in whole.at_work.lock().iter() {
+            if ![self, whole].iter().any(|raised| std::ptr::eq(*raised, shard.totals)) {
+                shard.totals.raise_peaks();
+            }
+            shard.close();
+        }
     }
 
     /// For a thread of which so much was wanted.
@@ -271,14 +302,20 @@ impl Totals {
         let mut sums = [Sums::default(); 2];
         // All that was allocated first: while threads go on, what is handed out may come out smaller than it is, and no peak too high.
         let mut add = |to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
-            for shard in self.shards() {
-                let sums = to(&mut sums[shard.whose()]).iter_mut().flatten();
-                sums.zip(of(shard).iter().flatten()).for_each(|(sum, counter)| *sum += counter.load(Acquire));
+            for (whose, totals) in self.with_parts() {
+                let sums = to(&mut sums[whose]);
+                for shard in totals.shards() {
+                    let counters = of(shard).iter().flatten();
+                    sums.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
+                }
             }
         };
         add(|sums| &mut sums.allocated, |shard| &shard.allocated);
         add(|sums| &mut sums.freed, |shard| &shard.freed);
-        sums.iter_mut().zip(&self.pending).for_each(|(sums, pending)| sums.pending = read(pending));
+        for (whose, totals) in self.with_parts() {
+            let counters = totals.pending.iter().flatten();
+            sums[whose].pending.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Relaxed));
+        }
         sums
     }
 
@@ -300,8 +337,8 @@ impl Totals {
         }
     }
 
-    /// How much may be handed out, of small, of large and of all blocks, until there is a new peak.
-    fn raise_peaks(&self) -> [Measures; SIZES + 1] {
+    /// How much may be handed out, of small, of large and of all blocks, until there is a new peak; and how many bytes of its own.
+    fn raise_peaks(&self) -> ([Measures; SIZES + 1], i64) {
         // Looked at first: most often there is no new peak, and the line stays everybody's.
         let raise = |(peak, now): (&AtomicI64, i64)| match peak.load(Relaxed) {
             high if high >= now => high - now,
@@ -312,48 +349,48 @@ impl Totals {
         self.each_peak(&own.with(&of_parts), |of, measure, [handed_out, active]| {
             rooms[of][measure] = raise(handed_out).min(raise(active));
         });
-        let room = raise((&self.most, own.active(SMALL, BYTES) + own.active(LARGE, BYTES)));
-        rooms[SIZES][BYTES] = rooms[SIZES][BYTES].min(room);
+        let own = raise((&self.most, own.active(SMALL, BYTES) + own.active(LARGE, BYTES)));
+        (rooms, own)
+    }
+
+    /// How much one of its shards may hand out until there is a new peak, here or on its device.
+    fn rooms(&self) -> [Measures; SIZES + 1] {
+        let (mut rooms, own) = self.raise_peaks();
+        if let Some(whole) = self.whole {
+            let (of_whole, _) = whole.raise_peaks();
+            rooms.iter_mut().flatten().zip(of_whole.iter().flatten()).for_each(|(room, of_whole)| *room = *of_whole.min(room));
+        }
+        rooms[SIZES][BYTES] = rooms[SIZES][BYTES].min(own);
         rooms
     }
 
-    fn pend(&self, whose: usize, size: usize, amounts: Measures) {
+    fn pend(&self, size: usize, amounts: Measures) {
         for (measure, amount) in amounts.into_iter().enumerate() {
-            self.pending[whose][size][measure].fetch_add(amount, Relaxed);
+            self.pending[size][measure].fetch_add(amount, Relaxed);
         }
     }
 
     /// A pending block is free.
     pub fn done(&self, small: bool, bytes: usize, requested: usize) {
-        self.pend(OWN, if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
-    }
-
-    /// One of a part.
-    pub fn done_of_part(&self, small: bool, bytes: usize, requested: usize) {
-        self.pend(OF_PARTS, if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
-    }
-
-    /// Without that of parts.
-    fn own_shards(&self) -> impl Iterator<Item = &'static Shard> {
-        self.shards().filter(|shard| shard.whose() == OWN)
+        self.pend(if small { SMALL } else { LARGE }, [-1, -(bytes as i64), -(requested as i64)]);
     }
 
     /// Blocks that were ever freed, without those of its parts.
     pub fn frees(&self) -> u64 {
-        self.own_shards().map(Shard::frees).sum()
+        self.shards().map(Shard::frees).sum()
     }
 
     pub fn frees_with_parts(&self) -> u64 {
-        self.shards().map(Shard::frees).sum()
+        self.with_parts().map(|(_, totals)| totals.frees()).sum()
     }
 
     /// How many bytes its own had that were large.
     pub fn large_bytes_freed(&self) -> u64 {
-        self.own_shards().map(|shard| shard.freed[LARGE][BYTES].load(Relaxed) as u64).sum()
+        self.shards().map(|shard| shard.freed[LARGE][BYTES].load(Relaxed) as u64).sum()
     }
 
     pub fn has_pending(&self) -> bool {
-        self.pending.iter().flatten().any(|size| size[COUNT].load(Relaxed) != 0)
+        self.with_parts().flat_map(|(_, totals)| &totals.pending).any(|size| size[COUNT].load(Relaxed) != 0)
     }
 
     pub fn add(&self, family: Family, small: bool, amount: usize) {
@@ -397,7 +434,7 @@ impl Totals {
     }
 
     /// What is now counts from here on. All threads of the device are stopped.
-    pub fn forget_most(&self) {
+    pub fn forget_most(&'static self) {
         self.most.store(0, Relaxed);
         self.renew();
     }
@@ -463,7 +500,7 @@ impl Totals {
     }
 
     /// Every peak becomes the current figure. All threads of the device are stopped.
-    pub fn reset_peak(&self) {
+    pub fn reset_peak(&'static self) {
         // Others may read them meanwhile.
         self.each_peak(&self.sums_with_parts(), |_, _, peaks| peaks.into_iter().for_each(|(peak, now)| peak.store(now, Relaxed)));
         for counter in self.counters.iter().flatten() {
@@ -492,13 +529,13 @@ impl Totals {
     }
 
     /// Nothing is held any more: as new, but for the shards. All threads of the device are stopped.
-    pub fn clear(&self) {
+    pub fn clear(&'static self) {
         for shard in self.shards() {
             for counter in shard.allocated.iter().chain(&shard.freed).flatten() {
                 counter.store(0, Relaxed);
             }
         }
-        for counter in self.pending.iter().flatten().flatten() {
+        for counter in self.pending.iter().flatten() {
             counter.store(0, Relaxed);
         }
         for counter in self.counters.iter().flatten() {
@@ -519,28 +556,29 @@ mod tests {
     #[test]
     fn the_most_is_of_its_own_blocks_and_no_reset_lowers_it() {
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
-        let (own, of_parts) = (totals.take_shard(true), totals.take_shard_of_parts());
+        let part = Totals::part_of(totals, 64 << 30);
+        let (own, of_part) = (totals.take_shard(1), part.take_shard(0));
         totals.allocates(own, || ());
         let most = || totals.most() as i64 / SIZE;
         let allocate = |count: i64| (0..count).for_each(|_| own.allocated_large(SIZE, SIZE));
         let size = SIZE as usize;
-        (0..9).for_each(|_| of_parts.allocated(false, size, size));
+        (0..9).for_each(|_| of_part.allocated(false, size, size));
         allocate(3);
         own.freed_large(SIZE, SIZE);
-        (0..9).for_each(|_| of_parts.freed(false, size, size));
+        (0..9).for_each(|_| of_part.freed(false, size, size));
         assert_eq!((most(), totals.active().bytes as i64), (3, 2 * SIZE));
         totals.reset_peak();
         assert_eq!((most(), totals.stats().peak(Family::ActiveBytes)), (3, 2 * SIZE));
         // Behind what all had together its own counts to the block, also those that wait for other streams.
         totals.forget_most();
         assert_eq!(most(), 2);
-        (0..9).for_each(|_| of_parts.allocated(false, size, size));
-        of_parts.freed_later(false, size, size);
+        (0..9).for_each(|_| of_part.allocated(false, size, size));
+        of_part.freed_later(false, size, size);
         own.freed_later(false, size, size);
         allocate(2);
         totals.done(false, size, size);
         assert_eq!((most(), totals.active().bytes as i64), (4, 3 * SIZE));
-        totals.done_of_part(false, size, size);
+        part.done(false, size, size);
         assert_eq!((totals.stats().current(Family::ActiveBytes), totals.stats().peak(Family::ActiveBytes)), (11 * SIZE, 13 * SIZE));
         assert!(!totals.has_pending());
     }

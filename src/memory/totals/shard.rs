@@ -4,7 +4,7 @@
 //! ceiling is `CREDIT` of what was in use away, or as far as its blocks need, twice that at most, and a peak is exact to so much for each thread.
 
 use super::ebb::LOOK;
-use super::{BYTES, COUNT, LARGE, MEASURES, Measures, OF_PARTS, OWN, REQUESTED, SIZES, SMALL, Totals};
+use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
 use crate::memory::cache::block::UNIT_SHIFT;
 use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
 use std::cell::Cell;
@@ -35,8 +35,8 @@ pub struct Shard {
     pub(super) totals: &'static Totals,
     /// Of the device's lock, beside those of the threads: it keeps no room to itself, and takes from the others'.
     pub(super) common: bool,
-    /// It counts the blocks of parts, in the device.
-    pub(super) of_parts: AtomicBool,
+    /// The number of its thread, of which one shard a device has room at a time: see `begin_turn`.
+    pub(super) thread: Cell<u32>,
     /// Its thread allocates, not only frees.
     pub(super) allocates: Cell<bool>,
     /// Some thread counts here; else the next may.
@@ -62,7 +62,7 @@ impl Shard {
             credit: Cell::new(0),
             totals,
             common,
-            of_parts: AtomicBool::new(false),
+            thread: Cell::new(0),
             allocates: Cell::new(false),
             taken: AtomicBool::new(false),
             next: AtomicPtr::new(next),
@@ -134,10 +134,6 @@ impl Shard {
         bump(&sums[COUNT], 1, Release);
         bump(&sums[BYTES], bytes, Release);
         bump(&sums[REQUESTED], requested, Release);
-    }
-
-    pub(super) fn whose(&self) -> usize {
-        if self.of_parts.load(Relaxed) { OF_PARTS } else { OWN }
     }
 
     pub(super) fn frees(&self) -> u64 {
@@ -217,7 +213,7 @@ impl Shard {
     pub fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
         let size = if small { SMALL } else { LARGE };
         self.count(&self.freed[size], bytes as i64, requested as i64);
-        self.totals.pend(self.whose(), size, [1, bytes as i64, requested as i64]);
+        self.totals.pend(size, [1, bytes as i64, requested as i64]);
         // What is pending is active, and no room for more.
         for (measure, amount) in [1, bytes as i64, requested as i64].into_iter().enumerate() {
             for of in [size, SIZES] {
@@ -251,10 +247,19 @@ impl Shard {
     pub fn rests(&self) -> bool {
         let did = self.allocates.take();
         if did {
-            self.totals.threads.fetch_sub(1, Relaxed);
-            self.totals.renew();
+            self.totals.allocates_no_more(self);
         }
         did
+    }
+
+    /// Its thread allocated from another cache of the device last, which took the room that there is. By the thread itself.
+    pub fn begin_turn(&self) {
+        self.close();
+    }
+
+    /// It keeps no room to itself.
+    pub fn is_common(&self) -> bool {
+        self.common
     }
 
     /// It looks anew at its next block.
@@ -269,7 +274,7 @@ impl Shard {
     #[inline(never)]
     fn publish(&self) {
         debug_assert!(self.allocates.get());
-        let rooms = self.totals.raise_peaks();
+        let rooms = self.totals.rooms();
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
         } else {
