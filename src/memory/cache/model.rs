@@ -47,6 +47,8 @@ struct World {
     live: std::sync::Mutex<BTreeMap<usize, usize>>,
     /// On the way to another thread.
     mail: Mutex<Vec<usize>>,
+    /// It is a pool of another one, whose streams have handles of their own here.
+    is_pool: bool,
 }
 
 impl World {
@@ -55,10 +57,21 @@ impl World {
     }
 
     fn with(common: bool) -> World {
-        static BASE: AtomicUsize = AtomicUsize::new(0x5c00_0000_0000);
         assert!(block::reserve());
-        let totals: &'static Totals = Box::leak(Box::new(Totals::new(1 << 30)));
-        let mut core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
+        let totals = Box::leak(Box::new(Totals::new(1 << 30)));
+        let core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
+        World::of(core, common)
+    }
+
+    fn pool_of(device: &'static World) -> World {
+        let mut core = Core::new(1001, 1000, Totals::part_of(device.totals, 1 << 30), device.core.quiet().history);
+        core.become_part(&device.core);
+        World { threads: device.threads, is_pool: true, ..World::of(core, false) }
+    }
+
+    fn of(mut core: Core, common: bool) -> World {
+        static BASE: AtomicUsize = AtomicUsize::new(0x5c00_0000_0000);
+        let totals = core.stats;
         let slots = std::array::from_fn(|raw| core.slot_of(StreamKey { raw: raw + 1, thread: 0 }).unwrap());
         let parts = if common { vec![slots[0], COMMON, slots[1]] } else { slots.to_vec() };
         for (part, small) in [(SMALL_AREA, SMALL), (LARGE_AREA, 0)] {
@@ -71,12 +84,12 @@ impl World {
         let thread = |number| &*Box::leak(Box::new(Thread::new(number as u32 + 1)));
         let threads = std::array::from_fn(thread);
         let (live, mail) = (Default::default(), Mutex::new(Vec::new()));
-        World { core: Lock::new(core), totals, threads, slots, parts, live, mail }
+        World { core: Lock::new(core), totals, threads, slots, parts, live, mail, is_pool: false }
     }
 
     /// As the stream is called by programs; no address.
     fn handle(&self, stream: usize) -> usize {
-        16 + 16 * stream
+        16 + 16 * stream + usize::from(self.is_pool) * 256
     }
 
     /// As `memory::allocate`. None: there is no room.
@@ -99,7 +112,11 @@ impl World {
     /// What it finds there once it has a front.
     fn take(&self, size: usize, stream: usize) -> Option<usize> {
         let (thread, handle) = (tls::get(), self.handle(stream));
-        let armed = self.core.quiet().arm(None, thread, self.slots[stream], true).is_some_and(|front| thread.choose(front, handle, handle));
+        let mut core = self.core.quiet();
+        let mut whole = core.whole();
+        let front = core.arm(whole.as_deref_mut(), thread, self.slots[stream], true);
+        let armed = front.is_some_and(|front| thread.choose(front, handle, handle));
+        drop((core, whole));
         if armed { front::take(size, handle, handle) } else { None }
     }
 
@@ -122,8 +139,9 @@ impl World {
     fn arm_to_free(&self, id: BlockId) -> bool {
         let thread = tls::get();
         let mut core = self.core.quiet();
+        let mut whole = core.whole();
         let slot = slot_of_block(id);
-        block::at(id).clean() && core.arm(None, thread, slot, false).map(|front| thread.take_for(front)).is_some()
+        block::at(id).clean() && core.arm(whole.as_deref_mut(), thread, slot, false).map(|front| thread.take_for(front)).is_some()
     }
 
     fn free_locked(&self, address: usize) -> bool {
@@ -263,6 +281,7 @@ impl World {
         for family in [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes, Family::RequestedBytes] {
             assert_eq!(figures.current(family), 0, "{family:?}");
         }
+        let _whole = core.whole_stopped();
         core.stats.clear();
         self.live.lock().unwrap().clear();
     }
@@ -353,6 +372,57 @@ fn as_one(rounds: usize, others: Others) {
         world.end();
     };
     explore(rounds, 5 + others as u64, Defect::None, program).unwrap();
+}
+
+/// A device and a pool of it. The first is the one that `run` is of.
+fn device_and_pool() -> (&'static Arc<World>, &'static World) {
+    let device: &'static Arc<World> = Box::leak(Box::new(Arc::new(World::new())));
+    (device, Box::leak(Box::new(World::pool_of(device))))
+}
+
+/// Threads use a device and its pool, whose figures are a part of the device's.
+fn beside_a_pool(rounds: usize, defect: Defect) -> Result<(), String> {
+    let (device, pool) = device_and_pool();
+    let of = move |address: &usize| if pool.live.lock().unwrap().contains_key(address) { pool } else { &**device };
+    let free = move |address: Option<usize>| assert!(address.is_none_or(|address| of(&address).free(address)));
+    explore(rounds, 8, defect, move || {
+        device.run::<3>(move |_, _| {
+            let mut own = Vec::new();
+            for _ in 0..8 {
+                let any = thread_rng().gen_range(0..15);
+                let world = [device, pool][thread_rng().gen_range(0..2)];
+                match any {
+                    0..=5 => own.extend(world.malloc([512, 512, 700, 1024, 512, LARGE_BLOCK][any], 0)),
+                    6..=8 => free(own.pop()),
+                    9 => device.mail.lock().extend(own.pop()),
+                    10 => {
+                        let theirs = device.mail.lock().pop();
+                        free(theirs);
+                    }
+                    11 => world.bring_home(),
+                    12 => world.core.lock().collect(),
+                    13 => drop((pool.totals.stats(), device.totals.stats())),
+                    _ => device.core.lock().reset_peak(),
+                }
+            }
+            device.mail.lock().extend(own);
+        });
+        // While one thread allocates from here on, peaks are exact.
+        tls::set(device.threads[0]);
+        [device, pool].into_iter().for_each(|world| world.core.lock().collect());
+        device.core.lock().reset_peak();
+        let figure = |world: &World, peak: bool| {
+            let stats = world.totals.stats();
+            if peak { stats.peak(Family::AllocatedBytes) } else { stats.current(Family::AllocatedBytes) }
+        };
+        let before = figure(device, false);
+        let more: Vec<usize> = [device, pool, device].into_iter().filter_map(|world| world.malloc(512, 0)).collect();
+        more.iter().for_each(|block| free(Some(*block)));
+        assert_eq!(figure(device, true), before + 512 * more.len() as i64, "the device's peak");
+        assert!(figure(pool, true) >= figure(pool, false));
+        pool.end();
+        device.end();
+    })
 }
 
 /// The same while the history is recorded.
@@ -505,6 +575,41 @@ fn what_is_everybodys_is_joined_with_what_its_stream_has_free_beside_it() {
 }
 
 #[test]
+fn no_order_of_steps_is_wrong_beside_a_pool() {
+    beside_a_pool(3000 * effort(), Defect::None).unwrap();
+}
+
+/// One thread allocates here and there, at hand: each peak is that of what it had, to the byte.
+#[test]
+fn peaks_of_a_device_and_its_pool_are_exact() {
+    let round = || {
+        let (device, pool) = device_and_pool();
+        tls::set(device.threads[0]);
+        let worlds = [device, pool];
+        let mut live: [Vec<(usize, usize)>; 2] = Default::default();
+        let mut peaks = [0; 2];
+        for _ in 0..200 {
+            let which = thread_rng().gen_range(0..2);
+            match thread_rng().gen_range(0..8) {
+                0..=3 => {
+                    let size = [512, LARGE_BLOCK][thread_rng().gen_range(0..2)];
+                    live[which].extend(worlds[which].malloc(size, 0).map(|block| (block, size)));
+                }
+                4..=6 => assert!(live[which].pop().is_none_or(|(block, _)| worlds[which].free(block))),
+                _ => drop(worlds[which].core.lock()),
+            }
+            // Reading the figures would raise the peaks.
+            let [of_device, of_pool] = [0, 1].map(|at| live[at].iter().map(|(_, size)| *size as i64).sum::<i64>());
+            peaks = [(of_device + of_pool).max(peaks[0]), of_pool.max(peaks[1])];
+        }
+        assert_eq!(worlds.map(|world| world.totals.stats().peak(Family::AllocatedBytes)), peaks);
+        pool.end();
+        device.end();
+    };
+    explore(1, 10, Defect::None, move || (0..5).for_each(|_| round())).unwrap();
+}
+
+#[test]
 fn no_order_of_steps_loses_an_entry_of_the_history() {
     all_threads_record(2000 * effort(), Defect::None).unwrap();
 }
@@ -528,7 +633,7 @@ fn a_machine_with_a_defect_is_found_out() {
         let name = concat!(module_path!(), "::a_machine_with_a_defect_is_found_out").split_once("::").unwrap().1;
         let output = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.matches(", found: ").count() == 6, "{said}");
+        assert!(output.status.success() && said.matches(", found: ").count() == 7, "{said}");
         return;
     }
     for (name, program, defect) in [
@@ -538,6 +643,7 @@ fn a_machine_with_a_defect_is_found_out() {
         ("a region that ends too early", all_threads_at_once, Defect::NoRelease),
         ("an entry that nobody stopped for", all_threads_record, Defect::NoBarrier),
         ("a figure that overtakes another", read_meanwhile, Defect::NoRelease),
+        ("a pool's thread that nobody stopped", beside_a_pool, Defect::NoBarrier),
     ] {
         let found = program(20_000, defect).expect_err(name);
         println!("{name}, found: {found}");
