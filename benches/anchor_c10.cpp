@@ -71,6 +71,21 @@ int bench_history(size_t entries)
     return 1;
 }
 
+// As torch.cuda.use_mem_pool, for all streams.
+int bench_pool(int open)
+{
+    static const c10::MempoolId_t pool{0, 1};
+    try {
+        if (open)
+            allocator::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+        else
+            allocator::endAllocateToPool(0, pool);
+    } catch (const std::exception &) {
+        return 0;
+    }
+    return 1;
+}
+
 // Every call on the fake runtime; on the real one those for memory, which the statistics count.
 uint64_t bench_driver_calls(void)
 {

@@ -102,6 +102,14 @@ void bench_reset_peak(void)
     tcuda_reset_peak_memory_stats(0);
 }
 
+int bench_pool(int open)
+{
+    static tcuda_mem_pool_t pool;
+    if (pool == NULL && tcuda_mem_pool_create(&pool, 0, NULL) != TCUDA_SUCCESS)
+        return 0;
+    return (open ? tcuda_mem_pool_begin(pool) : tcuda_mem_pool_end(pool)) == TCUDA_SUCCESS;
+}
+
 #endif
 
 int bench_history(size_t entries)

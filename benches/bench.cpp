@@ -5,6 +5,7 @@
 //     set BLOCKS MOST_BYTES           so many live blocks of random sizes from 512 bytes up; one is freed and another one allocated
 //     threads COUNT own|same|mixed|small    pairs of 4 KiB, a stream each or one for all; sets of 64 blocks up to 32 MiB or to 1 MiB, a stream each
 //     remote BYTES                    one thread allocates, another one frees
+//     pool BYTES                      the same pairs from a memory pool
 //     history BYTES                   pairs of one size while the history is recorded, and what that adds for each of its three entries
 //     replay FILE                     a packed trace (tools/pack_trace.py), three times from an empty cache, then warm
 //
@@ -46,6 +47,7 @@ decltype(&bench_reserved_peak) reserved_peak;
 decltype(&bench_reset_peak) reset_peak;
 decltype(&bench_driver_calls) driver_calls;
 decltype(&bench_history) record_history; // NULL: it has none
+decltype(&bench_pool) open_pool;         // NULL: it has none
 
 double nanoseconds(Clock::time_point from, Clock::time_point to)
 {
@@ -163,6 +165,14 @@ void measure_pair(std::istream &in, std::ostream &out)
     out << "ns " << taken;
     if (calls != UINT64_MAX)
         out << " calls " << static_cast<double>(driver_calls() - calls) / static_cast<double>(count);
+}
+
+void measure_pool(std::istream &in, std::ostream &out)
+{
+    if (open_pool == nullptr || open_pool(1) == 0)
+        throw std::runtime_error("it has no memory pools");
+    measure_pair(in, out);
+    open_pool(0);
 }
 
 void measure_history(std::istream &in, std::ostream &out)
@@ -431,11 +441,12 @@ void load(const char *path)
     find(library, reset_peak, "bench_reset_peak");
     find(library, driver_calls, "bench_driver_calls");
     record_history = reinterpret_cast<decltype(&bench_history)>(dlsym(library, "bench_history"));
+    open_pool = reinterpret_cast<decltype(&bench_pool)>(dlsym(library, "bench_pool"));
 }
 
 const std::pair<const char *, void (*)(std::istream &, std::ostream &)> MEASURES[] = {
-    {"pair", measure_pair}, {"set", measure_set}, {"threads", measure_threads}, {"remote", measure_remote}, {"history", measure_history},
-    {"replay", measure_replay}};
+    {"pair", measure_pair}, {"set", measure_set}, {"threads", measure_threads}, {"remote", measure_remote}, {"pool", measure_pool},
+    {"history", measure_history}, {"replay", measure_replay}};
 
 void answer(const std::string &line)
 {

@@ -212,7 +212,9 @@ static void all_cases(const char *anchor)
 {
     static const struct { const char *name; size_t size; } sizes[] = {
         {"pair_512", 512}, {"pair_1MiB", 1 << 20}, {"pair_20MiB", 20 << 20}, {"pair_256MiB", 256 << 20}};
+    static const struct { const char *name; size_t size; } of_pools[] = {{"pool_pair_512", 512}, {"pool_pair_20MiB", 20 << 20}};
     void *library = dlopen(anchor, RTLD_NOW), *stream;
+    int (*open_pool)(int);
     size_t i;
 
     if (library == NULL)
@@ -230,6 +232,16 @@ static void all_cases(const char *anchor)
         start(sizes[i].name, 0, PAIRS, 1);
         pairs(sizes[i].size, stream, PAIRS);
         stop();
+    }
+    *(void **)&open_pool = dlsym(library, "bench_pool");
+    if (open_pool != NULL && open_pool(1)) {
+        for (i = 0; i < sizeof of_pools / sizeof *of_pools; i++) {
+            pairs(of_pools[i].size, stream, WARM);
+            start(of_pools[i].name, 0, PAIRS, 1);
+            pairs(of_pools[i].size, stream, PAIRS);
+            stop();
+        }
+        open_pool(0);
     }
     with_two_threads("own_streams_4KiB", 4096, 0, own_0, own_1);
     with_two_threads("own_streams_20MiB", 20 << 20, 0, own_0, own_1);

@@ -64,6 +64,8 @@ def rows():
             yield f"threads: {label}", str(count), f"threads {count} {kind}", reach if count == 16 else ""
     yield "freed by another thread", "512 B", "remote 512", "a tenth of torch's"
     for label, size in (("512 B", 512), ("20 MiB", 20 * MIB)):
+        yield "pair from a memory pool", label, f"pool {size}", "a tenth of torch's"
+    for label, size in (("512 B", 512), ("20 MiB", 20 * MIB)):
         yield "pair while the history is recorded", label, f"history {size}", ""
 
 

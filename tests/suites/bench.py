@@ -8,7 +8,7 @@ import xml.etree.ElementTree as xml
 
 import kit
 
-ROWS, SECTIONS, TRACES = 45, 14, {"bert_requests", "gan_steps", "gpt_varlen", "pipeline_streams", "prefetch_streams", "resnet_varsize", "serving"}
+ROWS, SECTIONS, TRACES = 47, 15, {"bert_requests", "gan_steps", "gpt_varlen", "pipeline_streams", "prefetch_streams", "resnet_varsize", "serving"}
 
 
 def whole(suite, where, out):
