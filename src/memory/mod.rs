@@ -181,7 +181,7 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     let own = || existing(stream.device).map_or_else(|| cache_of(stream.device), Ok);
     let cache = || pool.as_ref().map_or_else(own, |pool| Ok(pool.cache));
     if alignment <= block::UNIT
-        && let Some(address) = from_front(cache, size, stream, handle)?
+        && let Some(address) = from_front(cache, size, stream, thread::canonical(stream), handle)?
     {
         return Ok(address);
     }
@@ -199,6 +199,13 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
 /// From a pool, unless the stream is captured: a graph's memory is its own.
 pub fn allocate_from(pool: &pools::Pool, size: usize, stream: Stream) -> Result<Address> {
     let of_graph = if captures::any() && size > 0 { captures::pool_of(stream)? } else { None };
+    if size > 0 && of_graph.is_none() && stream.device == pool.cache.device {
+        // A handle of the pool's own: the stream's means what the thread has open.
+        let handle = thread::canonical_in(pool.cache, stream);
+        if let Some(address) = from_front(|| Ok(pool.cache), size, stream, handle, handle)? {
+            return Ok(address);
+        }
+    }
     pools::allocate(of_graph.as_deref().unwrap_or(pool), size, 1, stream)
 }
 
@@ -253,8 +260,7 @@ fn poison_new(address: Address, stream: Stream) -> Result<()> {
 }
 
 /// From this thread's front of the stream in a cache, which is made ready if it is not.
-fn from_front(cache: impl Fn() -> Result<&'static Cache>, size: usize, stream: Stream, handle: usize) -> Result<Option<Address>> {
-    let canonical = thread::canonical(stream);
+fn from_front(cache: impl Fn() -> Result<&'static Cache>, size: usize, stream: Stream, canonical: usize, handle: usize) -> Result<Option<Address>> {
     // What means another stream when another device is current is no key, unless there is only one.
     let means_one = handle >= stream::HANDLE_DEFAULT || (handle != stream::HANDLE_CURRENT && runtime::runtime()?.device_count == 1);
     let key = if means_one { handle } else { canonical };
@@ -263,7 +269,7 @@ fn from_front(cache: impl Fn() -> Result<&'static Cache>, size: usize, stream: S
     }
     let cache = cache()?;
     cache.rest(stream);
-    Ok(if thread::arm(cache, stream, key)? { front::take(size, canonical, key) } else { None })
+    Ok(if thread::arm(cache, stream, canonical, key)? { front::take(size, canonical, key) } else { None })
 }
 
 #[cold]

@@ -24,6 +24,8 @@ tests![
     the_newest_of_several_is_meant,
     a_thread_that_ends_closes_its_own,
     what_the_end_of_a_thread_opens_is_closed,
+    what_is_at_hand_is_of_the_pool_that_is_meant,
+    threads_hand_blocks_of_a_pool_to_each_other,
     by_name_from_any_thread,
     by_name_on_a_stream_that_is_captured,
     its_own_free_memory_serves_a_larger_request,
@@ -38,6 +40,7 @@ tests![
     a_resume_without_room_can_be_tried_again: [VirtualMemory],
     a_resume_takes_what_others_have_free: [VirtualMemory],
     a_pause_among_requests: [VirtualMemory],
+    a_pause_takes_what_threads_keep: [VirtualMemory],
     a_pause_beside_a_capture: [VirtualMemory],
     a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
     what_cannot_be_paused,
@@ -269,6 +272,104 @@ fn the_newest_of_several_is_meant() {
     std::thread::spawn(move || ok!(tcuda_mem_pool_begin(pool as tcuda_mem_pool_t))).join().unwrap();
     first.end();
     second.end();
+    empty_caches();
+}
+
+/// Whatever pools are open, and whichever the thread used on the stream last, open or by name.
+fn what_is_at_hand_is_of_the_pool_that_is_meant() {
+    empty_caches();
+    let stream = Own::new();
+    let (first, second) = (Apart::new(), Apart::new());
+    let counts = || [first.stats().allocation.all.current, second.stats().allocation.all.current, stat(-1, "allocation.all.current")];
+    let finds = |wanted: [i64; 3], by_name: Option<&Apart>| {
+        // The second time of a size it is kept, and then handed out at once.
+        for size in [512, 3 * MIB].into_iter().cycle().take(8) {
+            let block = by_name.map_or_else(|| allocate(size, stream.0), |pool| pool.allocate(size, stream.0));
+            assert_eq!(counts(), wanted);
+            free(block);
+        }
+        assert_eq!(counts(), [0; 3]);
+    };
+    let (of_first, of_second, of_none) = ([1, 0, 1], [0, 1, 1], [0, 0, 1]);
+    finds(of_none, None);
+    finds(of_second, Some(&second));
+    finds(of_none, None);
+    for _ in 0..3 {
+        ok!(tcuda_mem_pool_begin(first.0));
+        finds(of_first, None);
+        finds(of_second, Some(&second));
+        finds(of_first, Some(&first));
+        finds(of_first, None);
+        ok!(tcuda_mem_pool_begin(second.0));
+        finds(of_second, None);
+        finds(of_first, Some(&first));
+        ok!(tcuda_mem_pool_end(first.0));
+        finds(of_second, None);
+        ok!(tcuda_mem_pool_end(second.0));
+        finds(of_none, None);
+    }
+    second.end();
+    // The next one may be where it was.
+    let third = Apart::new();
+    ok!(tcuda_mem_pool_begin(third.0));
+    let block = allocate(512, stream.0);
+    assert_eq!((third.stats().allocation.all.current, third.stats().allocation.all.allocated), (1, 1));
+    free(block);
+    ok!(tcuda_mem_pool_end(third.0));
+    third.end();
+    first.end();
+    empty_caches();
+}
+
+/// Also when they stop each other meanwhile, by figures that are reset, and when one ends while others have its blocks.
+fn threads_hand_blocks_of_a_pool_to_each_other() {
+    const THREADS: usize = 4;
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let (name, on) = (pool.0 as usize, stream.0 as usize);
+    let mail: Mutex<Vec<(usize, u8)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let mail = &mail;
+            scope.spawn(move || {
+                let pool = name as tcuda_mem_pool_t;
+                for round in 0..400usize {
+                    let is_in = (round + thread) % 3 > 0;
+                    if is_in {
+                        ok!(tcuda_mem_pool_begin(pool));
+                    }
+                    let size = [512, 700, 4096, 2 * MIB][(round * 7 + thread) % 4];
+                    let blocks = [size, 512].map(|size| allocate(size, handle(on)) as usize);
+                    if is_in {
+                        ok!(tcuda_mem_pool_end(pool));
+                    }
+                    free(blocks[0] as *mut c_void);
+                    let theirs = {
+                        let mut mail = mail.lock().unwrap();
+                        mail.push((blocks[1], 0));
+                        if mail.len() > 40 { mail.pop() } else { None }
+                    };
+                    theirs.into_iter().for_each(|(block, _)| free(block as *mut c_void));
+                    if round % 97 == 96 {
+                        ok!(tcuda_reset_peak_memory_stats(0));
+                    }
+                }
+            });
+        }
+    });
+    let left = mail.into_inner().unwrap();
+    let of_pool = pool.stats().allocation.all;
+    assert_eq!(stat(-1, "allocation.all.current"), left.len() as i64);
+    left.into_iter().for_each(|(block, _)| free(block as *mut c_void));
+    let allocated = pool.stats().allocation.all.allocated;
+    assert!(of_pool.current >= 0 && of_pool.peak >= of_pool.current && allocated > 0);
+    assert_eq!((pool.stats().allocation.all.current, stat(-1, "allocation.all.current")), (0, 0));
+    tcuda::memory::check(0);
+    // Two of each three rounds were in it, with two blocks each.
+    let rounds: usize = (0..THREADS).map(|thread| (0..400).filter(|round| (round + thread) % 3 > 0).count()).sum();
+    assert_eq!(allocated, 2 * rounds as i64);
+    pool.end();
     empty_caches();
 }
 
@@ -623,6 +724,28 @@ fn a_pause_among_requests() {
 }
 
 /// It would have to wait for the device, which ends captures there.
+/// What threads keep free goes too, and they keep nothing while the pool has no memory.
+fn a_pause_takes_what_threads_keep() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    ok!(tcuda_mem_pool_begin(pool.0));
+    let pairs = || (0..4).for_each(|_| [4096, 4096, 700].map(|size| allocate(size, stream.0)).into_iter().for_each(free));
+    pairs();
+    let kept = allocate(4096, stream.0);
+    let held = pool.reserved();
+    assert_eq!(pool.pause(TCUDA_PAUSE_KEEP) as i64, held);
+    fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 4096, stream.0));
+    free(kept);
+    fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 4096, stream.0));
+    ok!(tcuda_mem_pool_resume(pool.0));
+    pairs();
+    assert_eq!((pool.stats().allocation.all.current, pool.stats().allocation.all.allocated), (0, 25));
+    ok!(tcuda_mem_pool_end(pool.0));
+    pool.end();
+    empty_caches();
+}
+
 fn a_pause_beside_a_capture() {
     empty_caches();
     let (stream, captured) = (Own::new(), Own::new());

@@ -365,7 +365,8 @@ impl Core {
     }
 
     fn count_allocated(&mut self, small: bool, size: usize, requested: usize) {
-        let (thread, shard) = (tls::get(), self.shard());
+        let thread = tls::get();
+        let shard = self.fronts.shard_of(thread, self.stats).unwrap_or(self.shard);
         let mut whole = self.whole();
         self.note_at_work(whole.as_deref_mut(), thread, shard);
         if shard.is_common() {

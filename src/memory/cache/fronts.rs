@@ -8,7 +8,7 @@ use super::block::{self, BlockId};
 use super::core::Core;
 use super::front::{self, Front, Thread};
 use super::tls;
-use crate::memory::totals::Shard;
+use crate::memory::totals::{Shard, Totals};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -144,6 +144,12 @@ impl Fronts {
         self.shards.get(&thread.number).map(|own| own.shard)
     }
 
+    /// The same, made where there is none. None: the thread has no fronts anywhere. All of the cache's are stopped.
+    pub fn shard_of(&mut self, thread: &Thread, stats: &'static Totals) -> Option<&'static Shard> {
+        let new = || Own { shard: stats.take_shard(thread.number), allocated_at: 0 };
+        (thread.number != 0).then(|| self.shards.entry(thread.number).or_insert_with(new).shard)
+    }
+
     /// Threads that allocate.
     pub fn threads(&self) -> usize {
         self.threads
@@ -270,8 +276,7 @@ impl Core {
         }
         let orphan = self.fronts.orphans.get_mut(&slot).and_then(Vec::pop);
         let front = orphan.or_else(|| front::make(self.number, self.device, slot, self.slots[slot as usize].home))?;
-        let stats = self.stats;
-        self.fronts.shards.entry(thread.number).or_insert_with(|| Own { shard: stats.take_shard(thread.number), allocated_at: 0 });
+        self.fronts.shard_of(thread, self.stats);
         self.fronts.by_thread.insert((thread.number, slot), front);
         Some(front)
     }

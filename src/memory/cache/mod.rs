@@ -93,6 +93,8 @@ pub struct Abilities {
 /// wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for
 /// nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
+    /// Of all caches, those of devices first.
+    pub number: u32,
     pub device: i32,
     pub core: Lock,
     pub stats: &'static Totals,
@@ -126,6 +128,7 @@ impl Cache {
 
     fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History, growing: &'static Mutex<()>) -> Cache {
         Cache {
+            number,
             device,
             core: Lock::new(Core::new(number, device, stats, history)),
             stats,

@@ -72,9 +72,16 @@ pub fn canonical(stream: Stream) -> usize {
     }
 }
 
-/// Makes the calling thread's front of a stream ready, so that its next call finds it. `key`: the handle as the caller gives it.
-/// False: there is none to be had, or it was ready, and what the call wanted is not there.
-pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
+/// The same for the stream in one pool.
+pub fn canonical_in(pool: &Cache, stream: Stream) -> usize {
+    /// No address of a program has this bit or higher ones, and that of per-thread default streams is higher.
+    const POOL: u32 = 47;
+    canonical(stream) + ((pool.number as usize) << POOL)
+}
+
+/// Makes the calling thread's front of a stream ready, so that its next call finds it by `canonical`, and at once by `key`: the handle as the
+/// caller gives it. False: there is none to be had, or it was ready, and what the call wanted is not there.
+pub fn arm(cache: &Cache, stream: Stream, canonical: usize, key: usize) -> Result<bool> {
     let Some(thread) = with_fronts() else { return Ok(false) };
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
@@ -85,7 +92,7 @@ pub fn arm(cache: &Cache, stream: Stream, key: usize) -> Result<bool> {
     }
     let slot = core.slot_of(stream_key)?;
     let Some(front) = core.arm(whole.as_deref_mut(), thread, slot, true) else { return Ok(false) };
-    Ok(thread.choose(front, canonical(stream), key))
+    Ok(thread.choose(front, canonical, key))
 }
 
 /// The same for a thread that frees a block.
