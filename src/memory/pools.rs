@@ -2,8 +2,8 @@
 //! blocks and statistics, which count in the device's as well. A thread allocates from one by name, or opens it, and then everything that
 //! it allocates on the pool's device comes from there.
 //!
-//! A thread that has one open keeps to itself what it does on a device's streams, but for pools that do not split their segments, or have
-//! them from a pluggable allocator or from cudaMallocAsync, and for those of graphs: there each call takes the pool's lock.
+//! Threads keep to themselves what they use of a pool, as they do with a device's cache, but where it does not split its segments or has
+//! them from elsewhere than the driver, and where it is a graph's: there each call takes the pool's lock and its device's.
 
 use super::cache::core::{ROUND, Request};
 use super::cache::{Cache, front};
