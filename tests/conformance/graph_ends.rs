@@ -39,6 +39,7 @@ tests![
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
     a_graph_goes_while_a_launch_of_the_programs_own_runs,
+    memory_of_a_graph_goes_behind_one_wait: [Faults, VirtualMemory],
     a_shutdown_beside_a_capture_of_another_thread,
 ];
 
@@ -548,6 +549,50 @@ fn a_graph_goes_while_a_launch_of_the_programs_own_runs() {
     opener.join().unwrap();
     ok!(tcuda_stream_synchronize(other.0));
     empty_caches();
+}
+
+/// And all of it stays where the wait fails, or what the driver keeps: until the next sweep.
+fn memory_of_a_graph_goes_behind_one_wait() {
+    empty_caches();
+    let stream = Own::on(0);
+    let calls = |name: &std::ffi::CStr| get!(0, out => tcuda_sim_call_count(out, name.as_ptr()));
+    let counted = || [c"cudaFree", c"cudaDeviceSynchronize", c"cuMemUnmap"].map(calls);
+    let gone = |before: [u64; 3]| std::array::from_fn(|at| counted()[at] - before[at]);
+    let held = || stat(0, "reserved_bytes.all.current");
+    let captured = || {
+        let graph = G::captured(stream.0, || {
+            let blocks = [1, 8, 30, 90].map(|size| allocate(size * MIB, stream.0));
+            blocks.into_iter().for_each(|block| fill(block, 7, MIB, stream.0));
+            blocks.into_iter().for_each(free);
+        });
+        graph.replay(stream.0);
+        synchronize(stream.0);
+        graph
+    };
+    let drop_counted = |graph| {
+        let before = counted();
+        drop::<G>(graph);
+        ok!(tcuda_sim_clear_faults());
+        gone(before)
+    };
+    let [waits, _, handles] = drop_counted(captured());
+    assert!(handles > 2, "{handles} handles");
+    assert_eq!((waits, held()), (1, 0));
+    // With no room for a block the device is waited for as a whole.
+    let graph = captured();
+    let all = held();
+    [c"cudaMalloc", c"cudaDeviceSynchronize"].into_iter().for_each(|call| ok!(tcuda_sim_fail_at(call.as_ptr(), 1, 2)));
+    assert_eq!((drop_counted(graph), held()), ([0, 1, 0], all));
+    empty_caches();
+    for unmap in 1..=handles {
+        let graph = captured();
+        let all = held();
+        ok!(tcuda_sim_fail_at(c"cuMemUnmap".as_ptr(), unmap, 999));
+        let [waits, _, unmapped] = drop_counted(graph);
+        assert_eq!((waits, unmapped), (1, handles));
+        assert!((1..all).contains(&held()), "{} of {all} bytes", held());
+        empty_caches();
+    }
 }
 
 fn a_shutdown_ends_a_capture() {

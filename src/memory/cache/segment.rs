@@ -94,13 +94,14 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
 }
 
-/// For all work of the device, which is current, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has
-/// to do where the device has no room for a block.
+/// For all work of the device, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has to do where
+/// the device has no room for a block.
 fn wait_beside_captures(runtime: &Runtime, device: i32) -> Result<()> {
-    match runtime.malloc(ROUND) {
+    let _guard = device::Guard::new(device)?;
+    runtime.outside_capture(|| match runtime.malloc(ROUND) {
         Ok(block) => insist(|| runtime.free(block)),
         Err(_) => captures::wait_for_device(device),
-    }
+    })
 }
 
 pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
@@ -659,7 +660,7 @@ impl Cache {
 
     /// Gives the driver handles that are free and past, until there are enough bytes.
     fn release(&self, runtime: &Runtime, which: Idle, enough: usize) -> Result<()> {
-        let taken: Vec<(HandleId, Vec<(Mapping, BlockId)>)> = {
+        let (taken, waits) = {
             let mut core = self.core.lock();
             core.collect();
             let mut idle = core.idle_handles(which);
@@ -672,7 +673,7 @@ impl Cache {
             // Owned nowhere for a moment, so that all places are alike.
             let spans: Vec<_> = idle.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
             core.cut_out_all(&spans).into_iter().for_each(|block| core.disown(block));
-            let mut taken = Vec::new();
+            let mut taken: Vec<(HandleId, Vec<(Mapping, BlockId)>)> = Vec::new();
             for (handle, _) in idle {
                 let size = core.physical[handle].size;
                 let places = core.physical[handle].places.clone();
@@ -682,19 +683,24 @@ impl Cache {
                 });
                 taken.push((handle, blocks.collect()));
             }
-            taken
+            // cudaFree waits by itself.
+            let is_mapped = taken.iter().any(|(handle, _)| core.physical[*handle].backing.raw().is_some());
+            (taken, is_mapped && self.replayed.load(Relaxed))
         };
+        // Once for all of it.
+        let waited = if waits { wait_beside_captures(runtime, self.device) } else { Ok(()) };
         let mut failure = None;
         for (handle, places) in taken {
-            if let Err(error) = self.give(runtime, handle, places) {
+            if let Err(error) = self.give(runtime, handle, places, &waited) {
                 failure.get_or_insert(error);
             }
         }
         failure.map_or(Ok(()), Err)
     }
 
-    /// Gives a handle back, all of whose places are in the driver's hands. What the driver keeps is free memory again.
-    fn give(&self, runtime: &Runtime, handle: HandleId, places: Vec<(Mapping, BlockId)>) -> Result<()> {
+    /// Gives a handle back, all of whose places are in the driver's hands. What the driver keeps is free memory again. `waited`: for what no mark
+    /// tells of, or why not.
+    fn give(&self, runtime: &Runtime, handle: HandleId, places: Vec<(Mapping, BlockId)>, waited: &Result<()>) -> Result<()> {
         let backing = self.core.lock().physical[handle].backing.clone();
         let raw = backing.raw();
         let mut failure = None;
@@ -706,9 +712,7 @@ impl Cache {
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {
-                        if self.replayed.load(Relaxed) {
-                            wait_beside_captures(runtime, self.device)?;
-                        }
+                        waited.clone()?;
                         runtime.mem_unmap(mapping.start, mapping.size)
                     }
                     // All work on it is done: ordered memory needs no stream, of which each may be captured.
