@@ -10,7 +10,9 @@ use tcuda::capi::comm::tcuda_comm_reduce_add;
 use tcuda::capi::history::{tcuda_memory_annotate, tcuda_memory_record_history};
 use tcuda::capi::jit::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::pool::*;
 use tcuda::capi::snapshot::*;
+use tcuda::capi::stream::*;
 use tcuda::capi::tensor::*;
 
 /// Set in the processes that are started.
@@ -180,5 +182,33 @@ fn a_long_history() {
         let (kept, lost) = entries(last);
         assert!(kept + lost >= 3 * (2 * PAIRS + 1000) as u64 && lost > 0 && kept >= 1000, "{kept} and {lost}");
         ok(unsafe { tcuda_snapshot_destroy(last) });
+    });
+}
+
+#[test]
+fn records_of_blocks() {
+    alone("records_of_blocks", || {
+        let (mut stream, mut pool, mut block) = (null_mut(), null_mut(), null_mut());
+        ok(unsafe { tcuda_stream_create(&mut stream, 0, 0) });
+        // The smallest table that there is.
+        with_room(200 * MIB, || pairs(1));
+        let mut blocks: Vec<*mut c_void> = Vec::new();
+        loop {
+            let mut block = null_mut();
+            let status = unsafe { tcuda_malloc_cached(&mut block, 512, null_mut()) };
+            if status != TCUDA_SUCCESS {
+                assert_eq!(status, TCUDA_ERROR_OUT_OF_HOST_MEMORY, "{}", message());
+                break;
+            }
+            blocks.push(block);
+        }
+        let refused = |status| {
+            assert_eq!(status, TCUDA_ERROR_OUT_OF_HOST_MEMORY, "{}", message());
+            assert!(message().contains("the records of more blocks"), "{}", message());
+        };
+        refused(unsafe { tcuda_mem_pool_create(&mut pool, 0, null()) });
+        refused(unsafe { tcuda_malloc_cached(&mut block, 512, stream) });
+        assert!(pool.is_null() && block.is_null());
+        blocks.into_iter().for_each(|block| ok(unsafe { tcuda_free_cached(block) }));
     });
 }

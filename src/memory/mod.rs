@@ -80,7 +80,7 @@ fn caches() -> Result<&'static [Cache]> {
             }
             process::in_child_of_fork(&(thread::forked as fn()));
             let cache = |device| {
-                let cache = Cache::new(device as u32, device, device::total_memory(device)?);
+                let cache = Cache::new(device as u32, device, device::total_memory(device)?)?;
                 if let Some(limit) = limits::of_options(&options, &cache)? {
                     cache.stats.set_limit(limit);
                 }

@@ -6,7 +6,7 @@
 //! them from elsewhere than the driver, and where it is a graph's: there each call takes the pool's lock and its device's.
 
 use super::cache::core::{ROUND, Request};
-use super::cache::{Cache, front};
+use super::cache::{Cache, block, front};
 use super::provider::{self, Source};
 use super::totals::Totals;
 use crate::base::{Error, Result, Status, handles, process};
@@ -174,14 +174,12 @@ fn make(device: i32, options: Options, private: Option<Id>) -> Result<u64> {
     let idle = pools.idle.iter().position(|cache| cache.device == device);
     let cache = match idle {
         Some(at) => pools.idle.swap_remove(at),
-        None if !front::has_room() => {
-            let text = "There are too many streams and memory pools in this process: 65,533 are the most.";
-            return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
-        }
+        None if !front::has_room() => return Err(front::no_room()),
+        None if !block::has_room() => return Err(block::no_room()),
         None => {
             let number = super::device_count() as u32 + pools.caches.len() as u32;
             let stats = Totals::part_of(whole.stats, memory);
-            let cache: &'static Cache = Box::leak(Box::new(Cache::of_pool(number, whole, stats)));
+            let cache: &'static Cache = Box::leak(Box::new(Cache::of_pool(number, whole, stats)?));
             pools.caches.push(cache);
             cache
         }

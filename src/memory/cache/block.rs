@@ -11,6 +11,7 @@
 //! both sides a fence is a neighbour that is never free.
 
 use super::StreamSlot;
+use crate::base::{Error, Status};
 use crate::memory::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -377,11 +378,16 @@ pub fn given() -> u32 {
 /// the driver is cut out.
 const SOME: u32 = 1 << 16;
 
-/// Whether these are there.
+/// Whether these are there, and a pool's records too.
 pub fn has_room() -> bool {
     let mut given = GIVEN.lock();
-    let end = given.next + SOME;
+    let end = given.next + BATCH + SOME;
     given.open(end)
+}
+
+#[cold]
+pub fn no_room() -> Error {
+    Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks.")
 }
 
 /// Unused records of one home. Not shared.

@@ -13,6 +13,7 @@ use super::segment::Area;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;
 use super::{Abilities, StreamSlot};
+use crate::base::Result;
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
 use crate::memory::pools;
@@ -122,10 +123,9 @@ impl Lock {
 }
 
 impl Core {
-    pub fn new(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Core {
-        let (home, front) = Home::new(COMMON, stats)
-            .and_then(|home| Some((home, front::make(number, device, COMMON, home)?)))
-            .expect("the table of blocks and the list of fronts have room for a device");
+    pub fn new(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Result<Core> {
+        let home = Home::new(COMMON, stats).ok_or_else(block::no_room)?;
+        let front = front::make(number, device, COMMON, home).ok_or_else(front::no_room)?;
         let mut core = Core {
             number,
             device,
@@ -160,7 +160,7 @@ impl Core {
             ordered_spare: 0,
         };
         core.wake(COMMON);
-        core
+        Ok(core)
     }
 
     /// Rises with all that becomes free.

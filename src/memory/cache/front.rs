@@ -21,6 +21,7 @@ use super::block::{self, BlockId, FLIP, NIL, Record, SMALL, State, UNIT, UNIT_SH
 use super::core::{LARGEST, SMALL_LIMIT};
 use super::home::{Held, Home};
 use super::{StreamSlot, tls};
+use crate::base::{Error, Status};
 use crate::memory::history::{History, Writer};
 use crate::memory::lookup;
 use crate::memory::pools::Id;
@@ -237,6 +238,12 @@ pub fn numbered(id: u16) -> Option<&'static Front> {
 pub fn has_room() -> bool {
     const FOR_STREAMS: u32 = 4096;
     COUNT.load(Relaxed) + FOR_STREAMS < u32::from(block::FIRST_NO_FRONT)
+}
+
+#[cold]
+pub fn no_room() -> Error {
+    let text = "There are too many streams and memory pools in this process: 65,533 are the most.";
+    Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
 }
 
 /// A front of a home. None: 65,535 are there.

@@ -72,7 +72,7 @@ impl Cache {
         }
         let slot = core.slot_of(key)?;
         if !block::has_room() {
-            return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks."));
+            return Err(block::no_room());
         }
         core.let_in(slot);
         core.fronts.note_allocates(tls::get());

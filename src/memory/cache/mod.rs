@@ -121,16 +121,16 @@ pub struct Cache {
 
 impl Cache {
     /// `memory`: bytes of the device.
-    pub fn new(number: u32, device: i32, memory: u64) -> Cache {
+    pub fn new(number: u32, device: i32, memory: u64) -> Result<Cache> {
         let stats = Box::leak(Box::new(Totals::new(memory)));
         Cache::with(number, device, stats, Box::leak(Box::new(History::idle())), Box::leak(Box::new(Mutex::new(()))))
     }
 
-    fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History, growing: &'static Mutex<()>) -> Cache {
-        Cache {
+    fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History, growing: &'static Mutex<()>) -> Result<Cache> {
+        Ok(Cache {
             number,
             device,
-            core: Lock::new(Core::new(number, device, stats, history)),
+            core: Lock::new(Core::new(number, device, stats, history)?),
             stats,
             history,
             limit_is_a_calls: AtomicBool::new(false),
@@ -144,7 +144,7 @@ impl Cache {
             replayed: AtomicBool::new(false),
             ordered: Mutex::new(None),
             put_off: Mutex::new(Vec::new()),
-        }
+        })
     }
 
     pub fn abilities(&self, runtime: &Runtime) -> Result<Abilities> {

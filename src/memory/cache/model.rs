@@ -59,12 +59,12 @@ impl World {
     fn with(common: bool) -> World {
         assert!(block::reserve());
         let totals = Box::leak(Box::new(Totals::new(1 << 30)));
-        let core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle())));
+        let core = Core::new(1000, 1000, totals, Box::leak(Box::new(History::idle()))).unwrap();
         World::of(core, common)
     }
 
     fn pool_of(device: &'static World) -> World {
-        let mut core = Core::new(1001, 1000, Totals::part_of(device.totals, 1 << 30), device.core.quiet().history);
+        let mut core = Core::new(1001, 1000, Totals::part_of(device.totals, 1 << 30), device.core.quiet().history).unwrap();
         core.become_part(&device.core);
         World { threads: device.threads, is_pool: true, ..World::of(core, false) }
     }

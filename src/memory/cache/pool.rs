@@ -12,10 +12,10 @@ use crate::runtime::Runtime;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Cache {
-    pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Cache {
-        let cache = Cache::with(number, whole.device, stats, whole.history, whole.growing);
+    pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Result<Cache> {
+        let cache = Cache::with(number, whole.device, stats, whole.history, whole.growing)?;
         cache.core.lock().become_part(&whole.core);
-        cache
+        Ok(cache)
     }
 
     /// Nothing is in it: a new pool may have it.

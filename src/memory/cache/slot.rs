@@ -165,7 +165,7 @@ impl Core {
                     Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
                 };
                 let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
-                let home = Home::new(index, self.stats).ok_or_else(full)?;
+                let home = Home::new(index, self.stats).ok_or_else(block::no_room)?;
                 let front = front::make(self.number, self.device, index, home).ok_or_else(full)?;
                 self.slots.push(Slot::new(key, serial, home, front));
                 index
