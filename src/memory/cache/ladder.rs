@@ -279,7 +279,7 @@ impl Cache {
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
-            let all = |owner: &StreamSlot| Waited { slot: *owner, serial: core.slots[*owner as usize].serial(), count: u32::MAX };
+            let all = |owner: &StreamSlot| Waited { slot: *owner, serial: core.slots[*owner as usize].serial, count: u32::MAX };
             let would_wait: Vec<Waited> = owners.iter().map(all).collect();
             let reach = Reach { waited: &would_wait, ..Reach::of(slot) };
             let helps = match abilities.virtual_memory {

@@ -46,8 +46,14 @@ impl Mark {
     }
 }
 
-/// What a count belongs to: the stream of a slot, and how often its epochs began anew.
-pub(super) type Serial = (u64, u32);
+/// What a count belongs to.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Serial {
+    /// Of the slot: never used again, as the slot's index is.
+    pub(super) stream: u64,
+    /// How often its epochs began anew.
+    pub(super) era: u32,
+}
 
 /// A stream that is asked how far it is, outside the lock.
 struct Question {
@@ -101,7 +107,7 @@ impl Core {
         }
         let slot = &mut self.slots[slot as usize];
         slot.past = PAST;
-        slot.era += 1;
+        slot.serial.era += 1;
         slot.marks.clear();
         slot.home.epoch.store(NOT_YET, Relaxed);
         slot.home.freed_in.store(NOT_YET, Relaxed);
@@ -110,7 +116,7 @@ impl Core {
     /// All up to `count` are past. Nothing happens if the slot means another stream by now.
     fn advance(&mut self, slot: StreamSlot, serial: Serial, count: u32) {
         let slot = &mut self.slots[slot as usize];
-        if slot.serial() != serial {
+        if slot.serial != serial {
             return;
         }
         slot.past = slot.past.max(count);
@@ -271,11 +277,11 @@ impl Cache {
                     order.push(slot);
                 }
             }
-            order.into_iter().map(|slot| (slot, core.slots[slot as usize].serial)).collect()
+            order.into_iter().map(|slot| (slot, core.slots[slot as usize].serial.stream)).collect()
         };
         let mut failure = None;
-        for (slot, serial) in wanted {
-            match self.wait_for(slot, serial) {
+        for (slot, stream) in wanted {
+            match self.wait_for(slot, stream) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
@@ -294,20 +300,20 @@ impl Cache {
     }
 
     /// Waits until the frees of a stream are past. False: nobody may wait for it now.
-    fn wait_for(&self, slot: StreamSlot, serial: u64) -> Result<bool> {
+    fn wait_for(&self, slot: StreamSlot, stream: u64) -> Result<bool> {
         let runtime = runtime::runtime()?;
         let (serial, mark) = {
             let _driving = self.driving.lock();
             let (key, gone, count, mark, serial) = {
                 let mut core = self.core.lock();
                 let found = &core.slots[slot as usize];
-                if found.serial != serial || !found.is_behind() {
-                    return Ok(found.serial == serial);
+                if found.serial.stream != stream || !found.is_behind() {
+                    return Ok(found.serial.stream == stream);
                 }
                 let count = core.end_epoch(slot);
                 let slot = &mut core.slots[slot as usize];
                 let mark = slot.marks.iter().position(|mark| mark.count >= count).map(|at| slot.marks.remove(at));
-                (slot.key, slot.gone, count, mark, slot.serial())
+                (slot.key, slot.gone, count, mark, slot.serial)
             };
             let stream = self.stream(key);
             let mark = match mark {
@@ -337,7 +343,7 @@ impl Cache {
                     // It stands for nothing. Of a stream that is gone the device can tell.
                     Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => {
                         let is_gone = self.core.lock().slots[slot as usize].gone;
-                        return if is_gone { self.wait_for(slot, serial.0) } else { Ok(false) };
+                        return if is_gone { self.wait_for(slot, stream) } else { Ok(false) };
                     }
                     Err(error) => {
                         // That of a stream that is gone cannot be made again.
@@ -352,7 +358,7 @@ impl Cache {
                     let slots = 0..core.slots.len() as StreamSlot;
                     let count = |slot: StreamSlot| {
                         let count = core.end_epoch(slot);
-                        (core.slots[slot as usize].serial(), count)
+                        (core.slots[slot as usize].serial, count)
                     };
                     slots.map(count).collect()
                 };
@@ -384,7 +390,7 @@ impl Cache {
                 let mut core = self.core.lock();
                 let count = core.end_epoch(*slot);
                 let slot = &core.slots[*slot as usize];
-                (slot.key, slot.serial(), slot.gone, count)
+                (slot.key, slot.serial, slot.gone, count)
             };
             let owner = self.stream(key);
             if gone || !key.reachable() || owner.is_capturing().unwrap_or(true) {
@@ -429,7 +435,7 @@ impl Cache {
         });
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
-        let serial = core.slots[slot as usize].serial();
+        let serial = core.slots[slot as usize].serial;
         match last {
             Ok(None) => core.advance(slot, serial, u32::MAX),
             Ok(mark) => core.slots[slot as usize].marks.extend(mark),
@@ -455,13 +461,13 @@ impl Core {
     fn question(&mut self, slot: StreamSlot, count: u32) -> Question {
         let found = &mut self.slots[slot as usize];
         let marks = std::mem::take(&mut found.marks);
-        Question { slot, serial: found.serial(), key: found.key, count, gone: found.gone, marks }
+        Question { slot, serial: found.serial, key: found.key, count, gone: found.gone, marks }
     }
 
     /// The oldest come first.
     fn keep_mark(&mut self, slot: StreamSlot, serial: Serial, mark: Mark) {
         let slot = &mut self.slots[slot as usize];
-        if slot.serial() == serial && mark.count > slot.past {
+        if slot.serial == serial && mark.count > slot.past {
             let at = slot.marks.partition_point(|other| other.count <= mark.count);
             slot.marks.insert(at, mark);
         }

@@ -44,7 +44,7 @@ impl Core {
             || self.is_past(id)
             || reach.waited.iter().any(|before| {
                 let slot = before.slot;
-                slot == block.owner() && block.ticket() <= before.count && self.slots[slot as usize].serial() == before.serial
+                slot == block.owner() && block.ticket() <= before.count && self.slots[slot as usize].serial == before.serial
             })
     }
 

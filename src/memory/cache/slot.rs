@@ -5,7 +5,7 @@ use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::front::{self, Front};
 use super::home::Home;
-use super::order::Mark;
+use super::order::{Mark, Serial};
 use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status};
 use crate::runtime::{RawStream, runtime};
@@ -76,10 +76,7 @@ pub(super) const NOBODY: StreamKey = StreamKey { raw: RawStream::MAX, thread: u6
 /// What the cache keeps for a stream.
 pub struct Slot {
     pub key: StreamKey,
-    /// Never used again, as the slot's index is.
-    pub serial: u64,
-    /// How often its epochs began anew.
-    pub era: u32,
+    pub(super) serial: Serial,
     pub home: &'static Home,
     /// Stands in the head of blocks that no thread's front handed out.
     pub front: &'static Front,
@@ -97,12 +94,9 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(key: StreamKey, serial: u64, home: &'static Home, front: &'static Front) -> Slot {
-        Slot { key, serial, era: 0, home, front, past: 0, shared: 0, marks: Vec::new(), wants: false, awake: false, gone: false }
-    }
-
-    pub fn serial(&self) -> (u64, u32) {
-        (self.serial, self.era)
+    pub(super) fn new(key: StreamKey, stream: u64, home: &'static Home, front: &'static Front) -> Slot {
+        let serial = Serial { stream, era: 0 };
+        Slot { key, serial, home, front, past: 0, shared: 0, marks: Vec::new(), wants: false, awake: false, gone: false }
     }
 
     /// Whether something was freed that is not known to be past.
