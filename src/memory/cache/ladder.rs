@@ -37,7 +37,7 @@ struct Look {
 
 impl Core {
     fn look(&mut self, slot: StreamSlot, request: &Request) -> Look {
-        self.policy.in_use(self.stats.most());
+        self.policy.in_use(self.stats.active_and_most().1);
         // The driver's own pool keeps nothing where it was.
         if self.ordered_bytes + self.ordered_spare == 0 {
             let floor = self.floor(self.stats.large_now());

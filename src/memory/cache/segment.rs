@@ -192,7 +192,7 @@ impl Core {
     }
 
     fn terms(&mut self, abilities: &Abilities, granularity: usize, slot: StreamSlot, request: &Request) -> Terms {
-        let (most, active) = (self.stats.most(), self.stats.active());
+        let (active, most) = self.stats.active_and_most();
         self.note_wants(slot);
         // What others of the device hold is not there for this one.
         let others = self.stats.whole().reserved().saturating_sub(self.reserved());

@@ -105,6 +105,13 @@ pub struct Active {
     pub large_bytes: usize,
 }
 
+impl Active {
+    fn of(sums: &Sums) -> Active {
+        let now = |size: usize, measure: usize| sums.active(size, measure).max(0) as usize;
+        Active { bytes: now(SMALL, BYTES) + now(LARGE, BYTES), large: now(LARGE, COUNT), large_bytes: now(LARGE, BYTES) }
+    }
+}
+
 /// Of a device, or of a part of it. Never freed.
 pub struct Totals {
     /// The device that this is a part of; the first of a device's parts, and the one behind this one.
@@ -281,12 +288,12 @@ impl Totals {
     fn renew(&'static self) {
         let whole = self.whole();
         whole.find_alone();
-        self.raise_peaks();
-        whole.raise_peaks();
+        self.raise_peaks(&self.sums());
+        whole.raise_peaks(&whole.sums());
         // No other shard has room.
         for shard in whole.at_work.lock().iter() {
             if ![self, whole].iter().any(|raised| std::ptr::eq(*raised, shard.totals)) {
-                shard.totals.raise_peaks();
+                shard.totals.raise_peaks(&shard.totals.sums());
             }
             shard.close();
         }
@@ -338,15 +345,14 @@ impl Totals {
     }
 
     /// How much may be handed out, of small, of large and of all blocks, until there is a new peak; and how many bytes of its own.
-    fn raise_peaks(&self) -> ([Measures; SIZES + 1], i64) {
+    fn raise_peaks(&self, [own, of_parts]: &[Sums; 2]) -> ([Measures; SIZES + 1], i64) {
         // Looked at first: most often there is no new peak, and the line stays everybody's.
         let raise = |(peak, now): (&AtomicI64, i64)| match peak.load(Relaxed) {
             high if high >= now => high - now,
             _ => peak.fetch_max(now, Relaxed).max(now) - now,
         };
-        let [own, of_parts] = self.sums();
         let mut rooms = [[0; MEASURES]; SIZES + 1];
-        self.each_peak(&own.with(&of_parts), |of, measure, [handed_out, active]| {
+        self.each_peak(&own.with(of_parts), |of, measure, [handed_out, active]| {
             rooms[of][measure] = raise(handed_out).min(raise(active));
         });
         let own = raise((&self.most, own.active(SMALL, BYTES) + own.active(LARGE, BYTES)));
@@ -355,9 +361,9 @@ impl Totals {
 
     /// How much one of its shards may hand out until there is a new peak, here or on its device.
     fn rooms(&self) -> [Measures; SIZES + 1] {
-        let (mut rooms, own) = self.raise_peaks();
+        let (mut rooms, own) = self.raise_peaks(&self.sums());
         if let Some(whole) = self.whole {
-            let (of_whole, _) = whole.raise_peaks();
+            let (of_whole, _) = whole.raise_peaks(&whole.sums());
             rooms.iter_mut().flatten().zip(of_whole.iter().flatten()).for_each(|(room, of_whole)| *room = *of_whole.min(room));
         }
         rooms[SIZES][BYTES] = rooms[SIZES][BYTES].min(own);
@@ -422,15 +428,14 @@ impl Totals {
 
     /// What is handed out or pending, without its parts.
     pub fn active(&self) -> Active {
-        let [own, _] = self.sums();
-        let now = |size: usize, measure: usize| own.active(size, measure).max(0) as usize;
-        Active { bytes: now(SMALL, BYTES) + now(LARGE, BYTES), large: now(LARGE, COUNT), large_bytes: now(LARGE, BYTES) }
+        Active::of(&self.sums()[OWN])
     }
 
-    /// The most that was, without parts, since `forget_most`.
-    pub fn most(&self) -> usize {
-        self.raise_peaks();
-        self.most.load(Relaxed) as usize
+    /// The same, and the most that was since `forget_most`.
+    pub fn active_and_most(&self) -> (Active, usize) {
+        let sums = self.sums();
+        self.raise_peaks(&sums);
+        (Active::of(&sums[OWN]), self.most.load(Relaxed) as usize)
     }
 
     /// What is now counts from here on. All threads of the device are stopped.
@@ -448,8 +453,9 @@ impl Totals {
 
     /// All figures. Exact when no thread allocates or frees meanwhile.
     pub fn stats(&self) -> Stats {
-        self.raise_peaks();
-        let Sums { allocated, freed, pending } = self.sums_with_parts();
+        let sums = self.sums();
+        self.raise_peaks(&sums);
+        let Sums { allocated, freed, pending } = sums[OWN].with(&sums[OF_PARTS]);
         let (allocated_before, freed_before) = (read(&self.allocated_before), read(&self.freed_before));
         let active_freed_before = read(&self.active_freed_before);
         let mut stats = Stats::default();
@@ -559,7 +565,7 @@ mod tests {
         let part = Totals::part_of(totals, 64 << 30);
         let (own, of_part) = (totals.take_shard(1), part.take_shard(0));
         totals.allocates(own, || ());
-        let most = || totals.most() as i64 / SIZE;
+        let most = || totals.active_and_most().1 as i64 / SIZE;
         let allocate = |count: i64| (0..count).for_each(|_| own.allocated_large(SIZE, SIZE));
         let size = SIZE as usize;
         (0..9).for_each(|_| of_part.allocated(false, size, size));
