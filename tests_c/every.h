@@ -24,6 +24,8 @@ static const char *const every_mode_names[MODES] = {"", " as the first call", " 
 
 struct every_function {
     const char *name;
+    /* What its messages may quote, each between blanks: its parameters, and the fields of their structs. */
+    const char *names;
     /* Makes call number `variant`; 0 when there is none of that number. */
     int (*call)(int variant);
     /* By mode: 1 if it works then, 0 if it is refused, -1 if that depends. Of docs/THREADS.md. */
@@ -124,6 +126,28 @@ static void every_begin(const char *function)
     alarm(SECONDS);
 }
 
+/* A message quotes no name but one that the header has for this function: 'outs', 'outs[1]', 'tensor->shape'. */
+static void every_check_names(const char *message)
+{
+    const char *quoted = message;
+
+    while ((quoted = strchr(quoted, '\'')) != NULL) {
+        const char *name = ++quoted;
+        size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz_0123456789");
+        char wanted[64];
+        quoted += length;
+        /* No name: what an apostrophe follows ("torch's"), and the texts that are given. */
+        if (length == 0 || name[0] < 'a' || strspn(name, "x") == length || (quoted[0] != '\'' && quoted[0] != '[' && strncmp(quoted, "->", 2) != 0) ||
+            (name > message + 1 && name[-2] >= 'a' && name[-2] <= 'z'))
+            continue;
+        snprintf(wanted, sizeof wanted, " %.*s ", (int)length, name);
+        if (strstr(every_function->names, wanted) == NULL)
+            every_fail("quotes a name that the header does not have for it", message);
+        quoted += strcspn(quoted, "'");
+        quoted += quoted[0] != 0;
+    }
+}
+
 static void every_end_status(const char *function, int status)
 {
     const char *message = tcuda_last_error_message();
@@ -152,6 +176,8 @@ static void every_end_status(const char *function, int status)
         return;
     if (message == NULL || message[0] == 0)
         every_fail("fails without a message", number);
+    else if (every_mode == IN_USE)
+        every_check_names(message);
     if (tcuda_last_error(&error) != TCUDA_SUCCESS || error.status != status || strcmp(error.function, function) != 0)
         every_fail("fails and leaves another call's error as the last", error.function);
     for (i = 0; i < BUFFERS; i++)

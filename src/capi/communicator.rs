@@ -125,8 +125,9 @@ unsafe fn make(
 ) -> Result<()> {
     let comm = named(comm)?;
     let (reads, writes) = call.ends(comm.place()?.0);
-    let output = if writes { unsafe { optional(output, "output") }? } else { None };
-    let input = if reads { unsafe { optional(input, "input") }? } else { None };
+    let [input_name, output_name] = call.names();
+    let output = if writes { unsafe { optional(output, output_name) }? } else { None };
+    let input = if reads { unsafe { optional(input, input_name) }? } else { None };
     communicator::call(&comm, call, Ends { output: output.as_ref(), input: input.as_ref() }, stream as usize)
 }
 

@@ -234,7 +234,7 @@ pub unsafe extern "C" fn tcuda_tensor_copy(
 ) -> tcuda_status_t {
     guard("tcuda_tensor_copy", || {
         let (dst, src) = unsafe { (view(dst, "dst")?, view(src, "src")?) };
-        tensor::copy(&dst, &src, non_blocking, stream as usize)
+        tensor::copy(["dst", "src"], &dst, &src, non_blocking, stream as usize)
     })
 }
 

@@ -8,7 +8,7 @@ use crate::copy::Place;
 use crate::device;
 use crate::runtime::kernels::comm::Segment;
 use crate::stream::{self, HANDLE_CURRENT, Stream};
-use crate::tensor::{self, Owned, View};
+use crate::tensor::{self, Names, Owned, View};
 
 /// A tensor for each of the devices, in their order: the input itself where it is there already.
 pub fn broadcast(input: &View, devices: &[i32]) -> Result<Vec<Owned>> {
@@ -39,11 +39,13 @@ pub fn broadcast_out(input: &View, outputs: &[View]) -> Result<()> {
                 input.shape, output.shape
             )));
         }
-        output.check_writable("outs")?;
+        output.check_writable(format_args!("outs[{at}]"))?;
         take_current(output, || format!("outs[{at}]"))?;
     }
     copy_to(input, &outputs.iter().collect::<Vec<_>>())
 }
+
+const NAMES: Names = ["outs", "tensor"];
 
 /// What lies alike goes at once; the rest one by one.
 fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
@@ -51,7 +53,7 @@ fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
         return Ok(());
     }
     let Some(source) = take_current(input, || "tensor".into())? else {
-        return outputs.iter().try_for_each(|output| tensor::copy(output, input, true, HANDLE_CURRENT));
+        return outputs.iter().try_for_each(|output| tensor::copy(NAMES, output, input, true, HANDLE_CURRENT));
     };
     if input.count() == 0 {
         return Ok(());
@@ -71,7 +73,7 @@ fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
                 segment.many.push(output.address);
                 targets.push(stream::current(device)?);
             }
-            None => tensor::copy(output, input, true, HANDLE_CURRENT)?,
+            None => tensor::copy(NAMES, output, input, true, HANDLE_CURRENT)?,
         }
     }
     if targets.is_empty() { Ok(()) } else { spread(Operation::Broadcast, source, &targets, &[segment]) }
@@ -86,7 +88,7 @@ fn overlap(a: &View, b: &View) -> bool {
 fn packed(input: &View, stream: Stream) -> Result<Owned> {
     let strides = tensor::contiguous(&input.shape);
     let packed = tensor::empty_strided(stream.device, input.dtype, &input.shape, strides, HANDLE_CURRENT)?;
-    tensor::copy(&packed.view, input, true, HANDLE_CURRENT)?;
+    tensor::copy(NAMES, &packed.view, input, true, HANDLE_CURRENT)?;
     Ok(packed)
 }
 

@@ -10,7 +10,7 @@ use crate::runtime::kernels::Plan;
 use crate::runtime::kernels::comm::Segment;
 use crate::runtime::kernels::tensor::{Work, on_device};
 use crate::stream::{self, Stream};
-use crate::tensor::{self, View};
+use crate::tensor::{self, Names, View};
 
 /// One part, with elements, between memory of the centre's stream and of `other`.
 pub struct Move {
@@ -30,6 +30,11 @@ impl Move {
     }
 }
 
+/// What messages call the two ends of a part.
+pub fn names(operation: Operation) -> Names {
+    if operation == Operation::Scatter { ["outs", "tensor"] } else { ["out", "tensors"] }
+}
+
 /// Enqueues all; every stream goes on after what concerns it. `operation` is `Scatter` (from the centre) or `Gather` (to it).
 pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()> {
     let bytes = moves.iter().map(|part| part.to.count() as usize * part.to.item()).sum();
@@ -45,7 +50,7 @@ pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()>
         if same && (reached || (way == Way::Copies && part.is_one_stretch())) {
             direct.push((worker, part));
         } else {
-            convert(centre, &part)?;
+            convert(names(operation), centre, &part)?;
         }
     }
     if direct.is_empty() {
@@ -76,13 +81,13 @@ pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()>
 }
 
 /// With another type, or by way of memory beside either end.
-fn convert(centre: Stream, part: &Move) -> Result<()> {
+fn convert(names: Names, centre: Stream, part: &Move) -> Result<()> {
     // Between two devices the copy keeps the order of both streams by itself.
     let here = part.other.device == centre.device;
     if here {
         event::wait_stream(part.other, centre)?;
     }
-    tensor::copy(&part.to, &part.from, true, stream::handle_of(part.other))?;
+    tensor::copy(names, &part.to, &part.from, true, stream::handle_of(part.other))?;
     if here { event::wait_stream(centre, part.other) } else { Ok(()) }
 }
 

@@ -93,7 +93,7 @@ fn reduce_all(
                 continue;
             }
             let first = inputs[root];
-            let element = first.element("inputs")?;
+            let element = first.element(name(at, root))?;
             let order = || std::iter::once(root).chain((0..inputs.len()).filter(|index| *index != root));
             // As torch's sum of the first two lies.
             let second = inputs[order().nth(1).unwrap_or(root)];
@@ -136,7 +136,7 @@ fn readable(input: &View, sum: &View, centre: Stream, held: &mut Vec<Owned>) -> 
         return Ok((input.address, own));
     }
     let copy = tensor::empty_strided(place.device, input.dtype, &input.shape, sum.strides.clone(), HANDLE_CURRENT)?;
-    tensor::copy(&copy.view, input, true, HANDLE_CURRENT)?;
+    tensor::copy(["out", "inputs"], &copy.view, input, true, HANDLE_CURRENT)?;
     let address = copy.view.address;
     held.push(copy);
     Ok((address, place))

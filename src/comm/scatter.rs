@@ -102,7 +102,7 @@ pub fn scatter_out(input: &View, outputs: &[View], dim: i32, streams: Option<&[u
             )));
         }
         total = total.saturating_add(output.shape[dim]);
-        output.check_writable("outs")?;
+        output.check_writable(format_args!("outs[{at}]"))?;
         places.push(device);
     }
     if total != input.shape[dim] {
@@ -137,7 +137,9 @@ fn send(source: Option<Stream>, mut moves: Vec<Move>) -> Result<()> {
     moves.retain(|part| part.to.count() > 0);
     match source {
         Some(centre) => moves::run(Operation::Scatter, centre, moves),
-        None => moves.iter().try_for_each(|part| tensor::copy(&part.to, &part.from, true, stream::handle_of(part.other))),
+        None => moves
+            .iter()
+            .try_for_each(|part| tensor::copy(moves::names(Operation::Scatter), &part.to, &part.from, true, stream::handle_of(part.other))),
     }
 }
 
@@ -219,7 +221,9 @@ fn fill(inputs: &[View], dim: usize, out: &View) -> Result<()> {
     match centre {
         Some(centre) => moves::run(Operation::Gather, centre, moves),
         // Complete on return.
-        None => moves.iter().try_for_each(|part| tensor::copy(&part.to, &part.from, false, HANDLE_CURRENT)),
+        None => {
+            moves.iter().try_for_each(|part| tensor::copy(moves::names(Operation::Gather), &part.to, &part.from, false, HANDLE_CURRENT))
+        }
     }
 }
 

@@ -49,7 +49,7 @@ fn check_ranks(call: Call, size: i32) -> Result<()> {
 fn entry(communicator: &Arc<Communicator>, call: Call, ends: Ends, stream: Stream, place: (i32, i32)) -> Result<Option<Entry>> {
     let (rank, size) = (place.0, place.1 as usize);
     let (reads, writes) = call.ends(rank);
-    let names = if matches!(call, Call::Send { .. } | Call::Recv { .. }) { ["tensor"; 2] } else { ["input", "output"] };
+    let names = call.names();
     let input = needed(communicator, reads, ends.input, stream, names[0])?;
     let output = needed(communicator, writes, ends.output, stream, names[1])?;
     if let (Some(input), Some(output)) = (input, output)
@@ -66,8 +66,8 @@ fn entry(communicator: &Arc<Communicator>, call: Call, ends: Ends, stream: Strea
     if count == 0 {
         return Ok(None);
     }
-    check_aligned(input, any.item() / per_element, "input")?;
-    check_aligned(output, any.item() / per_element, "output")?;
+    check_aligned(input, any.item() / per_element, names[0])?;
+    check_aligned(output, any.item() / per_element, names[1])?;
     if let (Some(input), Some(output)) = (input, output) {
         check_overlap(call, input, output, rank as usize, count)?;
     }

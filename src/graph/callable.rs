@@ -174,7 +174,7 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
     let on = stream::handle_of(stream);
     let called = to_copy
         .into_iter()
-        .try_for_each(|(to, from)| tensor::copy(to, from, true, on))
+        .try_for_each(|(to, from)| tensor::copy(["inputs"; 2], to, from, true, on))
         .and_then(|()| handles::named(part.graph.0)?.replay(stream));
     // Copies may be under way in any case.
     let done = event::record(order.done.raw(), stream).or_else(|_| stream.try_drain());

@@ -101,14 +101,14 @@ pub fn integers(element: Element, low: i64, high: Option<i64>) -> Result<Distrib
         true => (value as f64).abs() <= most_real(element),
         false => (bounds(element).0..=bounds(element).1).contains(&value),
     };
-    check(inside(low.into()), || format!("from is out of bounds for {name}: {low}"))?;
+    check(inside(low.into()), || format!("low is out of bounds for {name}: {low}"))?;
     let (base, after) = match high {
         Some(high) => {
-            check(inside(i128::from(high) - 1), || format!("to - 1 is out of bounds for {name}: {}", i128::from(high) - 1))?;
-            check(low < high, || format!("random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"))?;
+            check(inside(i128::from(high) - 1), || format!("high - 1 is out of bounds for {name}: {}", i128::from(high) - 1))?;
+            check(low < high, || format!("random_ expects 'low' to be less than 'high', but got low={low} >= high={high}"))?;
             let (from, to) = if floating { (from_inside(low, element), to_inside(high, element)) } else { (low, high) };
             check(from < to, || {
-                format!("random_ expects 'from' casted to dtype to be less than 'to' casted to dtype, but got from={from} >= to={to}")
+                format!("random_ expects 'low' casted to dtype to be less than 'high' casted to dtype, but got low={from} >= high={to}")
             })?;
             (from, i128::from(to))
         }
@@ -120,11 +120,7 @@ pub fn integers(element: Element, low: i64, high: Option<i64>) -> Result<Distrib
             let after = (1i128 << digits(element)) + 1;
             let from = from_inside(low, element);
             check(i128::from(from) < after - 1, || {
-                format!(
-                    "random_ expects 'from' casted to dtype to be less than or equal to 'to_inc' casted to dtype, but got from={from} > \
-                     to_inc={}",
-                    after - 1
-                )
+                format!("random_ expects 'low' casted to dtype to be at most {}, but got low={from}", after - 1)
             })?;
             (from, after)
         }
@@ -202,15 +198,15 @@ mod tests {
     #[test]
     fn what_a_type_cannot_hold_is_refused() {
         for (element, low, high, word) in [
-            (I64, 5, Some(5), "to be less than 'to'"),
-            (I64, 6, Some(5), "to be less than 'to'"),
-            (U8, -1, Some(5), "from is out of bounds for uint8"),
-            (U8, 0, Some(257), "to - 1 is out of bounds for uint8"),
-            (I8, -129, None, "from is out of bounds for int8"),
+            (I64, 5, Some(5), "to be less than 'high'"),
+            (I64, 6, Some(5), "to be less than 'high'"),
+            (U8, -1, Some(5), "low is out of bounds for uint8"),
+            (U8, 0, Some(257), "high - 1 is out of bounds for uint8"),
+            (I8, -129, None, "low is out of bounds for int8"),
             (U8, 256, None, "out of bounds"),
-            (Bool, 0, Some(3), "to - 1 is out of bounds for bool"),
-            (F16, 0, Some(70000), "to - 1 is out of bounds for float16: 69999"),
-            (F16, -70000, Some(5), "from is out of bounds for float16: -70000"),
+            (Bool, 0, Some(3), "high - 1 is out of bounds for bool"),
+            (F16, 0, Some(70000), "high - 1 is out of bounds for float16: 69999"),
+            (F16, -70000, Some(5), "low is out of bounds for float16: -70000"),
             (BF16, 1000, None, "casted to dtype"),
         ] {
             let error = integers(element, low, high).unwrap_err();

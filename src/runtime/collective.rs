@@ -77,6 +77,14 @@ impl Call {
         }
     }
 
+    /// What the input and the output are called.
+    pub fn names(self) -> [&'static str; 2] {
+        match self {
+            Call::Send { .. } | Call::Recv { .. } => ["tensor"; 2],
+            _ => ["input", "output"],
+        }
+    }
+
     /// Whether a rank reads its input, and whether it writes its output.
     pub fn ends(self, rank: i32) -> (bool, bool) {
         match self {

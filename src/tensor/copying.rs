@@ -10,53 +10,57 @@ use crate::runtime::kernels::tensor::{Work, on_device, on_host};
 use crate::runtime::kernels::{Dim, Plan};
 use crate::stream::{self, Stream};
 
+/// What messages call the two ends: the written one, the read one.
+pub type Names = [&'static str; 2];
+
 /// Broadcasts and converts. Between device and host it waits, unless `non_blocking`; a result in pageable memory is complete on return.
-pub fn copy(to: &View, from: &View, non_blocking: bool, handle: usize) -> Result<()> {
+pub fn copy(names: Names, to: &View, from: &View, non_blocking: bool, handle: usize) -> Result<()> {
+    let [to_name, from_name] = names;
     let from = &from.broadcast(&to.shape)?;
-    let work = work(to, from)?;
-    let (to_stream, from_stream) = streams(to, from, handle)?;
+    let work = work(names, to, from)?;
+    let (to_stream, from_stream) = streams(names, to, from, handle)?;
     if to.count() == 0 {
         return Ok(());
     }
-    to.check_writable("dst")?;
+    to.check_writable(to_name)?;
     if is_same(to, from) {
         return Ok(());
     }
     if meet(to, from) {
-        return Err(Error::invalid_argument(
-            "unsupported operation: some elements of the input tensor 'src' and the written-to tensor 'dst' refer to a single memory \
-             location. Copy the input to memory of its own first.",
-        ));
+        return Err(Error::invalid_argument(format!(
+            "unsupported operation: some elements of the input tensor '{from_name}' and the written-to tensor '{to_name}' refer to a single \
+             memory location. Copy the input to memory of its own first."
+        )));
     }
     if to_stream.is_none() && from_stream.is_none() {
-        to.check_host("dst")?;
-        from.check_host("src")?;
+        to.check_host(to_name)?;
+        from.check_host(from_name)?;
         return on_host(work, plan(to, from)?);
     }
-    let to = Side { view: to, end: to.end(to_stream, "dst")? };
-    let from = Side { view: from, end: from.end(from_stream, "src")? };
+    let to = Side { view: to, end: to.end(to_stream, to_name)? };
+    let from = Side { view: from, end: from.end(from_stream, from_name)? };
     if to_stream == from_stream { to.run(work, to.view, from.view) } else { across(to, from, work, non_blocking) }
 }
 
-fn work(to: &View, from: &View) -> Result<Work> {
+fn work([to_name, from_name]: Names, to: &View, from: &View) -> Result<Work> {
     if to.dtype == from.dtype {
         return Ok(Work::Copy { width: to.item() });
     }
-    Ok(Work::Convert { to: to.element("dst")?, from: from.element("src")? })
+    Ok(Work::Convert { to: to.element(to_name)?, from: from.element(from_name)? })
 }
 
 /// The stream of each end that is on a device. A handle names the stream of one of two devices, and the other takes part with its
 /// current stream; a special handle means the stream of that name on both.
-fn streams(to: &View, from: &View, handle: usize) -> Result<(Option<Stream>, Option<Stream>)> {
+fn streams([to_name, from_name]: Names, to: &View, from: &View, handle: usize) -> Result<(Option<Stream>, Option<Stream>)> {
     let on = |device| stream::resolve_on(handle, device);
     let (to, from) = match (to.place.device(), from.place.device()) {
         (Some(to_device), Some(from_device)) if to_device != from_device => match (on(to_device), on(from_device)) {
             (Ok(to), Ok(from)) => (to, from),
             (Ok(to), Err(_)) => (to, stream::current(from_device)?),
             (Err(_), Ok(from)) => (stream::current(to_device)?, from),
-            (Err(_), Err(error)) => return Err(from.blame(to.blame(error, "dst"), "src")),
+            (Err(_), Err(error)) => return Err(from.blame(to.blame(error, to_name), from_name)),
         },
-        _ => return Ok((to.stream(handle, "dst")?, from.stream(handle, "src")?)),
+        _ => return Ok((to.stream(handle, to_name)?, from.stream(handle, from_name)?)),
     };
     Ok((Some(to), Some(from)))
 }

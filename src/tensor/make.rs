@@ -202,7 +202,7 @@ pub fn to(tensor: &View, device: Option<i32>, dtype: Option<DType>, non_blocking
     };
     let made =
         make(target, dtype, &tensor.shape, strides::like(&tensor.shape, &tensor.strides)).map_err(|error| tensor.blame(error, "tensor"))?;
-    copying::copy(&made.view, tensor, non_blocking, handle)?;
+    copying::copy(["out", "tensor"], &made.view, tensor, non_blocking, handle)?;
     Ok(made)
 }
 
@@ -218,6 +218,6 @@ pub fn pin(tensor: &View) -> Result<Owned> {
         return Ok(alias(tensor));
     }
     let made = make(Target::Pinned, tensor.dtype, &tensor.shape, strides::like(&tensor.shape, &tensor.strides))?;
-    copying::copy(&made.view, tensor, false, 0)?;
+    copying::copy(["out", "tensor"], &made.view, tensor, false, 0)?;
     Ok(made)
 }

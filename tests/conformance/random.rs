@@ -636,7 +636,7 @@ fn what_torch_refuses_is_refused() {
     refused!("(0, 1)", tcuda_random_geometric, 0.0);
     refused!("[0, 1]", tcuda_random_bernoulli, 1.5);
     refused!("[0, 1]", tcuda_random_bernoulli, nan);
-    refused!("less than 'to'", tcuda_random_integers, 7, 7);
+    refused!("less than 'high'", tcuda_random_integers, 7, 7);
     block.dtype = I32;
     for (message, name) in [
         (fails!(NOT_SUPPORTED, tcuda_random_uniform(&block.tensor(), 0.0, 1.0, g, NULL)), "uniform"),
