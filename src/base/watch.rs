@@ -109,13 +109,14 @@ pub enum Happening {
     HostFreeing {
         address: usize,
     },
-    /// Memory of another process; it is not used any more; nothing is mapped to its addresses any more.
+    /// Memory of another process; what of it no import has any more; nothing is mapped to its addresses any more.
     Imported {
         address: usize,
         size: usize,
     },
     Closing {
         address: usize,
+        size: usize,
     },
     Unmapped {
         address: usize,

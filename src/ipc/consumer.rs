@@ -268,17 +268,19 @@ fn close_of(producer: &Option<Arc<Producer>>, address: Address) -> Result<bool> 
     import.uses -= usize::from(!is_last);
     let last = if is_last { imports.take(address, producer) } else { None };
     // What other imports are of stays in use.
-    let is_watched =
-        last.as_ref().is_some_and(|import| watch::any(watch::SANITIZER) && !imports.meet(address..address.saturating_add(import.size)));
+    let gone = match &last {
+        Some(import) if watch::any(watch::SANITIZER) => imports.leave(address..address.saturating_add(import.size)),
+        _ => Vec::new(),
+    };
     drop(imports);
     if let Some(import) = last {
-        if is_watched {
-            watch::tell(|| Happening::Closing { address });
+        for part in &gone {
+            watch::tell(|| Happening::Closing { address: part.start, size: part.len() });
         }
         if let Err(error) = give(runtime::runtime()?, &mut segments, &import).or_else(unless_lost) {
             IMPORTS.lock().insert(address, import);
-            if is_watched {
-                watch::tell(|| Happening::Kept { address });
+            for part in &gone {
+                watch::tell(|| Happening::Kept { address: part.start });
             }
             return Err(error);
         }
@@ -371,10 +373,16 @@ impl Imports {
         self.by_address.get_mut(&address)?.last_mut()
     }
 
-    /// Whether any of them is of some of these bytes.
-    fn meet(&self, place: Range<Address>) -> bool {
-        let reaches = |(start, here): (&Address, &Vec<Import>)| here.iter().any(|import| start.saturating_add(import.size) > place.start);
-        self.by_address.range(..place.end).any(reaches)
+    /// What they leave of these bytes.
+    fn leave(&self, place: Range<Address>) -> Vec<Range<Address>> {
+        let (mut left, mut at) = (Vec::new(), place.start);
+        for (start, here) in self.by_address.range(..place.end) {
+            left.extend((at < *start).then_some(at..*start));
+            let end = here.iter().map(|import| start.saturating_add(import.size)).max();
+            at = at.max(end.unwrap_or(at));
+        }
+        left.extend((at < place.end).then_some(at..place.end));
+        left
     }
 
     /// Whether something of this process's own is there.

@@ -65,13 +65,12 @@ impl Blocks {
         self.0.put(address, address + size, Arc::new(block));
     }
 
-    /// Of a block that is not known the size is what the cache says.
+    /// All of a block, or some of it; None: of one that is not known.
     pub fn freed(&mut self, block: Option<Arc<Block>>, freed: Side, address: usize, size: usize) {
         let (allocated, owner, capture) = match &block {
             Some(block) => (block.allocated, block.owner, block.capture),
             None => (Side { does: super::report::Does::Allocate, call: "tcuda", ..freed }, None, None),
         };
-        let size = block.as_ref().map_or(size, |block| block.size);
         let users = Mutex::new(block.as_ref().map(|block| block.users.lock().clone()).unwrap_or_default());
         let memory = block.map_or(Memory::Device, |block| block.memory.clone());
         let is_kept = AtomicBool::new(false);

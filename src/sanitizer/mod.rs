@@ -276,25 +276,39 @@ impl State {
         self.world.clocks.add(key, false)
     }
 
-    /// A block goes: whoever may still use it has to be past it, or recorded.
+    /// A block goes.
     fn freeing(&mut self, address: usize, size: usize, on: Option<Key>, call: &'static str) {
         let block = self.blocks.find(address).filter(|block| block.address == address && block.freed.is_none());
         let owner = block.as_ref().and_then(|block| block.owner);
         let place = on.map(|key| key.on).or_else(|| owner.and_then(|owner| self.world.clocks.place(owner)));
         let current = side(Does::Free, call, place, address, size);
+        let size = block.as_ref().map_or(size, |block| block.size);
+        self.goes(block, address, size, on, current);
+    }
+
+    /// Some of an import, or of several, as a block of its own.
+    fn closing(&mut self, address: usize, size: usize, call: &'static str) {
+        let block = self.blocks.find(address).filter(|block| block.freed.is_none());
+        if block.is_some() {
+            self.goes(block, address, size, None, side(Does::Free, call, None, address, size));
+        }
+    }
+
+    /// Whoever may still use it has to be past it, or recorded.
+    fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, current: Side) {
         if let Some(block) = &block {
             match block.capture {
                 // What else uses it are replays, whose pool keeps it.
                 Some(id) => self.graphs.forget(id, address, size),
                 None if block.is_kept.load(Relaxed) => {}
-                None => self.check_in_use(block, on, current),
+                None => self.check_in_use(block, address, size, on, current),
             }
         }
         self.world.forget(address, size);
         self.blocks.freed(block, current, address, size);
     }
 
-    fn check_in_use(&mut self, block: &Block, on: Option<Key>, current: Side) {
+    fn check_in_use(&mut self, block: &Block, address: usize, size: usize, on: Option<Key>, current: Side) {
         let clocks = &mut self.world.clocks;
         let mut known = clocks.before(HOST).clone();
         if let Some(owner) = block.owner {
@@ -312,7 +326,7 @@ impl State {
         for user in users.into_iter().chain(on) {
             known.join(&clocks.before(user).clone());
         }
-        if let Some(previous) = self.world.in_use(block.address, block.size, &known) {
+        if let Some(previous) = self.world.in_use(address, size, &known) {
             report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
         }
     }
@@ -406,7 +420,8 @@ impl Observer for Sanitizer {
                 with(|state| state.freeing(address, size, key, call))
             }
             Happening::Unmapped { address, size } => with(|state| state.blocks.unmapped(address, size)),
-            Happening::HostFreeing { address } | Happening::Closing { address } => with(|state| {
+            Happening::Closing { address, size } => with(|state| state.closing(address, size, call)),
+            Happening::HostFreeing { address } => with(|state| {
                 if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {
                     state.freeing(address, block.size, None, call);
                 }

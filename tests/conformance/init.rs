@@ -124,6 +124,7 @@ pub fn child(scene: &str) {
         "ipc_lost" => crate::ipc_faults::scene_lost(),
         "ipc_poison" => crate::ipc::scene_poison(),
         "ipc_watched" => crate::ipc::scene_watched(),
+        "ipc_watched_parts" => crate::ipc::scene_watched_parts(),
         "ipc_end" => crate::ipc::scene_end(),
         "capturing_peer" => crate::graph_ends::scene_capturing_peer(),
         "captured_by_another" => crate::graph_ends::scene_captured_by_another(),

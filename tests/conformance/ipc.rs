@@ -43,6 +43,7 @@ tests![
     a_segment_of_its_own,
     what_was_freed_is_not_filled,
     what_is_closed_counts_as_freed,
+    what_no_import_has_any_more_counts_as_freed,
     the_end_of_tcuda_on_either_side,
     peers_reach_what_is_imported: [TwoDevices],
     in_plain_segments,
@@ -729,6 +730,45 @@ pub fn scene_watched() {
     assert_eq!(reports(here, second.0), 3);
     close(here);
     assert_eq!(reports(here, stream.0), 5);
+    tcuda::sanitizer::report::clear();
+    other.end();
+}
+
+fn what_no_import_has_any_more_counts_as_freed() {
+    in_child("ipc_watched_parts", &[("TCUDA_SANITIZER", "1"), ("TCUDA_ALLOC_CONF", "expandable_segments:False")]);
+}
+
+/// Of two imports that overlap, which they do in a segment of cudaMalloc's.
+pub fn scene_watched_parts() {
+    const READ: i32 = 1;
+    let [stream, second] = [(); 2].map(|()| Own::on(0));
+    let mut other = Other::new();
+    other.export(3 * MIB, 1, 0);
+    let handles = [0, MIB].map(|start| other.export_part(start, 2 * MIB));
+    let [here, beside] = [0, 1].map(|at| import(&handles[at], stream.0));
+    assert_eq!(beside as usize - here as usize, MIB);
+    // New ones, of each of the three.
+    let mut before = 0;
+    let mut reports = |stream: tcuda_stream_t| {
+        [0, 1, 2].map(|part| {
+            let start = here.wrapping_byte_add(part * MIB);
+            ok!(tcuda_sanitizer_annotate_access(start, MIB, READ, stream, null()));
+            let count = get!(77, out => tcuda_sanitizer_report_count(out));
+            count - std::mem::replace(&mut before, count)
+        })
+    };
+    let close = |block: *mut c_void| ok!(tcuda_ipc_close(block, stream.0));
+    assert_eq!(reports(stream.0), [0, 0, 0]);
+    close(here);
+    assert_eq!(reports(stream.0), [1, 0, 0]);
+    assert_eq!(import(&handles[0], stream.0), here);
+    assert_eq!(reports(stream.0), [0, 0, 0]);
+    close(beside);
+    assert_eq!(reports(stream.0), [0, 0, 1]);
+    // A stream that nobody waits for, and what both had.
+    assert_eq!(reports(second.0), [0, 0, 1]);
+    close(here);
+    assert_eq!(reports(stream.0), [2, 1, 1]);
     tcuda::sanitizer::report::clear();
     other.end();
 }

@@ -70,6 +70,11 @@ impl Other {
         tcuda_ipc_handle_t { bytes: bytes(&self.did(&format!("export {size} {value} {keep_for}"))) }
     }
 
+    /// Some of its last block.
+    pub fn export_part(&mut self, start: usize, size: usize) -> tcuda_ipc_handle_t {
+        tcuda_ipc_handle_t { bytes: bytes(&self.did(&format!("part {start} {size}"))) }
+    }
+
     /// kill -9, and nothing of it is left.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
@@ -165,6 +170,11 @@ impl Scene {
                     let status = tcuda_ipc_export(&mut handle, block, size, number(3) as u32, self.stream);
                     self.handles.push(handle);
                     told(status, || hex(&handle.bytes))
+                }
+                "part" => {
+                    let mut handle = tcuda_ipc_handle_t { bytes: [0; 64] };
+                    let start = self.blocks.last().unwrap().byte_add(number(1) as usize);
+                    told(tcuda_ipc_export(&mut handle, start, number(2) as usize, 0, self.stream), || hex(&handle.bytes))
                 }
                 "free" => {
                     self.blocks.drain(..).for_each(free);
