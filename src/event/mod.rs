@@ -2,8 +2,8 @@
 //! Owns:   events: making, recording, waiting, times; the pool of events for tcuda's own use.
 //! Uses:   stream, device, runtime, base.
 //! Never:  needs to know an event to work with it: an event of somebody else is as good.
-//! Locks:  known::EVENTS alone; pool: a thread's own list, then the device's shared list.
-//! Tests:  in the files, tests/conformance/event.rs.
+//! Locks:  known::EVENTS; of the pool STORES, a thread's own store, and IDLE of all threads. Each alone, for a moment, and under any.
+//! Tests:  in the files, tests/conformance/{event,graph_events}.rs.
 
 mod known;
 pub mod pool;

@@ -5,11 +5,13 @@
 //! Never:  touches the bytes of a block, but for the patterns of `poison`; knows tensors, graphs or handles of C; waits
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order; a thread's fronts have none (`cache/front.rs`). Peer hooks run under device's
-//!         locks and take `growing` and `core`. `history` has one that is taken last, also by threads in their regions, for a moment.
-//!         Those of `pinned` are apart, and taken with none of these held.
+//!         locks and take `growing`, `ordered` and `core`. `lent::LENT`, then `pools::POOLS` come before those of a pool that begins or ends,
+//!         and behind `climbing` of another cache. Those of `pinned` come behind `growing` (a pause keeps bytes there) and before `driving`: a
+//!         capture begins under both, and `captures::ROUTES` is behind them. `history` has one that is taken last, also by threads in their
+//!         regions, for a moment; so are those of `options`, `provider`, `poison` and `hooks`, with none of these under them.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
-//!         statistics, pressure, poison, snapshot, pinned),
-//!         tests/{pinned_model,pinned_order,cache_model,cache_order,cache_threads,fault_sweep,fault_trace,policy,stream_order}.rs.
+//!         statistics, pressure, pools, poison, snapshot, pinned, plugin, backend), tests/{fault_sweep,policy},
+//!         tests/{cache_*,pinned_model,pinned_order,fault_trace,host_memory,stream_order}.rs.
 
 mod cache;
 pub mod captures;

@@ -3,7 +3,8 @@
 //!         were freed, what graphs touch; and its reports.
 //! Uses:   copy, memory, stream, runtime, base.
 //! Never:  waits for a device, or asks the driver anything while it holds its lock; changes what a program does.
-//! Locks:  STATE, which is taken under any lock of tcuda but memory's `core`; memory's `core` under it; then report::FOUND.
+//! Locks:  STATE, which is taken under any lock of tcuda but memory's `core` and POOLS and pinned's CORE; these under it, or report::FOUND.
+//!         report::FUNCTION alone.
 //! Tests:  in the files, tests/sanitizer, and the conformance suite with TCUDA_SANITIZER=1.
 //!
 //! - `clock`  who is past what

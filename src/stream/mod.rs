@@ -2,7 +2,7 @@
 //! Owns:   what a stream handle means, own and pooled streams, foreign streams and their devices, each thread's current streams.
 //! Uses:   device, runtime, base.
 //! Never:  a second notion of the current device; keeps a stream of somebody else alive.
-//! Locks:  pool::MAKING or own::PARKED, then registry::STREAMS. Gone-hooks run with no lock held.
+//! Locks:  pool::MAKING or own::PARKED, then registry::STREAMS; own::HOOKS alone. Gone-hooks run with no lock held.
 //! Tests:  in the files, tests/conformance/stream.rs.
 
 mod current;

@@ -89,9 +89,10 @@ pub struct Abilities {
 /// The cache of one device.
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
-/// they are asked or marked), `abilities`, `core`; a pool's before its device's. While `core` is held nothing is asked of the driver that could
-/// wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for
-/// nothing. (Only the end of all, `tear_down`, holds it throughout.)
+/// they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between `growing` and `core`; `ordered`
+/// comes behind `driving`, with no other one under it; `put_off` is held for a moment, with none. While `core` is held nothing is asked of the
+/// driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which
+/// wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     /// Of all caches, those of devices first.
     pub number: u32,

@@ -10,10 +10,11 @@
 //! - `order`      which uses are past: tickets, and marks on streams
 //! - `source`     memory from the driver and back, and the NUMA node that it lies on
 //! - `ladder`     what happens when nothing fits, to the out-of-memory error
+//! - `stats`      what is counted, with torch's keys
 //! - `registered` memory of the program that is pinned where it lies
 //!
-//! Locks, in this order: `ladder::GROWING`, `order::ASKING`, a home's bins (one at a time), `core::CORE`; `registered::RANGES` before
-//! `CORE`. Only under the first (and `RANGES`) the driver may wait, and freeing takes neither.
+//! Locks, in this order: `ladder::GROWING`, `order::ASKING`, a home's bins (one at a time), `core::CORE`; `registered::RANGES`, and the one
+//! of `get_ready`, before `CORE`. Only under the first (and `RANGES`) the driver may wait, and freeing takes neither.
 
 mod core;
 mod home;
