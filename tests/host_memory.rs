@@ -6,7 +6,9 @@ use std::process::Command;
 use std::ptr::{null, null_mut};
 use tcuda::base::dtype::DType;
 use tcuda::base::status::tcuda_status_t::{self, *};
-use tcuda::capi::comm::tcuda_comm_reduce_add;
+use tcuda::capi::comm::*;
+use tcuda::capi::graph::tcuda_pool_id_t;
+use tcuda::capi::graphed::*;
 use tcuda::capi::history::{tcuda_memory_annotate, tcuda_memory_record_history};
 use tcuda::capi::jit::*;
 use tcuda::capi::memory::*;
@@ -131,6 +133,31 @@ fn lists_of_tensors() {
         let mut add = || unsafe { tcuda_comm_reduce_add(&mut out, list.as_ptr(), COUNT, 0) };
         has_none(with_room(64 * MIB, &mut add));
         assert_eq!(add(), TCUDA_ERROR_INVALID_ARGUMENT);
+    });
+}
+
+#[test]
+fn lists_of_devices() {
+    alone("lists_of_devices", || {
+        const COUNT: usize = 1_000_000;
+        let (devices, mut outs, mut tensor, shape) = (vec![0; COUNT], vec![null_mut(); COUNT], null_mut(), [8i64]);
+        let dtype = DType { code: 2, bits: 32, lanes: 1 };
+        ok(unsafe { tcuda_tensor_empty(&mut tensor, 0, dtype, 1, shape.as_ptr(), null_mut()) });
+        let (input, outs) = (unsafe { &raw const (*tensor).tensor }, outs.as_mut_ptr());
+        let list = [input];
+        let calls: [&dyn Fn() -> tcuda_status_t; 3] = [
+            &|| unsafe { tcuda_comm_broadcast(outs, input, devices.as_ptr(), COUNT) },
+            &|| unsafe { tcuda_comm_broadcast_coalesced(outs, list.as_ptr(), 1, devices.as_ptr(), COUNT, 1) },
+            &|| unsafe { tcuda_comm_scatter(outs, input, devices.as_ptr(), COUNT, null(), 0, null()) },
+        ];
+        for call in calls {
+            has_none(with_room(64 * MIB, call));
+        }
+        let functions = vec![unsafe { std::mem::zeroed::<tcuda_callable_t>() }; COUNT];
+        let (mut made, pool) = (null_mut(), tcuda_pool_id_t { first: 0, second: 0 });
+        let mut create = || unsafe { tcuda_graphed_callable_create(&mut made, functions.as_ptr(), COUNT, -1, pool, null_mut()) };
+        has_none(with_room(4 * MIB, &mut create));
+        assert_eq!(create(), TCUDA_ERROR_INVALID_ARGUMENT);
     });
 }
 

@@ -10,7 +10,7 @@
 
 use super::guard::{Out, guard, guard_out, slice};
 use super::structs::tcuda_stream_t;
-use super::tensor::{hand_out, view, views};
+use super::tensor::{check_room, hand_out, view, views};
 use crate::base::dlpack::{tcuda_managed_tensor_t, tcuda_tensor_t};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result};
@@ -45,7 +45,9 @@ pub unsafe extern "C" fn tcuda_comm_broadcast(
     guard("tcuda_comm_broadcast", || {
         let outs = Out::new(outs, "outs")?;
         let tensor = unsafe { view(tensor, "tensor") }?;
-        write(outs, comm::broadcast(&tensor, unsafe { slice(devices, count, "devices") }?)?);
+        let devices = unsafe { slice(devices, count, "devices") }?;
+        check_room(count)?;
+        write(outs, comm::broadcast(&tensor, devices)?);
         Ok(())
     })
 }
@@ -90,8 +92,8 @@ pub unsafe extern "C" fn tcuda_comm_broadcast_coalesced(
     guard("tcuda_comm_broadcast_coalesced", || {
         let outs = Out::new(outs, "outs")?;
         let _ = buffer_size;
-        product(count, device_count)?;
         let devices = unsafe { slice(devices, device_count, "devices") }?;
+        check_room(product(count, device_count)?)?;
         write(outs, comm::broadcast_coalesced(&unsafe { views(tensors, count, "tensors") }?, devices)?);
         Ok(())
     })
@@ -172,6 +174,7 @@ pub unsafe extern "C" fn tcuda_comm_scatter(
         let outs = Out::new(outs, "outs")?;
         let tensor = unsafe { view(tensor, "tensor") }?;
         let devices = unsafe { slice(devices, count, "devices") }?;
+        check_room(count)?;
         let sizes = match chunk_sizes.is_null() {
             true => None,
             false => Some(unsafe { slice(chunk_sizes, count, "chunk_sizes") }?),

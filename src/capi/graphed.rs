@@ -96,6 +96,7 @@ pub unsafe extern "C" fn tcuda_graphed_callable_create(
 ) -> tcuda_status_t {
     guard_out("tcuda_graphed_callable_create", graphed, "graphed", || {
         let given = unsafe { slice(callables, count, "callables") }?;
+        check_room(count)?;
         let stream = stream::resolve(stream as usize)?;
         let runs: Vec<_> = given.iter().map(|callable| move |on: usize| unsafe { run(callable, on) }).collect();
         let mut callables = Vec::new();
