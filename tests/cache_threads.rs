@@ -5,6 +5,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, mpsc};
 use tcuda::base::config;
+use tcuda::memory::pools::{self, Options};
+use tcuda::memory::provider::Source;
 use tcuda::memory::{self, stats::Family, stats::Pool};
 use tcuda::stream::{self, Stream};
 
@@ -97,6 +99,8 @@ fn one_allocates_and_another_frees() {
 fn threads_share_streams_come_and_go_and_are_stopped() {
     let _turn = machine();
     let streams: Vec<Stream> = (0..3).map(|_| own()).collect();
+    // What is allocated in it counts for the device too.
+    let pool = pools::create(0, Options { source: Source::Driver, use_on_oom: false, no_split: false }).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let disturber = {
         let over = over.clone();
@@ -123,7 +127,19 @@ fn threads_share_streams_come_and_go_and_are_stopped() {
                     for _ in 0..1500 {
                         if random.next().is_multiple_of(2) || live.is_empty() {
                             let stream = streams[random.next() % streams.len()];
-                            live.push((memory::allocate(random.size(), 1, stream).unwrap(), stream));
+                            let size = random.size();
+                            let in_pool = || {
+                                pools::begin(pool).unwrap();
+                                let block = memory::allocate(size, 1, stream).unwrap();
+                                pools::end(pool).unwrap();
+                                block
+                            };
+                            let block = match random.next() % 8 {
+                                0 | 1 => in_pool(),
+                                2 => memory::allocate_from(&pools::numbered(pool).unwrap(), size, stream).unwrap(),
+                                _ => memory::allocate(size, 1, stream).unwrap(),
+                            };
+                            live.push((block, stream));
                         } else {
                             let (block, stream) = live.swap_remove(random.next() % live.len());
                             match random.next() % 8 {
@@ -148,6 +164,9 @@ fn threads_share_streams_come_and_go_and_are_stopped() {
     }
     over.store(true, Ordering::Relaxed);
     disturber.join().unwrap();
+    let all = pools::numbered(pool).unwrap().cache.stats();
+    assert_eq!(all.current(Family::ActiveBytes), 0);
+    pools::destroy(pool).unwrap();
     all_is_back();
     streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
 }

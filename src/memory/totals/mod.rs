@@ -288,12 +288,13 @@ impl Totals {
     fn renew(&'static self) {
         let whole = self.whole();
         whole.find_alone();
-        self.raise_peaks(&self.sums());
         whole.raise_peaks(&whole.sums());
+        let raise = |part: &Totals| _ = part.raise_peaks(&part.sums());
+        self.whole.into_iter().for_each(|_| raise(self));
         // No other shard has room.
         for shard in whole.at_work.lock().iter() {
             if ![self, whole].iter().any(|raised| std::ptr::eq(*raised, shard.totals)) {
-                shard.totals.raise_peaks(&shard.totals.sums());
+                raise(shard.totals);
             }
             shard.close();
         }
