@@ -226,7 +226,7 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_SYNC_STATS_INIT {sizeof(tcuda_sync_stats_t), 0, 0, 0, 0}
 #define TCUDA_SANITIZER_REPORT_INIT {sizeof(tcuda_sanitizer_report_t), 0, 0, NULL, NULL}
 #define TCUDA_SIM_OPTIONS_INIT {sizeof(tcuda_sim_options_t), 0, 0, NULL, 0, 0}
-#define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define TCUDA_SIM_LIVE_INIT {sizeof(tcuda_sim_live_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /**
  * What a call answers. 0 is success; numbers are never reused.
@@ -393,6 +393,11 @@ typedef struct tcuda_graph tcuda_graph;
  * Only ever a pointer to it.
  */
 typedef struct tcuda_graphed_callable tcuda_graphed_callable;
+
+/**
+ * Only ever a pointer to it.
+ */
+typedef struct tcuda_green_context tcuda_green_context;
 
 /**
  * Only ever a pointer to it.
@@ -584,6 +589,11 @@ typedef struct tcuda_device_properties_t {
  * or anything of tcuda that does, must not wait for another stream, and no C++ exception or longjmp may leave it.
  */
 typedef void (*tcuda_host_fn_t)(void *user_data);
+
+/**
+ * A green context. Not a pointer to anything.
+ */
+typedef struct tcuda_green_context *tcuda_green_context_t;
 
 /**
  * One figure over time.
@@ -1657,6 +1667,10 @@ typedef struct tcuda_sim_live_t {
     uint64_t registered_blocks;
     uint64_t graphs;
     uint64_t graph_execs;
+    /**
+     * Of the devices asked for.
+     */
+    uint64_t green_contexts;
 } tcuda_sim_live_t;
 
 #ifdef __cplusplus
@@ -1936,7 +1950,8 @@ tcuda_status_t tcuda_stream_from_pool(tcuda_stream_t *stream, int32_t device, in
 
 /**
  * Makes a stream of another library known (torch.cuda.ExternalStream). Needed only where CUDA cannot tell a stream's device (drivers that
- * lack both cudaStreamGetDevice and cuStreamGetCtx), and for the error in good time. It stays its owner's.
+ * lack both cudaStreamGetDevice and cuStreamGetCtx, and streams of another library's green contexts), and for the error in good time. It
+ * stays its owner's.
  *
  * @param device   -1: ask CUDA.
  * @return TCUDA_ERROR_INVALID_ARGUMENT: it belongs to another device. TCUDA_ERROR_INVALID_HANDLE: it is no stream, or a special value.
@@ -1956,7 +1971,8 @@ tcuda_status_t tcuda_stream_unregister(tcuda_stream_t stream);
  * Ends a stream of tcuda_stream_create. Work that it was given still runs, and memory that waits for it is settled. Where it was a
  * thread's current stream, the default stream is now. The handle may come back from a later tcuda_stream_create. NULL succeeds.
  *
- * @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed before, or is not tcuda's. TCUDA_ERROR_INVALID_STATE: it is the pool's.
+ * @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed before, or is not tcuda's. TCUDA_ERROR_INVALID_STATE: it is the pool's, or a green
+ *         context's.
  */
 tcuda_status_t tcuda_stream_destroy(tcuda_stream_t stream);
 
@@ -2111,6 +2127,67 @@ tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
  * @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
  */
 tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
+
+/* ==== Green contexts ==========================================================================================================
+ * A green context is some of a device's multiprocessors (torch.cuda.green_contexts.GreenContext): kernels that are launched on streams of it
+ * run on those alone, and leave the others to other streams. Its streams are used as any; memory, events and graphs know no difference.
+ * Nothing is kept from others: streams of the device run on all its multiprocessors, and each context is cut from the whole device, as torch's,
+ * so that two have the same ones. The driver has to be one of CUDA 12.5 or later; with others tcuda_green_context_create fails.
+ * tcuda makes none the current context of a thread, as torch's set_context does with the driver's cuCtxPushCurrent. In it CUDA's default
+ * stream (NULL) is another stream than the device's, in that thread only, while memory that was freed on the one is given out on the other; and
+ * the next cudaSetDevice puts it away. tcuda_green_context_begin makes a stream of it current instead.
+ */
+
+/**
+ * Sets some of a device's multiprocessors apart (GreenContext.create).
+ *
+ * @param green_context gets it; tcuda_green_context_destroy ends it.
+ * @param num_sms       how many at least, from 1 on. The driver rounds up: on an H100 to a multiple of 8.
+ * @param device        -1: the current one.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT: the device has not so many, or not once they are rounded up. TCUDA_ERROR_NOT_SUPPORTED: the driver is
+ *         older than CUDA 12.5.
+ */
+tcuda_status_t tcuda_green_context_create(tcuda_green_context_t *green_context,
+                                          int32_t num_sms,
+                                          int32_t device);
+
+/**
+ * Ends a green context and its streams: waits for their work, and settles memory that waits for them. Where one was a thread's current
+ * stream, the default stream is now. Graphs that were captured on them must not be replayed any more. NULL succeeds.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: it is open in a thread.
+ */
+tcuda_status_t tcuda_green_context_destroy(tcuda_green_context_t green_context);
+
+/**
+ * How many multiprocessors a green context really has.
+ */
+tcuda_status_t tcuda_green_context_num_sms(tcuda_green_context_t green_context, int32_t *num_sms);
+
+/**
+ * The next of a green context's streams (GreenContext.Stream): 32, handed out in turn, so the 33rd is the first one again. They have normal
+ * priority and no implicit order with the legacy default stream, and they end with the context; tcuda_stream_destroy refuses them.
+ */
+tcuda_status_t tcuda_green_context_stream(tcuda_stream_t *stream, tcuda_green_context_t green_context);
+
+/**
+ * From now on this thread's current stream is one of the green context, and its device the current one, until tcuda_green_context_end (torch:
+ * set_context). It is the same stream each time, and none of tcuda_green_context_stream. It waits for what was given to the streams that
+ * were current, of the current device and of the context's; on one that is captured it joins the capture. Within another opening the newest
+ * one is meant. NULL and the default streams stay the device's: work for the context has to name TCUDA_STREAM_CURRENT.
+ *
+ * @return TCUDA_ERROR_INVALID_HANDLE: there is no such context, or another thread is destroying it.
+ */
+tcuda_status_t tcuda_green_context_begin(tcuda_green_context_t green_context);
+
+/**
+ * Undoes the newest tcuda_green_context_begin of this thread (torch: pop_context): the streams and the device that were current then are so
+ * again, whatever was made current meanwhile, and those streams wait for what the context's stream was given. For a stream that was destroyed
+ * meanwhile it is its device's default stream.
+ *
+ * @return TCUDA_ERROR_INVALID_STATE: that was of another context, or there was none.
+ */
+tcuda_status_t tcuda_green_context_end(tcuda_green_context_t green_context);
 
 /* ==== Device memory ===========================================================================================================
  * A cache of device memory for each device (torch's caching allocator). A block follows the order of the stream that it was allocated

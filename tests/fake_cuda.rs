@@ -162,6 +162,15 @@ fn call_every_slot(r: &Runtime, soname: &str) {
     assert_eq!((unsafe { t.cuCtxGetDevice.unwrap()(&mut out) }, out), (0, 1));
     r.context_pop().unwrap();
 
+    assert!(r.has_green_contexts());
+    let whole = r.multiprocessors(1).unwrap();
+    let part = r.split(&whole, 17).unwrap().unwrap();
+    assert_eq!((whole.multiprocessors, part.multiprocessors), (132, 24));
+    assert!([66, 67].iter().all(|least| r.split(&whole, *least).unwrap().is_none()));
+    let green = r.green_context_create(1, part).unwrap();
+    assert_eq!((green, r.green_context_stream(green).unwrap()), (OTHER, STREAM));
+    r.green_context_destroy(green).unwrap();
+
     r.profiler_start().unwrap();
     r.profiler_stop().unwrap();
 
@@ -478,6 +487,29 @@ fn a_driver_without_virtual_memory() {
             }
         },
     );
+}
+
+/// That of CUDA 12.4 lacks the last one.
+#[test]
+fn a_driver_without_green_contexts() {
+    let slots = Table::DRIVER.iter().filter(|slot| slot.contains("DevRes") || slot.contains("SmResource") || slot.contains("GreenCtx"));
+    let slots: Vec<&str> = slots.copied().collect();
+    assert_eq!(slots.len(), 6);
+    for lacks in slots {
+        case(
+            "a_driver_without_green_contexts",
+            |m| {
+                let old = build("cuda.c", "libcuda.so.1", &["-DVERSION=12040"], &[lacks]);
+                m.with("loader/libcuda.so.1", &old).with("loader/libcudart.so.12", &runtime_library(12040)).set("LACKS", lacks)
+            },
+            || {
+                let error = tcuda::stream::green::create(8, 1).unwrap_err();
+                assert_eq!((error.status, error.device), (Status::TCUDA_ERROR_NOT_SUPPORTED, 1), "{error}");
+                let missing = std::env::var("LACKS").unwrap();
+                assert_says(&error.message, &[&format!("has no {missing}"), "12.5", "libcudart.so.12"]);
+            },
+        );
+    }
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub mod stream;
 
 pub mod event;
 
+pub mod green;
+
 pub mod memory;
 
 pub mod pinned;

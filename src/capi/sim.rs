@@ -58,9 +58,11 @@ pub struct tcuda_sim_live_t {
     pub registered_blocks: u64,
     pub graphs: u64,
     pub graph_execs: u64,
+    /// Of the devices asked for.
+    pub green_contexts: u64,
 }
 unsafe impl Growing for tcuda_sim_live_t {}
-const _: () = assert!(size_of::<tcuda_sim_live_t>() == 104);
+const _: () = assert!(size_of::<tcuda_sim_live_t>() == 112);
 
 fn machine() -> Result<&'static sim::Sim> {
     if process::is_forked() {
@@ -220,6 +222,7 @@ pub unsafe extern "C" fn tcuda_sim_live(live: *mut tcuda_sim_live_t, device: i32
             registered_blocks: found.registered_blocks as u64,
             graphs: found.graphs as u64,
             graph_execs: found.graph_execs as u64,
+            green_contexts: found.green_contexts as u64,
         });
         Ok(())
     })

@@ -51,7 +51,8 @@ pub unsafe extern "C" fn tcuda_stream_from_pool(stream: *mut tcuda_stream_t, dev
 }
 
 /// Makes a stream of another library known (torch.cuda.ExternalStream). Needed only where CUDA cannot tell a stream's device (drivers that
-/// lack both cudaStreamGetDevice and cuStreamGetCtx), and for the error in good time. It stays its owner's.
+/// lack both cudaStreamGetDevice and cuStreamGetCtx, and streams of another library's green contexts), and for the error in good time. It
+/// stays its owner's.
 ///
 /// @param device   -1: ask CUDA.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: it belongs to another device. TCUDA_ERROR_INVALID_HANDLE: it is no stream, or a special value.
@@ -73,7 +74,8 @@ pub unsafe extern "C" fn tcuda_stream_unregister(stream: tcuda_stream_t) -> tcud
 /// Ends a stream of tcuda_stream_create. Work that it was given still runs, and memory that waits for it is settled. Where it was a
 /// thread's current stream, the default stream is now. The handle may come back from a later tcuda_stream_create. NULL succeeds.
 ///
-/// @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed before, or is not tcuda's. TCUDA_ERROR_INVALID_STATE: it is the pool's.
+/// @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed before, or is not tcuda's. TCUDA_ERROR_INVALID_STATE: it is the pool's, or a green
+///         context's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_destroy(stream: tcuda_stream_t) -> tcuda_status_t {
     guard_destroy("tcuda_stream_destroy", stream, || stream::destroy(stream as usize))

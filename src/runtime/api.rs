@@ -726,6 +726,7 @@ impl Runtime {
 }
 
 mod graph;
+mod green;
 mod share;
 pub use graph::CaptureStatus;
 

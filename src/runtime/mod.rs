@@ -20,4 +20,4 @@ pub mod table;
 
 pub use api::Runtime;
 pub use select::{backend_name, backend_reason, is_initialized, runtime};
-pub use table::{Address, Code, MemHandle, RawEvent, RawGraph, RawGraphExec, RawStream, code};
+pub use table::{Address, Code, MemHandle, RawEvent, RawGraph, RawGraphExec, RawGreenContext, RawStream, code};

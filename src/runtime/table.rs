@@ -21,6 +21,8 @@ pub type RawGraph = usize;
 pub type RawGraphExec = usize;
 /// cudaGraphNode_t.
 pub type RawGraphNode = usize;
+/// CUgreenCtx.
+pub type RawGreenContext = usize;
 /// CUmemGenericAllocationHandle.
 pub type MemHandle = u64;
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
@@ -55,6 +57,21 @@ pub struct MemLocation {
 pub struct MemAccess {
     pub location: MemLocation,
     pub flags: i32,
+}
+
+/// CUdevResource, 144 bytes in every version, of which the driver has most to itself. Type 1 is multiprocessors.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct DevResource {
+    pub kind: i32,
+    pub internal: [u8; 92],
+    pub multiprocessors: u32,
+    pub rest: [u8; 44],
+}
+
+impl DevResource {
+    pub const MULTIPROCESSORS: i32 = 1;
+    pub const NONE: DevResource = DevResource { kind: 0, internal: [0; 92], multiprocessors: 0, rest: [0; 44] };
 }
 
 /// cudaIpcMemHandle_t and cudaIpcEventHandle_t: 64 bytes that mean something to the driver of another process.
@@ -172,6 +189,14 @@ macro_rules! slots {
                 cuCtxPushCurrent_v2(context: usize);
                 cuCtxPopCurrent_v2(context: *mut usize);
                 cuCtxGetDevice(device: *mut i32);
+                // Since CUDA 12.4, and streams of their own since 12.5. Each writes as many resources as `count` says.
+                cuDeviceGetDevResource(device: i32, resource: *mut DevResource, kind: i32);
+                cuDevSmResourceSplitByCount(groups: *mut DevResource, count: *mut u32, whole: *const DevResource, rest: *mut DevResource,
+                                            flags: u32, least: u32);
+                cuDevResourceGenerateDesc(description: *mut usize, resources: *mut DevResource, count: u32);
+                cuGreenCtxCreate(context: *mut RawGreenContext, description: usize, device: i32, flags: u32);
+                cuGreenCtxDestroy(context: RawGreenContext);
+                cuGreenCtxStreamCreate(stream: *mut RawStream, context: RawGreenContext, flags: u32, priority: i32);
                 cuModuleLoadData(module: *mut usize, image: *const c_void);
                 cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char);
                 cuModuleUnload(module: usize);
@@ -281,6 +306,8 @@ pub mod code {
     pub const CAPTURED_EVENT: Code = 907;
     pub const CAPTURE_WRONG_THREAD: Code = 908;
     pub const GRAPH_EXEC_UPDATE_FAILURE: Code = 910;
+    pub const INVALID_RESOURCE_TYPE: Code = 914;
+    pub const INVALID_RESOURCE_CONFIGURATION: Code = 915;
     /// What a driver answers for an event that was destroyed; no loss of the device.
     pub const CONTEXT_IS_DESTROYED: Code = 709;
     pub const TOO_MANY_PEERS: Code = 711;
@@ -301,6 +328,7 @@ mod tests {
         assert_eq!(size_of::<MemAllocationProp>(), 32);
         assert_eq!(size_of::<MemAccess>(), 12);
         assert_eq!((size_of::<IpcHandle>(), align_of::<IpcHandle>()), (64, 1));
+        assert_eq!((size_of::<DevResource>(), align_of::<DevResource>(), std::mem::offset_of!(DevResource, multiprocessors)), (144, 8, 96));
     }
 
     #[test]

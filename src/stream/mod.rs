@@ -1,11 +1,13 @@
 //! # stream
-//! Owns:   what a stream handle means, own and pooled streams, foreign streams and their devices, each thread's current streams.
+//! Owns:   what a stream handle means, own and pooled streams, green contexts and theirs, foreign streams and their devices, each thread's
+//!         current streams.
 //! Uses:   device, runtime, base.
 //! Never:  a second notion of the current device; keeps a stream of somebody else alive.
-//! Locks:  pool::MAKING or own::PARKED, then registry::STREAMS; own::HOOKS alone. Gone-hooks run with no lock held.
-//! Tests:  in the files, tests/conformance/stream.rs.
+//! Locks:  pool::MAKING, own::PARKED or a green context's state, then registry::STREAMS; own::HOOKS alone. Gone-hooks run with no lock held.
+//! Tests:  in the files, tests/conformance/stream.rs, tests/conformance/green.rs.
 
 mod current;
+pub mod green;
 mod own;
 mod pool;
 mod registry;
@@ -109,7 +111,7 @@ impl Stream {
     fn blocks(self, runtime: &Runtime) -> bool {
         match registry::find(self.raw).map(|entry| entry.kind) {
             _ if self.is_default() => self.raw == PER_THREAD,
-            Some(registry::Kind::Own | registry::Kind::Pool) => false,
+            Some(registry::Kind::Own | registry::Kind::Pool | registry::Kind::Green) => false,
             _ => runtime.stream_flags(self.raw).map_or(true, |flags| flags & own::NON_BLOCKING == 0),
         }
     }
@@ -162,14 +164,15 @@ pub struct Entered {
 
 /// Waits for all streams of a device that tcuda knows, but those that are captured.
 pub fn drain_all(device: i32) {
-    use registry::Kind::{Foreign, Leaving, Own, Parked, Pool};
-    let known = [Own, Pool, Foreign, Leaving, Parked].into_iter().flat_map(registry::all).filter(|stream| stream.device == device);
+    use registry::Kind::{Foreign, Green, Leaving, Own, Parked, Pool};
+    let known = [Own, Pool, Green, Foreign, Leaving, Parked].into_iter().flat_map(registry::all).filter(|stream| stream.device == device);
     let defaults = [DEFAULT, PER_THREAD].map(|raw| Stream { device, raw });
     known.chain(defaults).filter(|stream| stream.is_capturing() == Ok(false)).for_each(Stream::drain);
 }
 
-/// Destroys every stream that tcuda made. Nothing may use one any more.
+/// Destroys every stream and green context that tcuda made. Nothing may use one any more.
 pub fn shutdown() {
+    green::shutdown();
     pool::shutdown();
     own::shutdown();
     registry::clear();

@@ -119,9 +119,21 @@ fn park(new: Parked) {
     }
 }
 
-fn really_destroy(stream: Stream) -> Result<()> {
+pub(super) fn really_destroy(stream: Stream) -> Result<()> {
     let entered = stream.enter()?;
     entered.runtime.stream_destroy(stream.raw)
+}
+
+/// All streams of a green context are to go: what waits for them is settled. An error keeps them; else `stay` or `registry::remove` is next.
+pub(super) fn leave_green(streams: &[Stream]) -> Result<()> {
+    streams
+        .iter()
+        .try_for_each(|stream| leave(stream.raw, Kind::Green).and_then(tell_gone))
+        .inspect_err(|_| streams.iter().for_each(|stream| stay_green(*stream)))
+}
+
+pub(super) fn stay_green(stream: Stream) {
+    registry::change(stream.raw, Kind::Leaving, Kind::Green);
 }
 
 /// Makes a stream of somebody else known, with its device where CUDA cannot tell it (-1: ask CUDA). Known before: checked only.
@@ -173,6 +185,10 @@ fn leave(raw: RawStream, kind: Kind) -> Result<Stream> {
             Kind::Pool => Err(Error::new(
                 Status::TCUDA_ERROR_INVALID_STATE,
                 format!("The stream {raw:#x} belongs to the pool, which others draw from too. It stays until tcuda_shutdown."),
+            )),
+            Kind::Green => Err(Error::new(
+                Status::TCUDA_ERROR_INVALID_STATE,
+                format!("The stream {raw:#x} belongs to a green context, which others draw from too. tcuda_green_context_destroy ends it."),
             )),
             Kind::Own => invalid(format!("The stream {raw:#x} was made by tcuda_stream_create; tcuda_stream_destroy ends it.")),
             Kind::Foreign => {

@@ -24,6 +24,8 @@ pub enum Kind {
     Own,
     /// Made by the pool: never destroyed while tcuda runs.
     Pool,
+    /// A green context's, which ends it.
+    Green,
     /// Made by somebody else.
     Foreign,
     /// Being destroyed or forgotten: no handle any more.
@@ -34,7 +36,7 @@ pub enum Kind {
 
 impl Kind {
     fn is_live(self) -> bool {
-        matches!(self, Kind::Own | Kind::Pool | Kind::Foreign)
+        matches!(self, Kind::Own | Kind::Pool | Kind::Green | Kind::Foreign)
     }
 }
 

@@ -9,6 +9,7 @@ use tcuda::base::status;
 use tcuda::capi::device::{tcuda_current_device, tcuda_device_count, tcuda_synchronize};
 use tcuda::capi::error::*;
 use tcuda::capi::graph::*;
+use tcuda::capi::green::*;
 use tcuda::capi::init::tcuda_config_dump;
 use tcuda::capi::jit::*;
 use tcuda::capi::nvtx::*;
@@ -178,7 +179,7 @@ fn no_handle_passes_for_one_of_another_kind() {
     let source = c"template <typename T> T same(T x) { return x; }";
     type Make = dyn Fn() -> usize;
     type End = dyn Fn(usize) -> status::tcuda_status_t;
-    let kinds: [(&Make, &End); 7] = [
+    let kinds: [(&Make, &End); 8] = [
         (&|| get!(null_mut(), out => tcuda_graph_create(out, 0)) as usize, &|handle| tcuda_graph_destroy(handle as _)),
         (&|| get!(null_mut(), out => tcuda_generator_create(out, 0)) as usize, &|handle| tcuda_generator_destroy(handle as _)),
         (&|| get!(null_mut(), out => tcuda_nvtx_domain_create(out, c"a".as_ptr())) as usize, &|handle| {
@@ -190,7 +191,10 @@ fn no_handle_passes_for_one_of_another_kind() {
         (&|| get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(none), Some(nothing), null_mut())) as usize, &|handle| {
             tcuda_pluggable_allocator_destroy(handle as _)
         }),
+        (&|| get!(null_mut(), out => tcuda_green_context_create(out, 1, 0)) as usize, &|handle| tcuda_green_context_destroy(handle as _)),
     ];
+    // The last ones are not to be had of every driver.
+    let kinds = &kinds[..kinds.len() - usize::from(!Capability::GreenContexts.is_there())];
     let made: Vec<Vec<usize>> = kinds.iter().map(|(make, _)| (0..10).map(|_| make()).collect()).collect();
     for (kind, handles) in made.iter().enumerate() {
         for (other, (_, end)) in kinds.iter().enumerate().filter(|(other, _)| *other != kind) {
@@ -203,5 +207,5 @@ fn no_handle_passes_for_one_of_another_kind() {
             }
         }
     }
-    made.iter().zip(&kinds).for_each(|(handles, (_, end))| handles.iter().for_each(|handle| ok!(end(*handle))));
+    made.iter().zip(kinds).for_each(|(handles, (_, end))| handles.iter().for_each(|handle| ok!(end(*handle))));
 }

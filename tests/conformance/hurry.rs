@@ -19,6 +19,7 @@ use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::graph::*;
 use tcuda::capi::graphed::*;
+use tcuda::capi::green::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::jit::*;
 use tcuda::capi::memory::*;
@@ -37,6 +38,7 @@ tests![
     functions_that_are_ended_beside_calls: [Compiler],
     communicators_that_are_ended_beside_calls: [Communicators],
     pools_that_are_ended_beside_calls,
+    green_contexts_that_are_ended_beside_calls: [GreenContexts],
     snapshots_and_domains_that_are_ended_beside_calls,
     shared_memory_that_is_ended_beside_calls,
     a_graph_that_is_reset_while_it_gets_memory,
@@ -266,6 +268,29 @@ fn pools_that_are_ended_beside_calls() {
             &|handle, _| tcuda_mem_pool_trim(pool(handle)),
         ],
         &|handle, _| tcuda_mem_pool_destroy(pool(handle)),
+    );
+    empty_caches();
+}
+
+fn green_contexts_that_are_ended_beside_calls() {
+    let green = |handle: usize| handle as tcuda_green_context_t;
+    hurry(
+        50,
+        || get!(null_mut(), out => tcuda_green_context_create(out, 1, 0)) as usize,
+        &[
+            &|handle, _| {
+                let begun = tcuda_green_context_begin(green(handle));
+                if begun == TCUDA_SUCCESS {
+                    free(allocate(100, 0x80 as tcuda_stream_t));
+                    ok!(tcuda_green_context_end(green(handle)));
+                }
+                give_way();
+                begun
+            },
+            &|handle, _| unsafe { tcuda_green_context_stream(&mut null_mut(), green(handle)) },
+            &|handle, _| unsafe { tcuda_green_context_num_sms(green(handle), &mut 0) },
+        ],
+        &|handle, _| tcuda_green_context_destroy(green(handle)),
     );
     empty_caches();
 }

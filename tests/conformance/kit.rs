@@ -54,6 +54,8 @@ pub enum Capability {
     Cufft,
     /// NCCL, or sockets between simulated devices.
     Communicators,
+    /// A driver of CUDA 12.5 or later.
+    GreenContexts,
     /// Hot paths: the stream sanitizer is not on.
     Unwatched,
     /// No patterns in memory (TCUDA_MEMORY_POISON): the host waits for a stream on which memory is used again.
@@ -74,6 +76,7 @@ impl Capability {
             Capability::Cublas => "cublas",
             Capability::Cufft => "cufft",
             Capability::Communicators => "communicators",
+            Capability::GreenContexts => "green-contexts",
             Capability::Unwatched => "unwatched",
             Capability::Unfilled => "unfilled",
         }
@@ -103,6 +106,7 @@ impl Capability {
             Capability::Cublas => tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::libraries::blas(runtime).is_ok()),
             Capability::Cufft => tcuda::runtime::runtime().is_ok_and(|runtime| tcuda::runtime::libraries::fft(runtime).is_ok()),
             Capability::Communicators => tcuda::communicator::version().is_ok(),
+            Capability::GreenContexts => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_green_contexts()),
             Capability::ContextState => tcuda::runtime::runtime().is_ok_and(|runtime| runtime.has_primary_context(0).is_some()),
         }
     }

@@ -27,6 +27,7 @@ mod graph_ends;
 mod graph_events;
 mod graph_random;
 mod graphed;
+mod green;
 mod hurry;
 mod init;
 mod ipc;
@@ -68,6 +69,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("device", device::TESTS),
     ("stream", stream::TESTS),
     ("event", event::TESTS),
+    ("green", green::TESTS),
     ("memory", memory::TESTS),
     ("order", order::TESTS),
     ("statistics", statistics::TESTS),

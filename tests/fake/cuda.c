@@ -154,3 +154,40 @@ int cuGraphExecUpdate(void *exec, void *graph, void **node, int *result) {
     *result = graph == OTHER ? 0 : 2;
     return graph == OTHER ? 0 : 910;
 }
+
+/* CUdevResource. */
+typedef struct {
+    int type;
+    unsigned char internal[92];
+    union {
+        unsigned multiprocessors;
+        unsigned char oversize[48];
+    } of;
+} resource_t;
+
+int cuDeviceGetDevResource(int device, resource_t *resource, int type) {
+    GIVE(device == 1 && type == 1,
+         (memset(resource, 0, sizeof *resource), resource->type = 1, resource->internal[91] = 5, resource->of.multiprocessors = 132));
+}
+/* 66: what there is no group for, 67: what the driver calls so. */
+int cuDevSmResourceSplitByCount(resource_t *result, unsigned *count, const resource_t *input, resource_t *rest, unsigned flags, unsigned least) {
+    note(__func__);
+    if (*count != 1 || input->internal[91] != 5 || input->of.multiprocessors != 132 || rest || flags || !least) return 1;
+    if (least == 67) return 915;
+    *result = *input;
+    result->internal[0] = 6;
+    result->of.multiprocessors = (least + 7) / 8 * 8;
+    *count = least != 66;
+    return 0;
+}
+int cuDevResourceGenerateDesc(void **description, resource_t *resources, unsigned count) {
+    GIVE(count == 1 && resources->internal[0] == 6 && resources->internal[91] == 5 && resources->of.multiprocessors == 24, *description = FROM);
+}
+int cuGreenCtxCreate(void **context, void *description, int device, unsigned flags) {
+    NEEDS_CONTEXT;
+    GIVE(description == FROM && device == 1 && flags == 1, *context = OTHER);
+}
+int cuGreenCtxStreamCreate(stream_t *stream, void *context, unsigned flags, int priority) {
+    GIVE(context == OTHER && flags == 1 && priority == 0, *stream = STREAM);
+}
+int cuGreenCtxDestroy(void *context) { CHECK(context == OTHER); }

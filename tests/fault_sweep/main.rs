@@ -12,6 +12,7 @@ use tcuda::base::{Status, config};
 use tcuda::capi::copy::*;
 use tcuda::capi::error::*;
 use tcuda::capi::event::*;
+use tcuda::capi::green::*;
 use tcuda::capi::history::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
@@ -70,6 +71,11 @@ fn plain_segments() {
 fn pools() {
     // What fails once in a resume, or when something goes back, is tried again.
     in_mode("pools", || sweep_all(work_with_pools, 2 * SHARE));
+}
+
+#[test]
+fn green_contexts() {
+    in_mode("green_contexts", || sweep_all(work_with_green_contexts, SHARE));
 }
 
 #[test]
@@ -359,6 +365,51 @@ fn work_with_pools() -> Failures {
     failures
 }
 
+/// Two green contexts, the second of the other device: streams, memory of them, and each opened by the thread.
+fn work_with_green_contexts() -> Failures {
+    let mut failures = Failures::default();
+    let mut did = |status| failures.note(status);
+    let mut contexts = [null_mut(); 2];
+    unsafe {
+        for (device, context) in (0..).zip(&mut contexts) {
+            if !did(tcuda_green_context_create(context, 20, device)) {
+                continue;
+            }
+            let mut blocks: Vec<*mut c_void> = Vec::new();
+            let mut allocate = |did: &mut dyn FnMut(Status) -> bool, stream| {
+                let mut block = null_mut();
+                if did(tcuda_malloc_cached(&mut block, 3 * MIB, stream)) {
+                    did(tcuda_memset_async(block, 1, PAGE, stream));
+                    did(tcuda_record_stream(block, 0x100usize.wrapping_add(device as usize) as tcuda_stream_t));
+                    blocks.push(block);
+                }
+            };
+            for _ in 0..2 {
+                let mut stream = null_mut();
+                if did(tcuda_green_context_stream(&mut stream, *context)) {
+                    allocate(&mut did, stream);
+                }
+            }
+            if did(tcuda_green_context_begin(*context)) {
+                allocate(&mut did, 0x80 as tcuda_stream_t);
+                // What failed once works the second time.
+                if !did(tcuda_green_context_end(*context)) {
+                    ok(tcuda_green_context_end(*context));
+                }
+            }
+            let current = tcuda::stream::current(device).unwrap();
+            assert!(current.is_default() && tcuda::runtime::sim::machine().unwrap().current_device() == 0, "{current:?} is current");
+            blocks.into_iter().for_each(|block| ok(tcuda_free_cached(block)));
+        }
+        for context in contexts {
+            if !did(tcuda_green_context_destroy(context)) {
+                ok(tcuda_green_context_destroy(context));
+            }
+        }
+    }
+    failures
+}
+
 unsafe extern "C" fn plugin_alloc(size: usize, _device: i32, _stream: tcuda_stream_t, _data: *mut c_void) -> *mut c_void {
     tcuda::runtime::runtime().and_then(|runtime| runtime.malloc(size)).unwrap_or(0) as *mut c_void
 }
@@ -427,7 +478,7 @@ fn nothing_is_left(when: &str) {
     let live = live();
     assert_eq!((live.blocks, live.handles, live.mappings, live.reservations), (0, 0, 0, 0), "{when}");
     assert_eq!((live.pinned_blocks, live.registered_blocks), (0, 0), "{when}");
-    assert_eq!((live.graphs, live.graph_execs), (0, 0), "{when}");
+    assert_eq!((live.graphs, live.graph_execs, live.green_contexts), (0, 0, 0), "{when}");
     record();
 }
 
@@ -551,6 +602,11 @@ fn sweep_the_end() {
                 ok(tcuda_record_stream(block, if on == stream { 0x100 } else { 0x101 } as tcuda_stream_t));
             }
             ok(tcuda_mem_pool_malloc(&mut null_mut(), MIB, stream, pool));
+            let (mut green, mut on) = (null_mut(), null_mut());
+            ok(tcuda_green_context_create(&mut green, 1, 1));
+            ok(tcuda_green_context_stream(&mut on, green));
+            ok(tcuda_malloc_cached(&mut null_mut(), MIB, on));
+            ok(tcuda_green_context_begin(green));
             ok(tcuda_host_malloc_cached(&mut null_mut(), MIB));
             ok(tcuda_host_register(foreign(), 3 * PAGE, 0));
             graphs::leave(stream);
@@ -564,7 +620,7 @@ fn sweep_the_end() {
         let left = live();
         assert_eq!((left.blocks, left.handles, left.mappings, left.reservations), (0, 0, 0, 0), "with call {nth} failing");
         assert_eq!((left.streams, left.events, left.graphs, left.graph_execs), (0, 0, 0, 0), "with call {nth} failing");
-        assert_eq!((left.pinned_blocks, left.registered_blocks), (0, 0), "with call {nth} failing");
+        assert_eq!((left.pinned_blocks, left.registered_blocks, left.green_contexts), (0, 0, 0), "with call {nth} failing");
         if made < nth {
             assert!(nth > 40, "{nth}");
             break;

@@ -3,7 +3,7 @@
 //! Most slots have one symbol and one meaning in all of them and are bound as they are. `cudaGetDeviceProperties` and
 //! `cudaPointerGetAttributes` fill structs that grew; their callers pass an oversized buffer and read the prefix that never moved.
 
-use crate::runtime::table::{Address, Code, RawGraph, RawGraphExec, RawStream, Table, code};
+use crate::runtime::table::{Address, Code, RawGraph, RawGraphExec, RawGreenContext, RawStream, Table, code};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -64,6 +64,8 @@ bind_context_first! {
     cuGraphExecUpdate(exec: RawGraphExec, graph: RawGraph, node: *mut usize, result: *mut i32);
     cuMemGetAddressRange_v2(base: *mut Address, size: *mut usize, address: Address);
     cuStreamGetCtx(stream: RawStream, context: *mut usize);
+    // It would make the device's context itself, and the last one of them that goes end it.
+    cuGreenCtxCreate(context: *mut RawGreenContext, description: usize, device: i32, flags: u32);
     cuModuleLoadData(module: *mut usize, image: *const c_void);
     cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char);
     cuModuleUnload(module: usize);

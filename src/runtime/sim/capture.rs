@@ -59,7 +59,7 @@ pub struct Capture {
 /// cudaMemcpy and cudaIpcGetMemHandle not in every version (tests/conformance/capture_rules.rs).
 fn is_unsafe(slot: Slot) -> bool {
     use Slot::*;
-    const UNSAFE: [Slot; 36] = [
+    const UNSAFE: [Slot; 39] = [
         cudaDeviceSynchronize,
         cudaDeviceEnablePeerAccess,
         cudaDeviceDisablePeerAccess,
@@ -93,6 +93,9 @@ fn is_unsafe(slot: Slot) -> bool {
         cuMemMap,
         cuMemUnmap,
         cuMemSetAccess,
+        cuGreenCtxCreate,
+        cuGreenCtxDestroy,
+        cuGreenCtxStreamCreate,
         cuModuleLoadData,
         cuModuleGetFunction,
         cuModuleUnload,

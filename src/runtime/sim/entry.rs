@@ -12,8 +12,10 @@ use super::{Sim, VERSION, errors, global, thread};
 use std::ffi::{c_char, c_void};
 
 mod graph;
+mod green;
 mod share;
 pub use graph::*;
+pub use green::*;
 pub use share::*;
 
 /// One call of a slot: counted, refused where it must be, with CUDA's last error kept.
@@ -290,6 +292,7 @@ pub unsafe extern "C" fn cudaStreamDestroy(stream: RawStream) -> Code {
         let line = sim.scheduler.line();
         let known = line.state.stream(id).filter(|stream| stream.counted).ok_or(code::INVALID_HANDLE)?;
         let device = known.device;
+        line.state.refuse_detached(id)?;
         drop(line);
         sim.retire_stream(id);
         sim.devices[device].check()
@@ -548,8 +551,16 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: i
     })
 }
 
+/// Streams of green contexts have two, which only a later version of it tells.
 pub unsafe extern "C" fn cuStreamGetCtx(stream: RawStream, context: *mut usize) -> Code {
-    of_stream(Slot::cuStreamGetCtx, stream, context, |_, stream| context_of(stream.device))
+    call(Slot::cuStreamGetCtx, |sim| {
+        check(context)?;
+        let (id, device) = sim.stream(stream)?;
+        if sim.scheduler.line().state.is_green(id) {
+            return Err(code::NOT_SUPPORTED);
+        }
+        put(context, context_of(device))
+    })
 }
 
 pub unsafe extern "C" fn cuCtxPushCurrent_v2(context: usize) -> Code {

@@ -66,6 +66,8 @@ const LIST: &[Entry] = &[
     (908, c"cudaErrorStreamCaptureWrongThread", c"attempt to terminate a thread-local capture sequence from another thread"),
     (909, c"cudaErrorTimeout", c"wait operation timed out"),
     (910, c"cudaErrorGraphExecUpdateFailure", c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"),
+    (914, c"cudaErrorInvalidResourceType", c"invalid resource type"),
+    (915, c"cudaErrorInvalidResourceConfiguration", c"invalid resource configuration"),
     (999, c"cudaErrorUnknown", c"unknown error"),
 ];
 

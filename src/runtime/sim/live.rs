@@ -20,6 +20,7 @@ pub struct Live {
     pub reservations: usize,
     pub pinned_blocks: usize,
     pub registered_blocks: usize,
+    pub green_contexts: usize,
 }
 
 impl Sim {
@@ -46,6 +47,7 @@ impl Sim {
             let line = self.scheduler.line();
             live.streams += line.state.streams_of(device);
             live.events += line.state.events_of(device);
+            live.green_contexts += line.state.green_contexts.values().filter(|of| **of == device).count();
         }
         live
     }

@@ -8,7 +8,7 @@
 //! ```text
 //! entry       the table's functions           launch      twins of tcuda's kernels
 //! copy  event  scheduler                      fault       faults and counts
-//! capture  graph                              thread      what each thread has
+//! capture  graph  green                       thread      what each thread has
 //! stream      queues of work
 //! memory vmm host small peer mem_pool         device      what it looks like
 //! share  beacon                               memory and events of several processes
@@ -32,6 +32,7 @@ mod event;
 mod fault;
 mod fold;
 mod graph;
+mod green;
 mod host;
 mod live;
 mod mem_pool;

@@ -253,7 +253,10 @@ impl Sim {
             2 => thread::default_stream(self, self.current()?)?,
             _ => stream::stream_id(raw).ok_or(code::INVALID_HANDLE)?,
         };
-        let device = self.scheduler.line().state.stream(id).map(|stream| stream.device).ok_or(code::INVALID_HANDLE)?;
+        let line = self.scheduler.line();
+        let device = line.state.stream(id).map(|stream| stream.device).ok_or(code::INVALID_HANDLE)?;
+        line.state.refuse_detached(id)?;
+        drop(line);
         self.devices[device].activate()?;
         Ok((id, device))
     }

@@ -52,6 +52,8 @@ pub struct Stream {
     pub priority: i32,
     /// Made by the program, so it shows among what lives.
     pub counted: bool,
+    /// The green context that it is of.
+    pub green: Option<u64>,
     queue: VecDeque<Item>,
     submitted: u64,
     completed: u64,
@@ -69,7 +71,7 @@ pub struct Stream {
     follows: HashMap<u64, u64>,
 }
 
-const NON_BLOCKING: u32 = 1;
+pub const NON_BLOCKING: u32 = 1;
 
 pub struct State {
     pub streams: HashMap<u64, Stream>,
@@ -77,6 +79,8 @@ pub struct State {
     pub captures: BTreeMap<u64, Capture>,
     pub graphs: HashMap<u64, Arc<[Node]>>,
     pub execs: HashMap<u64, Exec>,
+    /// By their device.
+    pub green_contexts: HashMap<u64, usize>,
     /// Of all of these; never used again, so that a stale handle is always seen.
     next: u64,
     /// Each device's legacy default stream.
@@ -105,12 +109,16 @@ const STREAMS: usize = 0x5100_0000_0000;
 const EVENTS: usize = 0x5200_0000_0000;
 const STEP: usize = 16;
 
+pub fn handle(base: usize, id: u64) -> usize {
+    base + id as usize * STEP
+}
+
 pub fn stream_handle(id: u64) -> RawStream {
-    STREAMS + id as usize * STEP
+    handle(STREAMS, id)
 }
 
 pub fn event_handle(id: u64) -> RawEvent {
-    EVENTS + id as usize * STEP
+    handle(EVENTS, id)
 }
 
 pub fn id_of(handle: usize, base: usize) -> Option<u64> {
@@ -144,6 +152,7 @@ impl State {
             captures: BTreeMap::new(),
             graphs: HashMap::new(),
             execs: HashMap::new(),
+            green_contexts: HashMap::new(),
             next: 1,
             legacy: Vec::new(),
             busy: vec![Vec::new(); devices],
@@ -169,6 +178,7 @@ impl State {
             flags,
             priority,
             counted,
+            green: None,
             queue: VecDeque::new(),
             submitted: 0,
             completed: 0,

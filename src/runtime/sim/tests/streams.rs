@@ -228,3 +228,41 @@ fn work_that_comes_after_free_is_caught() {
     gate.open();
     assert_eq!(m.synchronize(), Err(700));
 }
+
+#[test]
+fn a_green_context_is_cut_from_a_device_and_takes_its_streams_along() {
+    let m = Machine::new(2);
+    let (whole, split) = (m.call(|sim| sim.device_resource(1, 1)).unwrap(), |whole: &DevResource, wanted, least| {
+        m.call(|sim| sim.split_resource(whole, wanted, 0, least))
+            .map(|(part, made, rest)| (part.multiprocessors, made, rest.multiprocessors))
+    });
+    assert_eq!(whole.multiprocessors, 132);
+    // As a GH200 does with as many.
+    let cut = [(2, 72), (6, 11), (2, 7), (1, 0), (1, 8), (1, 128)].map(|(wanted, least)| split(&whole, wanted, least).unwrap());
+    assert_eq!(cut, [(72, 1, 60), (16, 6, 36), (8, 2, 116), (8, 1, 124), (8, 1, 124), (128, 1, 4)]);
+    assert_eq!([129, 132, 133].map(|least| split(&whole, 1, least)), [Err(915), Err(915), Err(1)]);
+    let part = m.call(|sim| sim.split_resource(&whole, 1, 0, 8)).unwrap().0;
+    assert_eq!((split(&part, 1, 8), split(&DevResource::NONE, 1, 8)), (Err(915), Err(914)));
+    assert_eq!(m.call(|sim| sim.device_resource(0, 2)).err(), Some(914));
+
+    let description = m.call(|sim| sim.describe_resource(&part)).unwrap();
+    let create = |device, flags| m.call(|sim| sim.create_green_context(description, device, flags));
+    assert_eq!([create(1, 0), create(0, 1), create(7, 1)], [Err(1), Err(1), Err(1)]);
+    let context = create(1, 1).unwrap();
+    let stream = |flags| m.call(|sim| sim.create_green_stream(context, flags, -99));
+    assert_eq!(stream(0), Err(1));
+    let (first, second) = (stream(1).unwrap(), stream(1).unwrap());
+    assert_eq!(m.call(|sim| sim.stream(first)).map(|found| found.1), Ok(1));
+    assert_eq!((m.0.live(0..1).green_contexts, m.0.live(1..2).green_contexts, m.0.live(0..2).streams), (0, 1, 2));
+    let gate = m.gate(first);
+    m.call(|sim| sim.begin_capture(second, 0)).unwrap();
+    assert_eq!(m.call(|sim| sim.destroy_green_context(context)), Ok(()));
+    gate.open();
+    // Work goes on; the streams are good for nothing, and stay.
+    for left in [first, second] {
+        assert_eq!(m.call(|sim| sim.stream(left)), Err(709));
+    }
+    assert_eq!(m.call(|sim| sim.scheduler.line().state.refuse_detached(stream::stream_id(first).unwrap())), Err(709));
+    assert_eq!([stream(1).err(), m.call(|sim| sim.destroy_green_context(context)).err()], [Some(201); 2]);
+    assert_eq!((m.0.live(0..2).green_contexts, m.0.live(0..2).streams), (0, 2));
+}
