@@ -351,22 +351,24 @@ fn an_opening_switches_the_device() {
     let (on_0, on_1, green) = (Own::on(0), Own::on(1), Green::with(1, 1));
     ok!(tcuda_set_stream(on_1.0));
     ok!(tcuda_set_stream(on_0.0));
-    let gates = [on_0.0, on_1.0].map(Gate::on);
-    let diary = Diary::default();
-    let on = green.begin();
-    assert_eq!((device(), current(0), current(1), get!(-7, out => tcuda_stream_device(on, out))), (1, on_0.0, on, 1));
-    diary.write_on(on, 1);
-    green.end();
-    assert_eq!((device(), current(0), current(1)), (0, on_0.0, on_1.0));
-    for gate in &gates {
-        assert!(diary.read().is_empty() && !complete(on));
+    let currents = || (device(), current(0), current(1));
+    for order in [[on_0.0, on_1.0], [on_1.0, on_0.0]] {
+        let gates = order.map(Gate::on);
+        let on = green.begin();
+        assert_eq!((currents(), get!(-7, out => tcuda_stream_device(on, out))), ((1, on_0.0, on), 1));
+        for (stream, gate) in order.into_iter().zip(&gates) {
+            assert!(!complete(on), "it waits for both");
+            gate.open();
+            ok!(tcuda_stream_synchronize(stream));
+        }
+        ok!(tcuda_stream_synchronize(on));
+        let gate = Gate::on(on);
+        green.end();
+        assert_eq!(currents(), (0, on_0.0, on_1.0));
+        assert!(!complete(on_0.0) && !complete(on_1.0), "both wait for it");
         gate.open();
-    }
-    // Both wait for it.
-    for stream in [on_0.0, on_1.0] {
-        diary.write_on(stream, 2);
-        ok!(tcuda_stream_synchronize(stream));
-        assert_eq!(diary.read()[0], 1);
+        order.into_iter().for_each(|stream| ok!(tcuda_stream_synchronize(stream)));
+        assert!(gate.was_passed());
     }
     for device in [1, 0] {
         ok!(tcuda_set_stream(default_of(device)));
