@@ -11,6 +11,7 @@ pub use shard::Shard;
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Mutex};
 use ebb::LOOK;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// What is counted of a block: that there is one, its bytes, and those asked for.
@@ -116,8 +117,8 @@ impl Active {
 pub struct Totals {
     /// The device that this is a part of; the first of a device's parts, and the one behind this one.
     whole: Option<&'static Totals>,
-    first_part: AtomicPtr<Totals>,
-    next_part: AtomicPtr<Totals>,
+    first_part: OnceLock<&'static Totals>,
+    next_part: OnceLock<&'static Totals>,
     /// Most bytes that the device may hold from the driver; `usize::MAX`: as many as there are.
     limit: AtomicUsize,
     shards: AtomicPtr<Shard>,
@@ -165,8 +166,8 @@ impl Totals {
     pub fn new(memory: u64) -> Totals {
         Totals {
             whole: None,
-            first_part: AtomicPtr::default(),
-            next_part: AtomicPtr::default(),
+            first_part: OnceLock::new(),
+            next_part: OnceLock::new(),
             limit: AtomicUsize::new(usize::MAX),
             shards: AtomicPtr::default(),
             adding: Mutex::new(()),
@@ -191,15 +192,13 @@ impl Totals {
     pub fn part_of(whole: &'static Totals, memory: u64) -> &'static Totals {
         let _adding = whole.adding.lock();
         let alone = AtomicBool::new(whole.alone.load(Relaxed));
-        let next_part = AtomicPtr::new(whole.first_part.load(Relaxed));
-        let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), alone, next_part, ..Totals::new(memory) }));
-        whole.first_part.store(std::ptr::from_ref(part).cast_mut(), Release);
-        part
+        let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), alone, ..Totals::new(memory) }));
+        let place = whole.parts().last().map_or(&whole.first_part, |last| &last.next_part);
+        place.get_or_init(|| part)
     }
 
     pub fn parts(&self) -> impl Iterator<Item = &'static Totals> {
-        let of = |link: &AtomicPtr<Totals>| unsafe { link.load(Acquire).as_ref() };
-        std::iter::successors(of(&self.first_part), move |part| of(&part.next_part))
+        std::iter::successors(self.first_part.get().copied(), |part| part.next_part.get().copied())
     }
 
     /// Itself and its parts, and whose each one's blocks are.
