@@ -32,7 +32,7 @@ uint64_t bench_driver_calls(void);
 
 /* Optional: keeps so many entries of what happens from now on, 0 ends that. 0: it cannot. */
 int bench_history(size_t entries);
-/* Optional: what this thread allocates comes from a memory pool from now on, 0: no more. 0: it cannot. */
+/* Optional: what this thread allocates comes from a memory pool from now on, 0: no more, and what that holds goes back. 0: it cannot. */
 int bench_pool(int open);
 
 #ifdef __cplusplus

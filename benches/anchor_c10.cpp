@@ -76,10 +76,12 @@ int bench_pool(int open)
 {
     static const c10::MempoolId_t pool{0, 1};
     try {
-        if (open)
+        if (open) {
             allocator::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
-        else
+        } else {
             allocator::endAllocateToPool(0, pool);
+            allocator::releasePool(0, pool);
+        }
     } catch (const std::exception &) {
         return 0;
     }

@@ -105,9 +105,9 @@ void bench_reset_peak(void)
 int bench_pool(int open)
 {
     static tcuda_mem_pool_t pool;
-    if (pool == NULL && tcuda_mem_pool_create(&pool, 0, NULL) != TCUDA_SUCCESS)
-        return 0;
-    return (open ? tcuda_mem_pool_begin(pool) : tcuda_mem_pool_end(pool)) == TCUDA_SUCCESS;
+    if (open)
+        return tcuda_mem_pool_create(&pool, 0, NULL) == TCUDA_SUCCESS && tcuda_mem_pool_begin(pool) == TCUDA_SUCCESS;
+    return tcuda_mem_pool_end(pool) == TCUDA_SUCCESS && tcuda_mem_pool_destroy(pool) == TCUDA_SUCCESS;
 }
 
 #endif
