@@ -1798,9 +1798,9 @@ bool tcuda_is_initialized(void);
 bool tcuda_is_available(void);
 
 /**
- * Waits for all devices, gives back all memory, and destroys what tcuda made, for the program too: streams, events, memory pools, graphs,
- * graphed callables, generators, compiled functions, modules of kernels, communicators, imported memory. Snapshots, pluggable allocators,
- * domains of NVTX, tensors of the CPU and registered functions live on. No other thread may be inside a call of tcuda. Called again it does
+ * Waits for all devices, gives back all memory, and destroys what tcuda made, for the program too: streams, green contexts, events, memory
+ * pools, graphs, graphed callables, generators, compiled functions, modules of kernels, communicators, imported memory. Snapshots, pluggable
+ * allocators, domains of NVTX, tensors of the CPU and registered functions live on. No other thread may be inside a call of tcuda. Called again it does
  * nothing. TCUDA_ERROR_INVALID_STATE: it is called from inside of a call, by a function that hears the log, is asked for memory, is
  * captured, or is told by the trace, the debug mode or the sanitizer. Programs need not call it before they exit; leak checkers like it.
  */
@@ -2129,13 +2129,13 @@ tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
 tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
 
 /* ==== Green contexts ==========================================================================================================
- * A green context is some of a device's multiprocessors (torch.cuda.green_contexts.GreenContext): kernels that are launched on streams of it
- * run on those alone, and leave the others to other streams. Its streams are used as any; memory, events and graphs know no difference.
- * Nothing is kept from others: streams of the device run on all its multiprocessors, and each context is cut from the whole device, as torch's,
- * so that two have the same ones. The driver has to be one of CUDA 12.5 or later; with others tcuda_green_context_create fails.
- * tcuda makes none the current context of a thread, as torch's set_context does with the driver's cuCtxPushCurrent. In it CUDA's default
- * stream (NULL) is another stream than the device's, in that thread only, while memory that was freed on the one is given out on the other; and
- * the next cudaSetDevice puts it away. tcuda_green_context_begin makes a stream of it current instead.
+ * A green context is some of a device's multiprocessors (torch.cuda.green_contexts.GreenContext; CUDA's cuGreenCtxCreate): kernels that are
+ * launched on streams of it run on those, and leave the others to other streams. Its streams are used as any; memory, events and graphs know no
+ * difference. Nothing is kept from others: streams of the device run on all its multiprocessors, and each context is cut from the whole device,
+ * as torch's, so that two have the same ones. Under MPS, or with kernels that launch kernels, CUDA may take a few more.
+ * For work in one, make a stream of it current, with tcuda_exchange_stream. No green context becomes a thread's current context of CUDA, as
+ * torch's set_context makes it, which later torch advises against: in it CUDA's default stream (NULL) is another stream than the device's, in that
+ * thread only, while memory that was freed on the one is given out on the other; and the next cudaSetDevice puts it away.
  */
 
 /**
@@ -2155,7 +2155,8 @@ tcuda_status_t tcuda_green_context_create(tcuda_green_context_t *green_context,
  * Ends a green context and its streams: waits for their work, and settles memory that waits for them. Where one was a thread's current
  * stream, the default stream is now. Graphs that were captured on them must not be replayed any more. NULL succeeds.
  *
- * @return TCUDA_ERROR_INVALID_STATE: it is open in a thread.
+ * @return TCUDA_ERROR_CAPTURE: another thread captures on one of them. After any error but TCUDA_ERROR_INVALID_HANDLE the context is still
+ *         there, and some of its streams may be gone.
  */
 tcuda_status_t tcuda_green_context_destroy(tcuda_green_context_t green_context);
 
@@ -2169,25 +2170,6 @@ tcuda_status_t tcuda_green_context_num_sms(tcuda_green_context_t green_context, 
  * priority and no implicit order with the legacy default stream, and they end with the context; tcuda_stream_destroy refuses them.
  */
 tcuda_status_t tcuda_green_context_stream(tcuda_stream_t *stream, tcuda_green_context_t green_context);
-
-/**
- * From now on this thread's current stream is one of the green context, and its device the current one, until tcuda_green_context_end (torch:
- * set_context). It is the same stream each time, and none of tcuda_green_context_stream. It waits for what was given to the streams that
- * were current, of the current device and of the context's; on one that is captured it joins the capture. Within another opening the newest
- * one is meant. NULL and the default streams stay the device's: work for the context has to name TCUDA_STREAM_CURRENT.
- *
- * @return TCUDA_ERROR_INVALID_HANDLE: there is no such context, or another thread is destroying it.
- */
-tcuda_status_t tcuda_green_context_begin(tcuda_green_context_t green_context);
-
-/**
- * Undoes the newest tcuda_green_context_begin of this thread (torch: pop_context): the streams and the device that were current then are so
- * again, whatever was made current meanwhile, and those streams wait for what the context's stream was given. For a stream that was destroyed
- * meanwhile it is its device's default stream.
- *
- * @return TCUDA_ERROR_INVALID_STATE: that was of another context, or there was none.
- */
-tcuda_status_t tcuda_green_context_end(tcuda_green_context_t green_context);
 
 /* ==== Device memory ===========================================================================================================
  * A cache of device memory for each device (torch's caching allocator). A block follows the order of the stream that it was allocated

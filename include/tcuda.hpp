@@ -467,8 +467,7 @@ private:
     tcuda_mem_pool_t pool_;
 };
 
-/* Some of a device's multiprocessors, at least so many, and streams whose kernels run on those: GreenContext. It has to be closed before it
- * goes: it is left then. Its streams go with it. */
+/* Some of a device's multiprocessors, at least so many, and streams whose kernels run on those: GreenContext. Its streams go with it. */
 class green_context : public owner<tcuda_green_context_t, tcuda_green_context_destroy> {
 public:
     explicit green_context(std::int32_t num_sms, std::int32_t device = TCUDA_DEVICE_CURRENT) : owner(make(num_sms, device)) {}
@@ -492,18 +491,6 @@ private:
         check(tcuda_green_context_create(&made, num_sms, device));
         return made;
     }
-};
-
-/* A stream of a green context as the calling thread's current one for the length of a scope, in order with those that it replaces. */
-class green_context_guard {
-public:
-    explicit green_context_guard(const green_context &context) : context_(context.get()) { check(tcuda_green_context_begin(context_)); }
-    ~green_context_guard() { (void)tcuda_green_context_end(context_); }
-    green_context_guard(const green_context_guard &) = delete;
-    green_context_guard &operator=(const green_context_guard &) = delete;
-
-private:
-    tcuda_green_context_t context_;
 };
 
 /* A generator of random numbers: torch.Generator. Without one, NULL is the default generator of the device in question. */

@@ -124,8 +124,8 @@ pub fn thread() -> u64 {
 }
 
 /// What each of them does at its end, the first first.
-type Ends = [Option<fn()>; 5];
-thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 5]) });
+type Ends = [Option<fn()>; 4];
+thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 4]) });
 
 /// Has `end` called after the calling thread's own values were dropped: those that the destructor of a pthread key is the first to make never are.
 /// Where the system has no key left it is not called.

@@ -1,18 +1,17 @@
 //! Green contexts
 //!
-//! A green context is some of a device's multiprocessors (torch.cuda.green_contexts.GreenContext): kernels that are launched on streams of it
-//! run on those alone, and leave the others to other streams. Its streams are used as any; memory, events and graphs know no difference.
-//! Nothing is kept from others: streams of the device run on all its multiprocessors, and each context is cut from the whole device, as torch's,
-//! so that two have the same ones. The driver has to be one of CUDA 12.5 or later; with others tcuda_green_context_create fails.
+//! A green context is some of a device's multiprocessors (torch.cuda.green_contexts.GreenContext; CUDA's cuGreenCtxCreate): kernels that are
+//! launched on streams of it run on those, and leave the others to other streams. Its streams are used as any; memory, events and graphs know no
+//! difference. Nothing is kept from others: streams of the device run on all its multiprocessors, and each context is cut from the whole device,
+//! as torch's, so that two have the same ones. Under MPS, or with kernels that launch kernels, CUDA may take a few more.
 //!
-//! tcuda makes none the current context of a thread, as torch's set_context does with the driver's cuCtxPushCurrent. In it CUDA's default
-//! stream (NULL) is another stream than the device's, in that thread only, while memory that was freed on the one is given out on the other; and
-//! the next cudaSetDevice puts it away. tcuda_green_context_begin makes a stream of it current instead.
+//! For work in one, make a stream of it current, with tcuda_exchange_stream. No green context becomes a thread's current context of CUDA, as
+//! torch's set_context makes it, which later torch advises against: in it CUDA's default stream (NULL) is another stream than the device's, in that
+//! thread only, while memory that was freed on the one is given out on the other; and the next cudaSetDevice puts it away.
 
-use super::guard::{guard, guard_destroy, guard_out};
+use super::guard::{guard_destroy, guard_out};
 use super::structs::tcuda_stream_t;
 use crate::base::status::tcuda_status_t;
-use crate::event;
 use crate::stream::green;
 
 /// Only ever a pointer to it.
@@ -41,7 +40,8 @@ pub unsafe extern "C" fn tcuda_green_context_create(
 /// Ends a green context and its streams: waits for their work, and settles memory that waits for them. Where one was a thread's current
 /// stream, the default stream is now. Graphs that were captured on them must not be replayed any more. NULL succeeds.
 ///
-/// @return TCUDA_ERROR_INVALID_STATE: it is open in a thread.
+/// @return TCUDA_ERROR_CAPTURE: another thread captures on one of them. After any error but TCUDA_ERROR_INVALID_HANDLE the context is still
+///         there, and some of its streams may be gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_green_context_destroy(green_context: tcuda_green_context_t) -> tcuda_status_t {
     guard_destroy("tcuda_green_context_destroy", green_context, || green::destroy(green_context as usize))
@@ -58,25 +58,4 @@ pub unsafe extern "C" fn tcuda_green_context_num_sms(green_context: tcuda_green_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_green_context_stream(stream: *mut tcuda_stream_t, green_context: tcuda_green_context_t) -> tcuda_status_t {
     guard_out("tcuda_green_context_stream", stream, "stream", || Ok(super::stream::handle(green::stream(green_context as usize)?)))
-}
-
-/// From now on this thread's current stream is one of the green context, and its device the current one, until tcuda_green_context_end (torch:
-/// set_context). It is the same stream each time, and none of tcuda_green_context_stream. It waits for what was given to the streams that
-/// were current, of the current device and of the context's; on one that is captured it joins the capture. Within another opening the newest
-/// one is meant. NULL and the default streams stay the device's: work for the context has to name TCUDA_STREAM_CURRENT.
-///
-/// @return TCUDA_ERROR_INVALID_HANDLE: there is no such context, or another thread is destroying it.
-#[unsafe(no_mangle)]
-pub extern "C" fn tcuda_green_context_begin(green_context: tcuda_green_context_t) -> tcuda_status_t {
-    guard("tcuda_green_context_begin", || green::begin(green_context as usize, event::wait_stream))
-}
-
-/// Undoes the newest tcuda_green_context_begin of this thread (torch: pop_context): the streams and the device that were current then are so
-/// again, whatever was made current meanwhile, and those streams wait for what the context's stream was given. For a stream that was destroyed
-/// meanwhile it is its device's default stream.
-///
-/// @return TCUDA_ERROR_INVALID_STATE: that was of another context, or there was none.
-#[unsafe(no_mangle)]
-pub extern "C" fn tcuda_green_context_end(green_context: tcuda_green_context_t) -> tcuda_status_t {
-    guard("tcuda_green_context_end", || green::end(green_context as usize, event::wait_stream))
 }

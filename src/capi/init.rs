@@ -123,9 +123,9 @@ pub extern "C" fn tcuda_is_available() -> bool {
     guard_value("tcuda_is_available", false, || Ok(device::count() > 0))
 }
 
-/// Waits for all devices, gives back all memory, and destroys what tcuda made, for the program too: streams, events, memory pools, graphs,
-/// graphed callables, generators, compiled functions, modules of kernels, communicators, imported memory. Snapshots, pluggable allocators,
-/// domains of NVTX, tensors of the CPU and registered functions live on. No other thread may be inside a call of tcuda. Called again it does
+/// Waits for all devices, gives back all memory, and destroys what tcuda made, for the program too: streams, green contexts, events, memory
+/// pools, graphs, graphed callables, generators, compiled functions, modules of kernels, communicators, imported memory. Snapshots, pluggable
+/// allocators, domains of NVTX, tensors of the CPU and registered functions live on. No other thread may be inside a call of tcuda. Called again it does
 /// nothing. TCUDA_ERROR_INVALID_STATE: it is called from inside of a call, by a function that hears the log, is asked for memory, is
 /// captured, or is told by the trace, the debug mode or the sanitizer. Programs need not call it before they exit; leak checkers like it.
 #[unsafe(no_mangle)]

@@ -85,14 +85,9 @@ pub struct Saved {
     pub replaced: Stream,
 }
 
-/// What a stream of a device would replace.
-pub(super) fn before(device: i32) -> Result<Saved> {
-    Ok(Saved { previous: of(device::current()?), replaced: current(device)? })
-}
-
 /// Makes a stream and its device current, and says what was.
 pub fn exchange(stream: Stream) -> Result<Saved> {
-    let saved = before(stream.device)?;
+    let saved = Saved { previous: of(device::current()?), replaced: current(stream.device)? };
     set_current(stream)?;
     Ok(saved)
 }

@@ -46,7 +46,7 @@ pub fn on_gone(turn: Turn, hook: GoneHook) {
     }
 }
 
-fn tell_gone(stream: Stream) -> Result<()> {
+pub(super) fn tell_gone(stream: Stream) -> Result<()> {
     let hooks = HOOKS.read().clone();
     hooks.iter().try_for_each(|(_, hook)| hook(stream))
 }
@@ -124,18 +124,6 @@ pub(super) fn really_destroy(stream: Stream) -> Result<()> {
     entered.runtime.stream_destroy(stream.raw)
 }
 
-/// All streams of a green context are to go: what waits for them is settled. An error keeps them; else `stay` or `registry::remove` is next.
-pub(super) fn leave_green(streams: &[Stream]) -> Result<()> {
-    streams
-        .iter()
-        .try_for_each(|stream| leave(stream.raw, Kind::Green).and_then(tell_gone))
-        .inspect_err(|_| streams.iter().for_each(|stream| stay_green(*stream)))
-}
-
-pub(super) fn stay_green(stream: Stream) {
-    registry::change(stream.raw, Kind::Leaving, Kind::Green);
-}
-
 /// Makes a stream of somebody else known, with its device where CUDA cannot tell it (-1: ask CUDA). Known before: checked only.
 pub fn register(raw: RawStream, device: i32) -> Result<Stream> {
     if raw < registry::HANDLE_END {
@@ -174,7 +162,7 @@ pub fn unregister(raw: RawStream) -> Result<()> {
 }
 
 /// From here on the handle is none any more; a second thread that wants the same is told so.
-fn leave(raw: RawStream, kind: Kind) -> Result<Stream> {
+pub(super) fn leave(raw: RawStream, kind: Kind) -> Result<Stream> {
     if raw < registry::HANDLE_END {
         return Err(special(if kind == Kind::Own { "destroyed" } else { "unregistered" }));
     }

@@ -1,13 +1,11 @@
 //! Green contexts: how many multiprocessors, their streams among all others, what is current meanwhile, and how they end.
 
-use crate::graph::{G, is_capturing, is_usable};
+use crate::graph::{G, is_usable};
 use crate::kit::*;
 use crate::random::{Block, F32, Own as Generator};
 use crate::{fails, get, ok, tests};
 use std::collections::BTreeSet;
-use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
@@ -28,21 +26,15 @@ tests![
     kernels_run_on_its_streams: [GreenContexts],
     its_streams_are_captured: [GreenContexts],
     beside_a_capture_of_another_thread: [GreenContexts],
-    a_stream_of_it_becomes_current_and_waits: [GreenContexts],
-    the_newest_opening_ends_first: [GreenContexts],
-    an_opening_joins_a_capture: [GreenContexts],
-    an_opening_switches_the_device: [GreenContexts, TwoDevices],
-    what_was_current_may_go_meanwhile: [GreenContexts],
-    an_opening_ends_with_its_thread: [GreenContexts],
-    what_the_end_of_a_thread_opens_is_closed: [GreenContexts],
     its_end_waits_for_its_work: [GreenContexts],
     memory_of_its_streams_outlives_it: [GreenContexts],
     its_end_ends_captures: [GreenContexts],
+    its_end_waits_for_no_capture_of_another_thread: [GreenContexts],
     a_destroyed_one_is_refused_everywhere: [GreenContexts],
     an_end_that_fails_can_be_tried_again: [GreenContexts, Faults],
     calls_that_fail_change_nothing: [GreenContexts, Faults],
     a_stream_of_another_librarys_is_registered: [GreenContexts],
-    a_shutdown_ends_what_is_open: [GreenContexts],
+    a_shutdown_ends_it: [GreenContexts],
     many_come_and_go: [GreenContexts],
 ];
 
@@ -66,15 +58,6 @@ impl Green {
 
     fn stream(&self) -> tcuda_stream_t {
         get!(NULL, out => tcuda_green_context_stream(out, self.0))
-    }
-
-    fn begin(&self) -> tcuda_stream_t {
-        ok!(tcuda_green_context_begin(self.0));
-        current(-1)
-    }
-
-    fn end(&self) {
-        ok!(tcuda_green_context_end(self.0));
     }
 
     fn destroy(self) {
@@ -218,11 +201,9 @@ fn kernels_run_on_its_streams() {
     };
     let expected = draw(default_of(0));
     assert_eq!(draw(green.stream()), expected);
-    let on = green.begin();
-    let inside = draw(handle(CURRENT_STREAM));
-    green.end();
-    assert_eq!(inside, expected);
-    assert_eq!(draw(on), expected);
+    ok!(tcuda_set_stream(green.stream()));
+    assert_eq!(draw(handle(CURRENT_STREAM)), expected);
+    ok!(tcuda_set_stream(default_of(0)));
 }
 
 fn its_streams_are_captured() {
@@ -262,163 +243,10 @@ fn beside_a_capture_of_another_thread() {
     begins.recv().unwrap();
     let green = Green::new();
     let block = allocate(1000, green.stream());
-    green.begin();
-    green.end();
     free(block);
     green.destroy();
     over.send(()).unwrap();
     capture.join().unwrap();
-}
-
-fn a_stream_of_it_becomes_current_and_waits() {
-    let (green, before) = (Green::new(), Own::new());
-    ok!(tcuda_set_stream(before.0));
-    let gate = Gate::on(before.0);
-    let diary = Diary::default();
-    let on = green.begin();
-    assert!(on != before.0 && on != default_of(0) && !complete(on));
-    diary.write_on(handle(CURRENT_STREAM), 1);
-    assert_eq!(diary.read(), []);
-    let second = Gate::on(handle(CURRENT_STREAM));
-    // Whatever is current in the end.
-    ok!(tcuda_set_stream(green.stream()));
-    green.end();
-    assert_eq!(current(0), before.0);
-    gate.open();
-    diary.write_on(before.0, 2);
-    assert!(!complete(before.0));
-    second.open();
-    ok!(tcuda_stream_synchronize(before.0));
-    assert_eq!(diary.read(), [1, 2]);
-    // The same one each time, and none of the others.
-    assert_eq!(green.begin(), on);
-    green.end();
-    assert!((0..32).all(|_| green.stream() != on));
-    ok!(tcuda_set_stream(default_of(0)));
-}
-
-fn the_newest_opening_ends_first() {
-    let (first, second) = (Green::new(), Green::new());
-    fails!(INVALID_STATE, tcuda_green_context_end(first.0));
-    let on_first = first.begin();
-    let on_second = second.begin();
-    assert_ne!(on_first, on_second);
-    assert_eq!(first.begin(), on_first);
-    first.end();
-    assert_eq!(current(0), on_second);
-    let said = fails!(INVALID_STATE, tcuda_green_context_end(first.0));
-    assert!(said.contains("newest"), "{said}");
-    for green in [&first, &second] {
-        let said = fails!(INVALID_STATE, tcuda_green_context_destroy(green.0));
-        assert!(said.contains("tcuda_green_context_end"), "{said}");
-    }
-    // It is this thread's alone.
-    let number = second.0 as usize;
-    std::thread::spawn(move || {
-        assert_eq!(current(0), default_of(0));
-        fails!(INVALID_STATE, tcuda_green_context_end(number as tcuda_green_context_t));
-    })
-    .join()
-    .unwrap();
-    second.end();
-    assert_eq!(current(0), on_first);
-    first.end();
-    assert_eq!(current(0), default_of(0));
-    fails!(INVALID_STATE, tcuda_green_context_end(first.0));
-    first.destroy();
-    second.destroy();
-}
-
-fn an_opening_joins_a_capture() {
-    empty_caches();
-    let (green, stream) = (Green::new(), Own::new());
-    let block = allocate(64, stream.0);
-    ok!(tcuda_set_stream(stream.0));
-    let graph = G::captured(stream.0, || {
-        ok!(tcuda_memset_async(block, 1, 64, stream.0));
-        assert!(is_capturing(green.begin()));
-        ok!(tcuda_memset_async(block, 2, 32, handle(CURRENT_STREAM)));
-        green.end();
-    });
-    graph.replay(stream.0);
-    assert_eq!(bytes_of(block, 64, stream.0), [[2; 32], [1; 32]].concat());
-    ok!(tcuda_set_stream(default_of(0)));
-    drop(graph);
-    free(block);
-    empty_caches();
-}
-
-fn an_opening_switches_the_device() {
-    let (on_0, on_1, green) = (Own::on(0), Own::on(1), Green::with(1, 1));
-    ok!(tcuda_set_stream(on_1.0));
-    ok!(tcuda_set_stream(on_0.0));
-    let currents = || (device(), current(0), current(1));
-    for order in [[on_0.0, on_1.0], [on_1.0, on_0.0]] {
-        let gates = order.map(Gate::on);
-        let on = green.begin();
-        assert_eq!((currents(), get!(-7, out => tcuda_stream_device(on, out))), ((1, on_0.0, on), 1));
-        for (stream, gate) in order.into_iter().zip(&gates) {
-            assert!(!complete(on), "it waits for both");
-            gate.open();
-            ok!(tcuda_stream_synchronize(stream));
-        }
-        ok!(tcuda_stream_synchronize(on));
-        let gate = Gate::on(on);
-        green.end();
-        assert_eq!(currents(), (0, on_0.0, on_1.0));
-        assert!(!complete(on_0.0) && !complete(on_1.0), "both wait for it");
-        gate.open();
-        order.into_iter().for_each(|stream| ok!(tcuda_stream_synchronize(stream)));
-        assert!(gate.was_passed());
-    }
-    for device in [1, 0] {
-        ok!(tcuda_set_stream(default_of(device)));
-    }
-}
-
-fn what_was_current_may_go_meanwhile() {
-    let (green, before) = (Green::new(), Own::new());
-    ok!(tcuda_set_stream(before.0));
-    let on = green.begin();
-    let gate = Gate::on(on);
-    drop(before);
-    green.end();
-    assert_eq!(current(0), default_of(0));
-    assert!(!complete(default_of(0)), "it waits in place of the one that is gone");
-    gate.open();
-    ok!(tcuda_stream_synchronize(default_of(0)));
-    assert!(gate.was_passed());
-}
-
-static ANSWERS: Mutex<Vec<Status>> = Mutex::new(Vec::new());
-
-unsafe extern "C" fn begin_at_the_end(context: *mut c_void) {
-    ANSWERS.lock().unwrap().push(tcuda_green_context_begin(context.cast()));
-}
-
-fn an_opening_ends_with_its_thread() {
-    let green = Green::new();
-    let number = green.0 as usize;
-    std::thread::spawn(move || {
-        ok!(tcuda_green_context_begin(number as tcuda_green_context_t));
-        fails!(INVALID_STATE, tcuda_green_context_destroy(number as tcuda_green_context_t));
-    })
-    .join()
-    .unwrap();
-    green.destroy();
-}
-
-/// Nothing of the thread's was there before, to be dropped with it.
-fn what_the_end_of_a_thread_opens_is_closed() {
-    let green = Green::new();
-    let number = green.0 as usize;
-    let mut key = 0;
-    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(begin_at_the_end)) }, 0);
-    let thread = std::thread::spawn(move || unsafe { libc::pthread_setspecific(key, number as *const c_void) });
-    assert_eq!(thread.join().unwrap(), 0);
-    assert_eq!(*ANSWERS.lock().unwrap(), [Status::TCUDA_SUCCESS]);
-    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
-    green.destroy();
 }
 
 fn its_end_waits_for_its_work() {
@@ -472,6 +300,26 @@ fn its_end_ends_captures() {
     empty_caches();
 }
 
+/// Whoever captures goes on, and so does the context.
+fn its_end_waits_for_no_capture_of_another_thread() {
+    empty_caches();
+    let green = Green::new();
+    let (on, idle) = (green.stream(), green.stream());
+    let block = allocate(64, on);
+    let number = green.0 as usize;
+    let graph = G::captured(on, || {
+        ok!(tcuda_memset_async(block, 1, 32, on));
+        std::thread::spawn(move || _ = fails!(CAPTURE, tcuda_green_context_destroy(number as tcuda_green_context_t))).join().unwrap();
+        ok!(tcuda_memset_async(block, 2, 64, on));
+    });
+    graph.replay(idle);
+    assert_eq!(bytes_of(block, 64, idle), [2; 64]);
+    drop(graph);
+    free(block);
+    green.destroy();
+    empty_caches();
+}
+
 fn a_destroyed_one_is_refused_everywhere() {
     let (green, mut stream) = (Green::new(), handle(7));
     let dead = green.0;
@@ -479,8 +327,6 @@ fn a_destroyed_one_is_refused_everywhere() {
     for wrong in [dead, null_mut(), handle(0x1234_5678).cast()] {
         fails!(INVALID_HANDLE, tcuda_green_context_num_sms(wrong, &mut 0));
         fails!(INVALID_HANDLE, tcuda_green_context_stream(&mut stream, wrong));
-        fails!(INVALID_HANDLE, tcuda_green_context_begin(wrong));
-        fails!(INVALID_HANDLE, tcuda_green_context_end(wrong));
         if !wrong.is_null() {
             fails!(INVALID_HANDLE, tcuda_green_context_destroy(wrong));
         }
@@ -498,13 +344,17 @@ fn an_end_that_fails_can_be_tried_again() {
     fails!(CUDA, tcuda_green_context_destroy(green.0));
     ok!(tcuda_sim_clear_faults());
     // All of it is there.
-    for stream in [on, second, green.stream(), green.begin()] {
+    for stream in [on, second, green.stream()] {
         is_usable(stream);
+        fails!(INVALID_STATE, tcuda_stream_destroy(stream));
     }
-    green.end();
     ok!(tcuda_sim_fail_at(c"cuGreenCtxDestroy".as_ptr(), 0, 304));
     fails!(CUDA, tcuda_green_context_destroy(green.0));
     ok!(tcuda_sim_clear_faults());
+    // Without its streams, which others take the place of.
+    fails!(INVALID_HANDLE, tcuda_stream_synchronize(on));
+    let next: BTreeSet<_> = (0..64).map(|_| green.stream()).collect();
+    assert!(next.len() == 32 && !next.contains(&on) && !next.contains(&second));
     is_usable(green.stream());
     ok!(tcuda_set_stream(default_of(0)));
     green.destroy();
@@ -521,18 +371,13 @@ fn calls_that_fail_change_nothing() {
         ok!(tcuda_sim_clear_faults());
     }
     let green = Green::new();
-    for call in [c"cuGreenCtxStreamCreate", c"cudaEventRecord", c"cudaStreamWaitEvent"] {
-        ok!(tcuda_sim_fail_at(call.as_ptr(), 1, 801));
-        fails!(NOT_SUPPORTED, tcuda_green_context_begin(green.0));
-        ok!(tcuda_sim_clear_faults());
-        assert_eq!(current(0), default_of(0));
-        fails!(INVALID_STATE, tcuda_green_context_end(green.0));
-    }
-    let on = green.begin();
-    ok!(tcuda_sim_fail_at(c"cudaStreamWaitEvent".as_ptr(), 1, 801));
-    fails!(NOT_SUPPORTED, tcuda_green_context_end(green.0));
-    assert_eq!(current(0), on);
-    green.end();
+    let (first, mut stream) = (green.stream(), handle(7));
+    ok!(tcuda_sim_fail_at(c"cuGreenCtxStreamCreate".as_ptr(), 1, 801));
+    fails!(NOT_SUPPORTED, tcuda_green_context_stream(&mut stream, green.0));
+    ok!(tcuda_sim_clear_faults());
+    assert_eq!(stream, handle(7));
+    let others: BTreeSet<_> = (0..31).map(|_| green.stream()).collect();
+    assert!(others.len() == 31 && !others.contains(&first) && green.stream() == first);
     green.destroy();
 }
 
@@ -551,13 +396,14 @@ fn a_stream_of_another_librarys_is_registered() {
     empty_caches();
 }
 
-fn a_shutdown_ends_what_is_open() {
+fn a_shutdown_ends_it() {
     crate::init::in_child("green_over_shutdown", &[]);
 }
 
 pub fn scene_over_shutdown() {
     let (green, other) = (Green::new(), Green::new());
-    let on = green.begin();
+    let on = green.stream();
+    ok!(tcuda_set_stream(on));
     let block = allocate(MIB, on);
     ok!(tcuda_memset_async(block, 1, MIB, other.stream()));
     let (old, idle) = (green.0, other.0);
@@ -571,14 +417,12 @@ pub fn scene_over_shutdown() {
     ok!(tcuda_green_context_destroy(idle));
     ok!(tcuda::capi::init::tcuda_init(null()));
     assert_eq!(current(0), default_of(0));
-    fails!(INVALID_HANDLE, tcuda_green_context_begin(idle));
+    let mut stream = handle(7);
+    for gone in [old, idle] {
+        fails!(INVALID_HANDLE, tcuda_green_context_stream(&mut stream, gone));
+    }
     let next = Green::new();
-    is_usable(next.begin());
-    next.end();
-    // What was open before may be closed.
-    ok!(tcuda_green_context_end(old));
-    fails!(INVALID_HANDLE, tcuda_green_context_end(old));
-    assert_eq!(current(0), default_of(0));
+    is_usable(next.stream());
     next.destroy();
     empty_caches();
 }
@@ -590,15 +434,16 @@ fn many_come_and_go() {
             scope.spawn(|| {
                 for _ in 0..20 {
                     let green = Green::new();
-                    let (on, stream) = (green.begin(), green.stream());
+                    let (on, stream) = (green.stream(), green.stream());
+                    ok!(tcuda_set_stream(on));
                     let block = allocate(5000, on);
                     ok!(tcuda_memset_async(block, 1, 5000, handle(CURRENT_STREAM)));
                     ok!(tcuda_stream_wait_stream(stream, on));
                     ok!(tcuda_memset_async(block, 2, 10, stream));
                     ok!(tcuda_record_stream(block, stream));
-                    green.end();
                     free(block);
                     green.destroy();
+                    assert_eq!(current(0), default_of(0));
                 }
             });
         }

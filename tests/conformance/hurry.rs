@@ -277,19 +277,9 @@ fn green_contexts_that_are_ended_beside_calls() {
     hurry(
         50,
         || get!(null_mut(), out => tcuda_green_context_create(out, 1, 0)) as usize,
-        &[
-            &|handle, _| {
-                let begun = tcuda_green_context_begin(green(handle));
-                if begun == TCUDA_SUCCESS {
-                    free(allocate(100, 0x80 as tcuda_stream_t));
-                    ok!(tcuda_green_context_end(green(handle)));
-                }
-                give_way();
-                begun
-            },
-            &|handle, _| unsafe { tcuda_green_context_stream(&mut null_mut(), green(handle)) },
-            &|handle, _| unsafe { tcuda_green_context_num_sms(green(handle), &mut 0) },
-        ],
+        &[&|handle, _| unsafe { tcuda_green_context_stream(&mut null_mut(), green(handle)) }, &|handle, _| unsafe {
+            tcuda_green_context_num_sms(green(handle), &mut 0)
+        }],
         &|handle, _| tcuda_green_context_destroy(green(handle)),
     );
     empty_caches();

@@ -54,7 +54,6 @@ NEVER_SUCCEED = {
     "tcuda_trace_unregister": "likewise",
     "tcuda_sanitizer_report_get": "nothing was reported",
     "tcuda_mem_pool_end": "the pool is not open",
-    "tcuda_green_context_end": "the context is not open",
     "tcuda_nvtx_stream_range_end": "the number 1 is that of no range",
     "tcuda_nvtx_domain_mark": "the event has no message",
     "tcuda_nvtx_domain_range_start": "likewise",
