@@ -1950,8 +1950,8 @@ tcuda_status_t tcuda_stream_from_pool(tcuda_stream_t *stream, int32_t device, in
 
 /**
  * Makes a stream of another library known (torch.cuda.ExternalStream). Needed only where CUDA cannot tell a stream's device (drivers that
- * lack both cudaStreamGetDevice and cuStreamGetCtx, and streams of another library's green contexts), and for the error in good time. It
- * stays its owner's.
+ * lack both cudaStreamGetDevice and cuStreamGetCtx, and before CUDA 13 streams of another library's green contexts), and for the error in
+ * good time. It stays its owner's.
  *
  * @param device   -1: ask CUDA.
  * @return TCUDA_ERROR_INVALID_ARGUMENT: it belongs to another device. TCUDA_ERROR_INVALID_HANDLE: it is no stream, or a special value.
@@ -2142,7 +2142,7 @@ tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start
  * Sets some of a device's multiprocessors apart (GreenContext.create).
  *
  * @param green_context gets it; tcuda_green_context_destroy ends it.
- * @param num_sms       how many at least, from 1 on. The driver rounds up: on an H100 to a multiple of 8.
+ * @param num_sms       how many at least, from 1 on. The driver rounds up: on an H100 to a multiple of 8, or to all.
  * @param device        -1: the current one.
  * @return TCUDA_ERROR_INVALID_ARGUMENT: the device has not so many, or not once they are rounded up. TCUDA_ERROR_NOT_SUPPORTED: the driver is
  *         older than CUDA 12.5.

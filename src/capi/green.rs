@@ -24,7 +24,7 @@ pub type tcuda_green_context_t = *mut tcuda_green_context;
 /// Sets some of a device's multiprocessors apart (GreenContext.create).
 ///
 /// @param green_context gets it; tcuda_green_context_destroy ends it.
-/// @param num_sms       how many at least, from 1 on. The driver rounds up: on an H100 to a multiple of 8.
+/// @param num_sms       how many at least, from 1 on. The driver rounds up: on an H100 to a multiple of 8, or to all.
 /// @param device        -1: the current one.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: the device has not so many, or not once they are rounded up. TCUDA_ERROR_NOT_SUPPORTED: the driver is
 ///         older than CUDA 12.5.

@@ -51,8 +51,8 @@ pub unsafe extern "C" fn tcuda_stream_from_pool(stream: *mut tcuda_stream_t, dev
 }
 
 /// Makes a stream of another library known (torch.cuda.ExternalStream). Needed only where CUDA cannot tell a stream's device (drivers that
-/// lack both cudaStreamGetDevice and cuStreamGetCtx, and streams of another library's green contexts), and for the error in good time. It
-/// stays its owner's.
+/// lack both cudaStreamGetDevice and cuStreamGetCtx, and before CUDA 13 streams of another library's green contexts), and for the error in
+/// good time. It stays its owner's.
 ///
 /// @param device   -1: ask CUDA.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: it belongs to another device. TCUDA_ERROR_INVALID_HANDLE: it is no stream, or a special value.

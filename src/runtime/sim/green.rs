@@ -6,7 +6,7 @@ use super::device::PRIORITIES;
 use super::stream::{self, State};
 use std::sync::atomic::Ordering::Release;
 
-/// An H100 sets eight apart, or a multiple of that.
+/// An H100 sets eight apart, or a multiple of that, or all.
 const STEP: u32 = 8;
 /// cudaDevAttrMultiProcessorCount.
 const MULTIPROCESSORS: i32 = 16;
@@ -54,14 +54,14 @@ impl Sim {
         if whole.kind != DevResource::MULTIPROCESSORS {
             return Err(code::INVALID_RESOURCE_TYPE);
         }
-        if flags != 0 || wanted == 0 || least > whole.multiprocessors {
+        if flags != 0 || wanted == 0 {
             return Err(code::INVALID_VALUE);
         }
-        let size = least.max(1).next_multiple_of(STEP);
-        let made = wanted.min(whole.multiprocessors / size);
-        if made == 0 || whole.internal[1] != 0 {
+        if least > whole.multiprocessors || whole.internal[1] != 0 {
             return Err(code::INVALID_RESOURCE_CONFIGURATION);
         }
+        let size = least.max(1).next_multiple_of(STEP).min(whole.multiprocessors);
+        let made = wanted.min(whole.multiprocessors / size);
         let device = whole.internal[0];
         Ok((resource(device, true, size), made, resource(device, true, whole.multiprocessors - made * size)))
     }

@@ -237,10 +237,10 @@ fn a_green_context_is_cut_from_a_device_and_takes_its_streams_along() {
             .map(|(part, made, rest)| (part.multiprocessors, made, rest.multiprocessors))
     });
     assert_eq!(whole.multiprocessors, 132);
-    // As a GH200 does with as many.
+    // As a GH200 does with as many, and an H200.
     let cut = [(2, 72), (6, 11), (2, 7), (1, 0), (1, 8), (1, 128)].map(|(wanted, least)| split(&whole, wanted, least).unwrap());
     assert_eq!(cut, [(72, 1, 60), (16, 6, 36), (8, 2, 116), (8, 1, 124), (8, 1, 124), (128, 1, 4)]);
-    assert_eq!([129, 132, 133].map(|least| split(&whole, 1, least)), [Err(915), Err(915), Err(1)]);
+    assert_eq!([129, 132, 133].map(|least| split(&whole, 1, least)), [Ok((132, 1, 0)), Ok((132, 1, 0)), Err(915)]);
     let part = m.call(|sim| sim.split_resource(&whole, 1, 0, 8)).unwrap().0;
     assert_eq!((split(&part, 1, 8), split(&DevResource::NONE, 1, 8)), (Err(915), Err(914)));
     assert_eq!(m.call(|sim| sim.device_resource(0, 2)).err(), Some(914));
