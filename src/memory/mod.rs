@@ -262,7 +262,13 @@ fn poison_new(address: Address, stream: Stream) -> Result<()> {
 }
 
 /// From this thread's front of the stream in a cache, which is made ready if it is not.
-fn from_front(cache: impl Fn() -> Result<&'static Cache>, size: usize, stream: Stream, canonical: usize, handle: usize) -> Result<Option<Address>> {
+fn from_front(
+    cache: impl Fn() -> Result<&'static Cache>,
+    size: usize,
+    stream: Stream,
+    canonical: usize,
+    handle: usize,
+) -> Result<Option<Address>> {
     // What means another stream when another device is current is no key, unless there is only one.
     let means_one = handle >= stream::HANDLE_DEFAULT || (handle != stream::HANDLE_CURRENT && runtime::runtime()?.device_count == 1);
     let key = if means_one { handle } else { canonical };
