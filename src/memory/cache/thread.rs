@@ -85,12 +85,16 @@ pub fn arm(cache: &Cache, stream: Stream, canonical: usize, key: usize) -> Resul
     let Some(thread) = with_fronts() else { return Ok(false) };
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
-    let mut whole = core.whole();
-    // Whoever takes fronts away has said so before he stopped them.
-    if !crate::memory::may_have_fronts() || !core.may_have_fronts() {
+    if !core.may_have_fronts() {
         return Ok(false);
     }
+    // A new one may have what threads keep come home, which takes the device's lock.
     let slot = core.slot_of(stream_key)?;
+    let mut whole = core.whole();
+    // Whoever takes fronts away has said so before he stopped them, be it under one lock only.
+    if !crate::memory::may_have_fronts() {
+        return Ok(false);
+    }
     let Some(front) = core.arm(whole.as_deref_mut(), thread, slot, true) else { return Ok(false) };
     Ok(thread.choose(front, canonical, key))
 }
