@@ -46,6 +46,8 @@ tests![
     what_cannot_be_paused,
     wrong_arguments,
     peaks_have_the_pools_in_them,
+    peaks_where_a_thread_changes_between_a_pool_and_what_it_has_at_hand,
+    a_new_stream_after_many_while_a_thread_has_blocks_of_another,
 ];
 
 const MIB: usize = 1 << 20;
@@ -853,6 +855,44 @@ fn peaks_have_the_pools_in_them() {
     assert_eq!(peak(), 8 * MIB);
     [blocks[1], again, last].into_iter().for_each(free);
     assert_eq!(pool.stats().allocated_bytes.all.peak, 5 * MIB as i64);
+    pool.end();
+    empty_caches();
+}
+
+/// By name from a pool of which threads keep nothing: what the device has at hand for the thread has no room of before.
+fn peaks_where_a_thread_changes_between_a_pool_and_what_it_has_at_hand() {
+    const SMALL: usize = 512 << 10;
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::with(-1, 0, 1);
+    let peak = || stat(-1, "allocated_bytes.all.peak") as usize;
+    let of_device = || -> Vec<_> { (0..48).map(|_| allocate(SMALL, stream.0)).collect() };
+    free(pool.allocate(20 * MIB, stream.0));
+    of_device().into_iter().for_each(free);
+    assert_eq!(peak(), 24 * MIB);
+    let block = pool.allocate(20 * MIB, stream.0);
+    of_device().into_iter().for_each(free);
+    free(block);
+    assert_eq!(peak(), 44 * MIB);
+    pool.end();
+    empty_caches();
+}
+
+/// Records of streams that are gone are used again once there are many, for which what threads hold comes home.
+fn a_new_stream_after_many_while_a_thread_has_blocks_of_another() {
+    empty_caches();
+    let pool = Apart::new();
+    for stream in (0..20).map(|_| Own::new()).collect::<Vec<_>>() {
+        free(pool.allocate(512, stream.0));
+    }
+    let (stream, new) = (Own::new(), Own::new());
+    let (name, block, on) = (pool.0 as usize, pool.allocate(512, stream.0) as usize, new.0 as usize);
+    let other = std::thread::spawn(move || {
+        free(block as *mut c_void);
+        free(get!(null_mut(), out => tcuda_mem_pool_malloc(out, 512, handle(on), name as tcuda_mem_pool_t)));
+    });
+    other.join().unwrap();
+    assert_eq!(pool.stats().allocation.all.current, 0);
     pool.end();
     empty_caches();
 }

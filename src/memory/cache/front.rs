@@ -117,11 +117,12 @@ impl Thread {
     }
 
     /// It allocates from the cache of the shard from now on. Where that was another one of the device, what that one has room for is not known
-    /// here: it is found out anew.
+    /// here: it is found out anew. So is that of the one before, which its next call would use unasked.
     pub fn begin_turn(&self, device: i32, shard: &Shard) {
         let last = &self.turns[device as usize % TURNS];
         if !std::ptr::eq(last.replace(shard), shard) {
             shard.begin_turn();
+            self.forget();
         }
     }
 
