@@ -164,6 +164,7 @@ mod tests {
             assert!(looks <= 16 * shards.len() as i64, "{threads} threads looked {looks} times");
             assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
             totals.watch_again(2 * SIZE);
+            totals.allocates(shards[0], || ());
             shards[0].allocated_large(SIZE, SIZE);
             assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
         }

@@ -190,7 +190,8 @@ impl Totals {
 
     /// A part of a device.
     pub fn part_of(whole: &'static Totals, memory: u64) -> &'static Totals {
-        let _adding = whole.adding.lock();
+        // Nobody finds out meanwhile whether several threads allocate, and tells the parts that are there.
+        let _at_work = whole.at_work.lock();
         let alone = AtomicBool::new(whole.alone.load(Relaxed));
         let part: &'static Totals = Box::leak(Box::new(Totals { whole: Some(whole), alone, ..Totals::new(memory) }));
         let place = whole.parts().last().map_or(&whole.first_part, |last| &last.next_part);
@@ -307,8 +308,9 @@ impl Totals {
     /// Of its own blocks, and of its parts'.
     fn sums(&self) -> [Sums; 2] {
         let mut sums = [Sums::default(); 2];
-        // All that was allocated first: while threads go on, what is handed out may come out smaller than it is, and no peak too high.
-        let mut add = |to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
+        // All that was allocated first, and what was freed last: while threads go on, what is in use may come out smaller than it is, and no peak too
+        // high.
+        let add = |sums: &mut [Sums; 2], to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
             for (whose, totals) in self.with_parts() {
                 let sums = to(&mut sums[whose]);
                 for shard in totals.shards() {
@@ -317,12 +319,12 @@ impl Totals {
                 }
             }
         };
-        add(|sums| &mut sums.allocated, |shard| &shard.allocated);
-        add(|sums| &mut sums.freed, |shard| &shard.freed);
+        add(&mut sums, |sums| &mut sums.allocated, |shard| &shard.allocated);
         for (whose, totals) in self.with_parts() {
             let counters = totals.pending.iter().flatten();
-            sums[whose].pending.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Relaxed));
+            sums[whose].pending.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
         }
+        add(&mut sums, |sums| &mut sums.freed, |shard| &shard.freed);
         sums
     }
 
@@ -372,7 +374,8 @@ impl Totals {
 
     fn pend(&self, size: usize, amounts: Measures) {
         for (measure, amount) in amounts.into_iter().enumerate() {
-            self.pending[size][measure].fetch_add(amount, Relaxed);
+            // Whoever sees that it waits sees that it was freed.
+            self.pending[size][measure].fetch_add(amount, Release);
         }
     }
 
@@ -556,6 +559,8 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::sync::barrier;
+    use crate::memory::sync::model::{Defect, explore};
 
     const SIZE: i64 = 20 << 20;
 
@@ -587,5 +592,58 @@ mod tests {
         part.done(false, size, size);
         assert_eq!((totals.stats().current(Family::ActiveBytes), totals.stats().peak(Family::ActiveBytes)), (11 * SIZE, 13 * SIZE));
         assert!(!totals.has_pending());
+    }
+
+    /// Of two threads one frees while it has no room, and allocates again what the other has meanwhile.
+    #[test]
+    fn what_is_freed_without_room_makes_none_where_others_allocate() {
+        let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
+        let [first, second] = [1, 2].map(|thread| totals.take_shard(thread));
+        totals.allocates(first, || ());
+        (0..100).for_each(|_| first.allocated_large(SIZE, SIZE));
+        totals.allocates(second, || ());
+        (0..50).for_each(|_| _ = first.freed_large(SIZE, SIZE));
+        (0..50).for_each(|_| second.allocated_large(SIZE, SIZE));
+        (0..50).for_each(|_| first.allocated_large(SIZE, SIZE));
+        (0..100).for_each(|_| _ = first.freed_large(SIZE, SIZE));
+        let peak = totals.stats().peak(Family::AllocatedBytes);
+        assert!(peak + 4 * totals.credit(0) >= 150 * SIZE, "{peak}");
+    }
+
+    /// Others look meanwhile: it is in use once.
+    #[test]
+    fn a_block_that_waits_is_never_counted_twice() {
+        let program = || {
+            let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
+            let shard = totals.take_shard(1);
+            totals.allocates(shard, || ());
+            barrier();
+            let uses = move || {
+                for _ in 0..2 {
+                    shard.allocated_large(SIZE, SIZE);
+                    shard.freed_later(false, SIZE as usize, SIZE as usize);
+                    totals.done(false, SIZE as usize, SIZE as usize);
+                }
+            };
+            let thread = shuttle::thread::spawn(uses);
+            assert!((0..3).all(|_| totals.stats().peak(Family::ActiveBytes) <= SIZE), "the peak is too high");
+            thread.join().unwrap();
+        };
+        assert_eq!(explore(2000, 6, Defect::None, program), Ok(()));
+    }
+
+    #[test]
+    fn a_part_that_is_new_knows_whether_several_threads_allocate() {
+        let program = || {
+            let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
+            let [first, second] = [1, 2].map(|thread| totals.take_shard(thread));
+            totals.allocates(first, || ());
+            barrier();
+            let thread = shuttle::thread::spawn(move || totals.allocates(second, || ()));
+            let part = Totals::part_of(totals, 64 << 30);
+            thread.join().unwrap();
+            assert!(!part.alone.load(Relaxed));
+        };
+        assert_eq!(explore(2000, 7, Defect::None, program), Ok(()));
     }
 }

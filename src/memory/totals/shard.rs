@@ -262,9 +262,9 @@ impl Shard {
         self.common
     }
 
-    /// It looks anew at its next block.
+    /// It looks anew at its next block, whatever it frees before: others may have taken that room.
     pub(super) fn close(&self) {
-        self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(0));
+        self.lanes.iter().chain(&self.large_lanes).chain(&self.spare).for_each(|lane| lane.set(i64::MIN / 4));
         self.ceilings.iter().flatten().for_each(|ceiling| ceiling.set(i64::MIN / 2));
         self.credit.set(0);
     }
