@@ -99,6 +99,11 @@ pub fn caches() -> Vec<&'static Cache> {
     POOLS.read().caches.clone()
 }
 
+/// The same, of which there are no more before `work` is done.
+pub fn with_caches<T>(work: impl FnOnce(&[&'static Cache]) -> T) -> T {
+    work(&POOLS.read().caches)
+}
+
 fn all() -> Vec<Arc<Pool>> {
     POOLS.read().by_id.values().cloned().collect()
 }

@@ -200,10 +200,11 @@ impl Cache {
     /// The device and, first, its pools, each stopped and under its lock, with nothing in the driver's hands: one moment.
     fn at_one_moment<T>(&self, work: impl FnOnce(&mut [MutexGuard<Core>]) -> T) -> T {
         let _growing = self.growing.lock();
-        // What is in a pool grew there, so none is missing.
-        let pools = pools::caches().into_iter().filter(|pool| pool.device == self.device);
-        let mut cores: Vec<MutexGuard<Core>> = pools.map(|pool| pool.core.lock()).collect();
-        cores.push(self.core.lock());
+        // What is in a pool grew there, and a thread gets a front of one under the device's lock, so nothing of a later one is missing.
+        let mut cores: Vec<MutexGuard<Core>> = pools::with_caches(|pools| {
+            let of_pools = pools.iter().filter(|pool| pool.device == self.device).map(|pool| pool.core.lock());
+            of_pools.collect::<Vec<_>>().into_iter().chain([self.core.lock()]).collect()
+        });
         work(&mut cores)
     }
 
