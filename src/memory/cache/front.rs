@@ -140,7 +140,8 @@ impl Thread {
     }
 
     fn way(&self, handle: usize) -> &Cell<*const Front> {
-        &self.ways[((handle >> 4) ^ (handle >> 9) ^ handle) % WAYS]
+        // Above an address is which pool's: see `canonical_in`.
+        &self.ways[((handle >> 47) ^ (handle >> 4) ^ (handle >> 9) ^ handle) % WAYS]
     }
 
     /// A front that it may use now: in its region.
