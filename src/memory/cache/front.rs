@@ -59,6 +59,8 @@ pub struct Thread {
 }
 
 const WAYS: usize = 16;
+/// No address of a program has this bit or a higher one: there is which pool's a handle is.
+pub const ABOVE_ADDRESSES: u32 = 48;
 const TURNS: usize = 16;
 
 unsafe impl Sync for Thread {}
@@ -140,8 +142,7 @@ impl Thread {
     }
 
     fn way(&self, handle: usize) -> &Cell<*const Front> {
-        // Above an address is which pool's: see `canonical_in`.
-        &self.ways[((handle >> 47) ^ (handle >> 4) ^ (handle >> 9) ^ handle) % WAYS]
+        &self.ways[((handle >> ABOVE_ADDRESSES) ^ (handle >> 4) ^ (handle >> 9) ^ handle) % WAYS]
     }
 
     /// A front that it may use now: in its region.

@@ -74,9 +74,7 @@ pub fn canonical(stream: Stream) -> usize {
 
 /// The same for the stream in one pool.
 pub fn canonical_in(pool: &Cache, stream: Stream) -> usize {
-    /// No address of a program has this bit or higher ones, and that of per-thread default streams is higher.
-    const POOL: u32 = 47;
-    canonical(stream) + ((pool.number as usize) << POOL)
+    canonical(stream).wrapping_add((pool.number as usize) << front::ABOVE_ADDRESSES)
 }
 
 /// Makes the calling thread's front of a stream ready, so that its next call finds it by `canonical`, and at once by `key`: the handle as the
