@@ -20,9 +20,9 @@ pub struct Fronts {
     shards: BTreeMap<u32, Own>,
     /// Those whose threads may be in a region.
     armed: Vec<&'static Front>,
-    /// Of pools, and whether their threads are in a region or not: armed since those of the device were stopped last.
+    /// Of a device's pools: armed since its own were stopped last, whoever stopped them since. Their threads may be in a region.
     of_parts: Vec<&'static Front>,
-    /// What pools keep for threads, by cache and thread.
+    /// What its pools keep for threads, by cache and thread.
     shards_of_parts: BTreeMap<(u32, u32), Own>,
     /// Those that may keep something: armed since what they kept was collected.
     used: Vec<&'static Front>,
