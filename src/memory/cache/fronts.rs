@@ -22,8 +22,8 @@ pub struct Fronts {
     armed: Vec<&'static Front>,
     /// Of a device's pools: armed since its own were stopped last, whoever stopped them since. Their threads may be in a region.
     of_parts: Vec<&'static Front>,
-    /// What its pools keep for threads, by cache and thread.
-    shards_of_parts: BTreeMap<(u32, u32), Own>,
+    /// What its pools keep for threads.
+    shards_of_parts: Vec<Own>,
     /// Those that may keep something: armed since what they kept was collected.
     used: Vec<&'static Front>,
     /// A pool's.
@@ -57,7 +57,7 @@ impl Fronts {
             shards: BTreeMap::new(),
             armed: Vec::new(),
             of_parts: Vec::new(),
-            shards_of_parts: BTreeMap::new(),
+            shards_of_parts: Vec::new(),
             used: Vec::new(),
             is_part: false,
             stopped: true,
@@ -109,7 +109,7 @@ impl Fronts {
                 fronts.for_each(|(_, front)| front.unchoose());
             }
         }
-        self.shards_of_parts.values().filter(|own| !is_at_work(own)).for_each(|own| _ = own.shard.rests());
+        self.shards_of_parts.iter().filter(|own| !is_at_work(own)).for_each(|own| _ = own.shard.rests());
     }
 
     /// The lock was taken while threads go on: without any it is as good as stopped.
@@ -177,9 +177,13 @@ impl Fronts {
         }
     }
 
-    /// A thread allocates from a pool.
-    fn note_at_work_in(&mut self, cache: u32, thread: &Thread, shard: &'static Shard) {
-        self.shards_of_parts.insert((cache, thread.number), Own { shard, allocated_at: self.stops });
+    /// The thread of a shard allocates from a pool.
+    fn note_at_work_in_part(&mut self, shard: &'static Shard) {
+        let allocated_at = self.stops;
+        match self.shards_of_parts.iter_mut().find(|own| std::ptr::eq(own.shard, shard)) {
+            Some(own) => own.allocated_at = allocated_at,
+            None => self.shards_of_parts.push(Own { shard, allocated_at }),
+        }
     }
 
     pub fn become_part(&mut self) {
@@ -213,7 +217,7 @@ impl Core {
         self.fronts.note_at_work(thread);
         let device = match whole {
             Some(whole) => {
-                whole.fronts.note_at_work_in(self.number, thread, shard);
+                whole.fronts.note_at_work_in_part(shard);
                 &mut whole.fronts
             }
             None => &mut self.fronts,
@@ -295,7 +299,7 @@ impl Core {
         if let Some(Own { shard, .. }) = self.fronts.shards.remove(&thread.number) {
             let mut whole = self.whole_stopped();
             if let Some(whole) = &mut whole {
-                whole.fronts.shards_of_parts.remove(&(self.number, thread.number));
+                whole.fronts.shards_of_parts.retain(|own| !std::ptr::eq(own.shard, shard));
             }
             self.stats.give_back(shard);
         }
