@@ -361,11 +361,9 @@ fn threads_hand_blocks_of_a_pool_to_each_other() {
         }
     });
     let left = mail.into_inner().unwrap();
-    let of_pool = pool.stats().allocation.all;
     assert_eq!(stat(-1, "allocation.all.current"), left.len() as i64);
     left.into_iter().for_each(|(block, _)| free(block as *mut c_void));
     let allocated = pool.stats().allocation.all.allocated;
-    assert!(of_pool.current >= 0 && of_pool.peak >= of_pool.current && allocated > 0);
     assert_eq!((pool.stats().allocation.all.current, stat(-1, "allocation.all.current")), (0, 0));
     tcuda::memory::check(0);
     // Two of each three rounds were in it, with two blocks each.
