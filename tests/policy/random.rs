@@ -179,6 +179,29 @@ fn threads_at_rest_change_nothing() {
     });
 }
 
+/// Nor which sizes came back before, of which threads keep blocks.
+#[test]
+fn sizes_that_came_back_before_are_no_matter() {
+    const PAIRS: usize = 20_000;
+    let run = |stream, blocks, powers| {
+        let mut set = Mixed::new(blocks, powers, stream, 1, 0, &Arc::default());
+        let before = calls(None);
+        set.steps(PAIRS);
+        let made = calls(None) - before;
+        set.blocks.into_iter().for_each(|(block, _)| memory::free(block).unwrap());
+        memory::empty_cache(None).unwrap();
+        made
+    };
+    let _machine = machine("");
+    with_streams(|streams| {
+        let first = run(streams[0], 256, LARGE);
+        for (blocks, powers) in [(1000, 12), (500, 10), (64, LARGE)] {
+            run(streams[0], blocks, powers);
+            assert_eq!(first, run(streams[0], 256, LARGE), "after {blocks} blocks");
+        }
+    });
+}
+
 /// Nor what a memory pool of the device holds, and had: its blocks are none of the cache's own, nor do they count among what it had at most.
 #[test]
 fn pools_change_nothing() {

@@ -287,8 +287,10 @@ impl Core {
         self.shelf(COMMON).asks_from = self.asks_from();
     }
 
-    /// Which sizes come back, and which threads and streams are at work, is to be found out anew.
+    /// Which sizes come back, also to threads, and which threads and streams are at work, is to be found out anew.
     pub fn forget_habits(&mut self) {
+        self.collect();
+        self.fronts.all().for_each(Front::forget_sizes);
         self.fronts.forget_work();
         self.forget_wants();
         self.shelves().for_each(|shelf| shelf.sizes = Sizes::default());
