@@ -141,7 +141,7 @@ impl Core {
             awake: Vec::new(),
             wanting: 0,
             keys: Keys::default(),
-            fronts: Fronts::new(),
+            fronts: Fronts::new(stats),
             shard: stats.take_shard(0),
             uses: HashMap::new(),
             held: HashMap::new(),
@@ -291,7 +291,7 @@ impl Core {
     pub fn forget_habits(&mut self) {
         self.collect();
         self.fronts.all().for_each(Front::forget_sizes);
-        self.fronts.forget_work();
+        self.forget_work();
         self.forget_wants();
         self.shelves().for_each(|shelf| shelf.sizes = Sizes::default());
     }
@@ -368,7 +368,7 @@ impl Core {
 
     fn count_allocated(&mut self, small: bool, size: usize, requested: usize) {
         let thread = tls::get();
-        let shard = self.fronts.shard_of(thread, self.stats).unwrap_or(self.shard);
+        let shard = self.fronts.shard_of(thread).unwrap_or(self.shard);
         let mut whole = self.whole();
         self.note_at_work(whole.as_deref_mut(), thread, shard);
         if shard.is_common() {
@@ -745,7 +745,7 @@ impl Core {
         self.runs = Runs::default();
         self.look_beside_no_more();
         self.asked_at = 0;
-        self.fronts.forget_work();
+        self.forget_work();
         self.uses.clear();
         self.held.clear();
         self.pending.clear();

@@ -14,23 +14,21 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The fronts of a device, under its lock.
 pub struct Fronts {
+    stats: &'static Totals,
     by_thread: BTreeMap<(u32, StreamSlot), &'static Front>,
     /// Those of threads that ended.
     orphans: HashMap<StreamSlot, Vec<&'static Front>>,
-    shards: BTreeMap<u32, Own>,
+    /// What is kept for each thread.
+    shards: BTreeMap<u32, &'static Shard>,
     /// Those whose threads may be in a region.
     armed: Vec<&'static Front>,
     /// Of a device's pools: armed since its own were stopped last, whoever stopped them since. Their threads may be in a region.
     of_parts: Vec<&'static Front>,
-    /// What its pools keep for threads.
-    shards_of_parts: Vec<Own>,
     /// Those that may keep something: armed since what they kept was collected.
     used: Vec<&'static Front>,
-    /// A pool's.
-    is_part: bool,
     /// All of them are stopped, by this holder of the lock.
     stopped: bool,
-    /// Rises each time that they are, and more where it is forgotten which threads are at work.
+    /// Rises each time that they are.
     stops: u64,
     /// How many threads were not at rest at the last of them.
     threads: usize,
@@ -39,27 +37,19 @@ pub struct Fronts {
     shared: bool,
 }
 
-/// What the cache keeps for a thread.
-struct Own {
-    shard: &'static Shard,
-    /// How often fronts had been stopped when it came to allocate last.
-    allocated_at: u64,
-}
-
 /// A thread that did not allocate between so many stops is at rest.
 const STOPS: u64 = 64;
 
 impl Fronts {
-    pub fn new() -> Fronts {
+    pub fn new(stats: &'static Totals) -> Fronts {
         Fronts {
+            stats,
             by_thread: BTreeMap::new(),
             orphans: HashMap::new(),
             shards: BTreeMap::new(),
             armed: Vec::new(),
             of_parts: Vec::new(),
-            shards_of_parts: Vec::new(),
             used: Vec::new(),
-            is_part: false,
             stopped: true,
             stops: STOPS,
             threads: 0,
@@ -98,18 +88,23 @@ impl Fronts {
     /// Threads that did not allocate for long are at rest: they come to the lock before they do, and nobody keeps room for what they may; for
     /// those of a pool its device sees to that. All are stopped.
     fn find_at_work(&mut self) {
-        let is_at_work = |own: &Own| own.allocated_at + STOPS > self.stops;
-        self.threads = self.shards.values().filter(|own| is_at_work(own)).count();
-        if self.is_part {
-            return;
+        if !self.stats.is_part() {
+            self.rest_since(self.stops - STOPS);
         }
-        for (number, own) in self.shards.iter().filter(|(_, own)| !is_at_work(own)) {
-            if own.shard.rests() {
-                let fronts = self.by_thread.range((*number, 0)..=(*number, StreamSlot::MAX));
-                fronts.for_each(|(_, front)| front.unchoose());
-            }
-        }
-        self.shards_of_parts.iter().filter(|own| !is_at_work(own)).for_each(|own| _ = own.shard.rests());
+        self.count_at_work();
+    }
+
+    /// Those whose threads came to allocate after so many stops last, or fewer, are at rest.
+    fn rest_since(&self, stops: u64) {
+        self.stats.rest(stops, |shard| {
+            let known = self.shards.iter().find(|(_, own)| std::ptr::eq(**own, shard));
+            let fronts = known.into_iter().flat_map(|(number, _)| self.by_thread.range((*number, 0)..=(*number, StreamSlot::MAX)));
+            fronts.for_each(|(_, front)| front.unchoose());
+        });
+    }
+
+    fn count_at_work(&mut self) {
+        self.threads = self.shards.values().filter(|shard| shard.is_at_work()).count();
     }
 
     /// The lock was taken while threads go on: without any it is as good as stopped.
@@ -141,13 +136,13 @@ impl Fronts {
     }
 
     pub fn shard(&self, thread: &Thread) -> Option<&'static Shard> {
-        self.shards.get(&thread.number).map(|own| own.shard)
+        self.shards.get(&thread.number).copied()
     }
 
     /// The same, made where there is none. None: the thread has no fronts anywhere. All of the cache's are stopped.
-    pub fn shard_of(&mut self, thread: &Thread, stats: &'static Totals) -> Option<&'static Shard> {
-        let new = || Own { shard: stats.take_shard(thread.number), allocated_at: 0 };
-        (thread.number != 0).then(|| self.shards.entry(thread.number).or_insert_with(new).shard)
+    pub fn shard_of(&mut self, thread: &Thread) -> Option<&'static Shard> {
+        let stats = self.stats;
+        (thread.number != 0).then(|| *self.shards.entry(thread.number).or_insert_with(|| stats.take_shard(thread.number)))
     }
 
     /// Threads that allocate.
@@ -170,59 +165,34 @@ impl Fronts {
         self.by_thread.values().for_each(|front| front.unchoose());
     }
 
-    fn note_at_work(&mut self, thread: &Thread) {
-        self.note_allocates(thread);
-        if let Some(own) = self.shards.get_mut(&thread.number) {
-            own.allocated_at = self.stops;
-        }
-    }
-
-    /// The thread of a shard allocates from a pool.
-    fn note_at_work_in_part(&mut self, shard: &'static Shard) {
-        let allocated_at = self.stops;
-        match self.shards_of_parts.iter_mut().find(|own| std::ptr::eq(own.shard, shard)) {
-            Some(own) => own.allocated_at = allocated_at,
-            None => self.shards_of_parts.push(Own { shard, allocated_at }),
-        }
-    }
-
-    pub fn become_part(&mut self) {
-        self.is_part = true;
-    }
-
-    /// Which threads are at work is to be found out anew, and whether several are. All are stopped.
-    pub fn forget_work(&mut self) {
-        self.rest();
-        (self.first, self.shared) = (None, false);
-    }
-
-    /// All threads are at rest. All are stopped.
+    /// All threads are at rest. All are stopped, those of the device too.
     fn rest(&mut self) {
         debug_assert!(self.stopped);
-        self.stops += STOPS;
-        self.find_at_work();
+        self.rest_since(u64::MAX);
+        self.count_at_work();
     }
 }
 
 impl Core {
     /// Every peak becomes the current figure; it is exact while one thread allocates from here on.
     pub fn reset_peak(&mut self) {
-        self.fronts.rest();
         let _whole = self.whole_stopped();
+        self.fronts.rest();
         self.stats.reset_peak();
+    }
+
+    /// Which threads are at work is to be found out anew, and whether several are. All are stopped.
+    pub fn forget_work(&mut self) {
+        let _whole = self.whole_stopped();
+        self.fronts.rest();
+        (self.fronts.first, self.fronts.shared) = (None, false);
     }
 
     /// The thread is going to allocate, and count it in its shard. `whole`: of a pool, its device.
     pub(super) fn note_at_work(&mut self, whole: Option<&mut Core>, thread: &Thread, shard: &'static Shard) {
-        self.fronts.note_at_work(thread);
-        let device = match whole {
-            Some(whole) => {
-                whole.fronts.note_at_work_in_part(shard);
-                &mut whole.fronts
-            }
-            None => &mut self.fronts,
-        };
-        self.stats.allocates(shard, || device.stop());
+        self.fronts.note_allocates(thread);
+        let device = whole.map_or(&mut self.fronts, |whole| &mut whole.fronts);
+        self.stats.allocates(shard, device.stops, || device.stop());
     }
 
     /// Makes the thread's front of a stream ready, to allocate too or to free only. None: there is none to be had. `whole`: of a pool, its
@@ -280,7 +250,7 @@ impl Core {
         }
         let orphan = self.fronts.orphans.get_mut(&slot).and_then(Vec::pop);
         let front = orphan.or_else(|| front::make(self.number, self.device, slot, self.slots[slot as usize].home))?;
-        self.fronts.shard_of(thread, self.stats);
+        self.fronts.shard_of(thread);
         self.fronts.by_thread.insert((thread.number, slot), front);
         Some(front)
     }
@@ -296,11 +266,8 @@ impl Core {
             front.unchoose();
             self.fronts.orphans.entry(key.1).or_default().push(front);
         }
-        if let Some(Own { shard, .. }) = self.fronts.shards.remove(&thread.number) {
-            let mut whole = self.whole_stopped();
-            if let Some(whole) = &mut whole {
-                whole.fronts.shards_of_parts.retain(|own| !std::ptr::eq(own.shard, shard));
-            }
+        if let Some(shard) = self.fronts.shards.remove(&thread.number) {
+            let _whole = self.whole_stopped();
             self.stats.give_back(shard);
         }
     }

@@ -65,7 +65,7 @@ impl World {
 
     fn pool_of(device: &'static World) -> World {
         let mut core = Core::new(1001, 1000, Totals::part_of(device.totals, 1 << 30), device.core.quiet().history).unwrap();
-        core.become_part(&device.core);
+        core.whole = Some(&device.core);
         World { threads: device.threads, is_pool: true, ..World::of(core, false) }
     }
 
@@ -273,7 +273,7 @@ impl World {
             assert_eq!(block::at(blocks[0]).size(), area.1, "an area is not whole");
             deal(&mut core, blocks[0], &self.parts);
         }
-        core.fronts.forget_work();
+        core.forget_work();
         for (slot, small) in self.parts.iter().flat_map(|slot| [(*slot, false), (*slot, true)]) {
             assert_eq!(core.list(slot, small).iter().count(), 1, "free blocks that are in no area");
         }

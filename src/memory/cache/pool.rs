@@ -2,7 +2,7 @@
 
 use super::Cache;
 use super::block::{self, BlockId, State};
-use super::core::{Core, Lock};
+use super::core::Core;
 use crate::base::Result;
 use crate::memory::pools::Id;
 use crate::memory::provider::Source;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 impl Cache {
     pub fn of_pool(number: u32, whole: &'static Cache, stats: &'static Totals) -> Result<Cache> {
         let cache = Cache::with(number, whole.device, stats, whole.history, whole.growing)?;
-        cache.core.lock().become_part(&whole.core);
+        cache.core.lock().whole = Some(&whole.core);
         Ok(cache)
     }
 
@@ -53,11 +53,6 @@ impl Cache {
 }
 
 impl Core {
-    pub fn become_part(&mut self, whole: &'static Lock) {
-        self.whole = Some(whole);
-        self.fronts.become_part();
-    }
-
     /// Paused for good, with nothing in use: its areas have no memory any more.
     pub fn drop_away(&mut self) {
         debug_assert!(self.paused);

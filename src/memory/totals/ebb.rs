@@ -126,7 +126,7 @@ mod tests {
 
     fn thread(totals: &'static Totals) -> &'static Shard {
         let shard = totals.take_shard(NUMBER.fetch_add(1, Relaxed));
-        totals.allocates(shard, || ());
+        totals.allocates(shard, 0, || ());
         (0..BLOCKS).for_each(|_| shard.allocated_large(SIZE, SIZE));
         shard
     }
@@ -164,7 +164,7 @@ mod tests {
             assert!(looks <= 16 * shards.len() as i64, "{threads} threads looked {looks} times");
             assert_eq!([(); 2].map(|_| totals.take_low()), [Some(2 * SIZE), None]);
             totals.watch_again(2 * SIZE);
-            totals.allocates(shards[0], || ());
+            totals.allocates(shards[0], 0, || ());
             shards[0].allocated_large(SIZE, SIZE);
             assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
         }

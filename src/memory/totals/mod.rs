@@ -212,6 +212,10 @@ impl Totals {
         self.whole.unwrap_or(self)
     }
 
+    pub fn is_part(&self) -> bool {
+        self.whole.is_some()
+    }
+
     pub fn limit(&'static self) -> Option<usize> {
         Some(self.whole().limit.load(Relaxed)).filter(|limit| *limit != usize::MAX)
     }
@@ -259,14 +263,24 @@ impl Totals {
         shard.rests();
     }
 
-    /// The thread of a shard is going to allocate. `stop` stops all threads of the device.
-    pub fn allocates(&'static self, shard: &'static Shard, stop: impl FnOnce()) {
-        if !shard.allocates.get() && !shard.common {
+    /// The thread of a shard is going to allocate, after so many stops. `stop` stops all threads of the device.
+    pub fn allocates(&'static self, shard: &'static Shard, stops: u64, stop: impl FnOnce()) {
+        shard.allocated_at.set(stops);
+        if !shard.is_at_work() && !shard.common {
             stop();
-            shard.allocates.set(true);
+            shard.allocates.store(true, Relaxed);
             self.whole().at_work.lock().push(shard);
             self.renew();
         }
+    }
+
+    /// Threads that came to allocate after so many stops last, or before, are at rest: of a device those of its parts too. `did` is told which
+    /// were not. All threads of the device are stopped.
+    pub fn rest(&'static self, stops: u64, did: impl FnMut(&'static Shard)) {
+        let counts = |shard: &&Shard| self.whole.is_none() || std::ptr::eq(shard.totals, self);
+        let at_work: Vec<&Shard> = self.whole().at_work.lock().iter().copied().filter(counts).collect();
+        let idle = at_work.into_iter().filter(|shard| shard.allocated_at.get() <= stops);
+        idle.inspect(|shard| shard.rests()).for_each(did);
     }
 
     /// It does no more before `allocates`. All threads of the device are stopped.
@@ -569,7 +583,7 @@ mod tests {
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
         let part = Totals::part_of(totals, 64 << 30);
         let (own, of_part) = (totals.take_shard(1), part.take_shard(0));
-        totals.allocates(own, || ());
+        totals.allocates(own, 0, || ());
         let most = || totals.active_and_most().1 as i64 / SIZE;
         let allocate = |count: i64| (0..count).for_each(|_| own.allocated_large(SIZE, SIZE));
         let size = SIZE as usize;
@@ -599,9 +613,9 @@ mod tests {
     fn what_is_freed_without_room_makes_none_where_others_allocate() {
         let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
         let [first, second] = [1, 2].map(|thread| totals.take_shard(thread));
-        totals.allocates(first, || ());
+        totals.allocates(first, 0, || ());
         (0..100).for_each(|_| first.allocated_large(SIZE, SIZE));
-        totals.allocates(second, || ());
+        totals.allocates(second, 0, || ());
         (0..50).for_each(|_| _ = first.freed_large(SIZE, SIZE));
         (0..50).for_each(|_| second.allocated_large(SIZE, SIZE));
         (0..50).for_each(|_| first.allocated_large(SIZE, SIZE));
@@ -616,7 +630,7 @@ mod tests {
         let program = || {
             let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
             let shard = totals.take_shard(1);
-            totals.allocates(shard, || ());
+            totals.allocates(shard, 0, || ());
             barrier();
             let uses = move || {
                 for _ in 0..2 {
@@ -637,9 +651,9 @@ mod tests {
         let program = || {
             let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
             let [first, second] = [1, 2].map(|thread| totals.take_shard(thread));
-            totals.allocates(first, || ());
+            totals.allocates(first, 0, || ());
             barrier();
-            let thread = shuttle::thread::spawn(move || totals.allocates(second, || ()));
+            let thread = shuttle::thread::spawn(move || totals.allocates(second, 0, || ()));
             let part = Totals::part_of(totals, 64 << 30);
             thread.join().unwrap();
             assert!(!part.alone.load(Relaxed));

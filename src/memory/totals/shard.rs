@@ -37,8 +37,10 @@ pub struct Shard {
     pub(super) common: bool,
     /// The number of its thread, of which one shard a device has room at a time: see `begin_turn`.
     pub(super) thread: Cell<u32>,
-    /// Its thread allocates, not only frees.
-    pub(super) allocates: Cell<bool>,
+    /// Its thread is at work: it allocates, not only frees.
+    pub(super) allocates: AtomicBool,
+    /// How often the device's threads had been stopped when it came to that last.
+    pub(super) allocated_at: Cell<u64>,
     /// Some thread counts here; else the next may.
     pub(super) taken: AtomicBool,
     next: AtomicPtr<Shard>,
@@ -63,7 +65,8 @@ impl Shard {
             totals,
             common,
             thread: Cell::new(0),
-            allocates: Cell::new(false),
+            allocates: AtomicBool::new(false),
+            allocated_at: Cell::new(0),
             taken: AtomicBool::new(false),
             next: AtomicPtr::new(next),
         }
@@ -243,13 +246,17 @@ impl Shard {
         }
     }
 
-    /// Its thread allocates no more before `Totals::allocates`. True: it did. All threads of the device are stopped.
-    pub fn rests(&self) -> bool {
-        let did = self.allocates.take();
-        if did {
+    /// Its thread is at rest until `Totals::allocates`. All threads of the device are stopped.
+    pub fn rests(&self) {
+        if self.is_at_work() {
+            self.allocates.store(false, Relaxed);
             self.totals.allocates_no_more(self);
         }
-        did
+    }
+
+    /// Not while its device's threads are being stopped by others.
+    pub fn is_at_work(&self) -> bool {
+        self.allocates.load(Relaxed)
     }
 
     /// Its thread allocated from another cache of the device last, which took the room that there is. By the thread itself.
@@ -273,7 +280,7 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn publish(&self) {
-        debug_assert!(self.allocates.get());
+        debug_assert!(self.is_at_work());
         let rooms = self.totals.rooms();
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);
