@@ -56,6 +56,8 @@ struct Climb<'a> {
     slot: StreamSlot,
     request: &'a Request,
     stream: Stream,
+    /// It may wait for other streams rather than that more is held than the budget.
+    at_budget: bool,
 }
 
 impl Cache {
@@ -94,46 +96,62 @@ impl Cache {
         device::check_lost(self.device)?;
         let runtime = runtime::runtime()?;
         let abilities = &self.abilities(runtime)?;
-        let climb = &Climb { runtime, abilities, slot, request, stream };
+        let options = &abilities.options;
+        let at_budget = !request.is_modest && options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
+        let climb = &Climb { runtime, abilities, slot, request, stream, at_budget };
         // The driver's own pool knows best what is free.
         if matches!(abilities.source, Source::Ordered)
             && let Ok(address) = self.search_or_grow(climb, &Reach::of(slot), UpTo::Limit, None)?
         {
             return Ok(address);
         }
-        let at_budget =
-            !request.is_modest && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
-        // 1. What other streams are done with, as far as is known, then as far as they say.
-        let mut settled = false;
-        if abilities.virtual_memory.is_some() && look.keeps_apart {
-            let apart = look.is_apart;
-            // What waits for other streams is its own, what streams left that are gone is everybody's, and either would be made anew.
-            if apart && look.may_learn {
-                self.settle(slot);
-                settled = true;
-                if let Some(address) = self.core.lock().allocate(slot, request, true) {
-                    return Ok(address);
-                }
-            }
-            let reach = &Reach { apart, ..Reach::of(slot) };
-            // What others are done with is no matter yet.
-            if let Ok(address) = self.search_or_grow(climb, reach, UpTo::Budget, (!apart).then_some(look.changes))? {
+        let keeps_apart = abilities.virtual_memory.is_some() && look.keeps_apart;
+        // What waits for other streams is its own, what streams left that are gone is everybody's, and either would be made anew.
+        let settled = keeps_apart && look.is_apart && look.may_learn;
+        if settled {
+            self.settle(slot);
+            if let Some(address) = self.core.lock().allocate(slot, request, true) {
                 return Ok(address);
             }
-            let has_room = || {
-                let core = self.core.quiet();
-                core.policy.has_room_apart(core.reserved(), request.size)
-            };
-            if apart && !at_budget && has_room() {
-                self.go_home(slot);
-                if let Ok(address) = self.search_or_grow(climb, reach, UpTo::Limit, None)? {
-                    return Ok(address);
-                }
-            }
         }
-        let mut core = self.core.lock();
-        if let Some(address) = core.search(&Reach::of(slot), request) {
+        if keeps_apart && let Some(address) = self.grow_apart(climb, &look)? {
             return Ok(address);
+        }
+        match self.share_or_grow(climb, &look, settled)? {
+            Ok(address) => Ok(address),
+            Err(_) if request.is_modest => {
+                Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, "There is no room for what can be done without."))
+            }
+            Err(refusal) => self.insist(climb, refusal),
+        }
+    }
+
+    /// For a stream that had better have memory of its own: what others are done with is no matter yet.
+    fn grow_apart(&self, climb: &Climb, look: &Look) -> Result<Option<Address>> {
+        let apart = look.is_apart;
+        let reach = &Reach { apart, ..Reach::of(climb.slot) };
+        if let Ok(address) = self.search_or_grow(climb, reach, UpTo::Budget, (!apart).then_some(look.changes))? {
+            return Ok(Some(address));
+        }
+        let has_room = || {
+            let core = self.core.quiet();
+            core.policy.has_room_apart(core.reserved(), climb.request.size)
+        };
+        if !apart || climb.at_budget || !has_room() {
+            return Ok(None);
+        }
+        self.go_home(climb.slot);
+        Ok(self.search_or_grow(climb, reach, UpTo::Limit, None)?.ok())
+    }
+
+    /// 1. What other streams are done with, as far as is known, then as far as they say. 2. What is free, mapped anew, and more from the
+    /// driver. `settled`: the stream's own frees were asked for.
+    fn share_or_grow(&self, climb: &Climb, look: &Look, settled: bool) -> Result<Result<Address, Refusal>> {
+        let Climb { slot, request, at_budget, .. } = *climb;
+        let all = &Reach::of(slot);
+        let mut core = self.core.lock();
+        if let Some(address) = core.search(all, request) {
+            return Ok(Ok(address));
         }
         let changes = core.changes();
         if look.is_small_of_threads {
@@ -152,23 +170,20 @@ impl Cache {
             }
             self.share_and_go_home(slot);
         }
-        // 2. What is free, mapped anew, and more from the driver.
-        let all = &Reach::of(slot);
         let up_to = if at_budget { UpTo::Budget } else { UpTo::Limit };
-        let mut refused = self.search_or_grow(climb, all, up_to, (!learns).then_some(changes))?;
-        if let (true, Err(Refusal::Budget)) = (at_budget, &refused) {
-            refused = match self.take_waiting(climb) {
-                Some(address) => Ok(address),
-                None => self.search_or_grow(climb, all, UpTo::Limit, None)?,
-            };
+        match self.search_or_grow(climb, all, up_to, (!learns).then_some(changes))? {
+            Err(Refusal::Budget) if at_budget => match self.take_waiting(climb) {
+                Some(address) => Ok(Ok(address)),
+                None => self.search_or_grow(climb, all, UpTo::Limit, None),
+            },
+            answer => Ok(answer),
         }
-        let refusal = match refused {
-            Ok(address) => return Ok(address),
-            Err(refusal) => refusal,
-        };
-        if request.is_modest {
-            return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, "There is no room for what can be done without."));
-        }
+    }
+
+    /// The rungs that cost others something.
+    fn insist(&self, climb: &Climb, refusal: Refusal) -> Result<Address> {
+        let Climb { runtime, abilities, request, stream, .. } = *climb;
+        let all = &Reach::of(climb.slot);
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
         let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
         // A pluggable allocator may have more than the device.
@@ -186,29 +201,30 @@ impl Cache {
         if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, UpTo::Limit, None)) {
             return found;
         }
-        // One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
-        let mut climbing = self.climbing.lock();
-        /// Rounds, as long as other threads change what is free.
-        const ROUNDS: usize = 8;
-        let mut last = self.make_room(climb, &mut climbing)?;
-        for _ in 1..ROUNDS {
-            match last {
-                Err((_, changes)) if self.core.lock().changes() != changes => {
-                    last = self.make_room(climb, &mut climbing)?;
-                }
-                _ => break,
-            }
-        }
-        drop(climbing);
-        let refusal = match last {
+        let refusal = match self.make_room_in_turn(climb)? {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
-        if let Some(address) = pools::lend(self.device, climb.request, climb.stream) {
+        if let Some(address) = pools::lend(self.device, request, stream) {
             return Ok(address);
         }
         let room = || self.make_room(climb, &mut self.climbing.lock());
         self.press(climb, Stage::Fail, room).unwrap_or_else(|| Err(self.out_of_memory(climb, refusal, false, false)))
+    }
+
+    /// One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
+    fn make_room_in_turn(&self, climb: &Climb) -> Result<Result<Address, (Refusal, u64)>> {
+        /// As long as other threads change what is free.
+        const ROUNDS: usize = 8;
+        let mut climbing = self.climbing.lock();
+        let mut last = self.make_room(climb, &mut climbing)?;
+        for _ in 1..ROUNDS {
+            match last {
+                Err((_, changes)) if self.core.lock().changes() != changes => last = self.make_room(climb, &mut climbing)?,
+                _ => break,
+            }
+        }
+        Ok(last)
     }
 
     /// The rungs that make room. The inner error is the refusal, and how much had changed when it came. `climbing` is let go while the
@@ -275,7 +291,7 @@ impl Cache {
 
     /// Free memory of other streams whose use is not past: taken at once, ordered by events.
     fn take_waiting(&self, climb: &Climb) -> Option<Address> {
-        let Climb { runtime, abilities, slot, request, stream } = *climb;
+        let Climb { runtime, abilities, slot, request, stream, .. } = *climb;
         let owners = {
             let core = self.core.lock();
             let owners = core.owners_in_use(slot);
