@@ -3,11 +3,11 @@
 
 use super::block;
 use super::core::{Core, LARGEST, Request};
+use super::grow::Refusal;
 use super::message::{Facts, Joins, OfPool};
 use super::ordered;
 use super::policy::{Load, UpTo};
 use super::reach::{Reach, Waited};
-use super::segment::Refusal;
 use super::slot::StreamKey;
 use super::tls;
 use super::{Abilities, Cache, StreamSlot};

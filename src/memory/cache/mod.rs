@@ -13,7 +13,8 @@
 //! - `shares`    what is free, handle by handle; `hole` takes it out, and keeps the addresses that have no memory of their own
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
 //! - `rest`      where free memory lies, and when it goes there; `runs` has what is mapped still, and is taken there again
-//! - `segment`   memory from the driver and back
+//! - `grow`      more memory for a request, from the driver or mapped anew
+//! - `segment`   what the device offers, what is held of the driver, and how it goes back
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `held`      blocks that other processes may use
@@ -29,6 +30,7 @@ mod ends;
 mod freelist;
 pub mod front;
 mod fronts;
+mod grow;
 pub mod held;
 mod hole;
 mod home;

@@ -6,10 +6,10 @@
 use super::block::{self, BlockId, NIL, State};
 use super::core::{Core, Request};
 use super::ends::Ends;
+use super::grow::Refusal;
 use super::physical::{Handle, HandleId};
 use super::policy::{LARGEST_HANDLE, Terms, UpTo};
 use super::reach::Reach;
-use super::segment::Refusal;
 use super::shares::{Idle, LOOK_AT, Share, Span, Stretch};
 use super::slot::COMMON;
 use crate::runtime::Address;
