@@ -8,7 +8,7 @@ use std::io::Read;
 /// One file of `kernels/`: its PTX for the oldest device first, each with the architecture that it needs (75 is compute capability 7.5).
 pub struct Family {
     pub name: &'static str,
-    /// Compressed with zstd.
+    /// Compressed with zstd, numbers as distances.
     pub images: &'static [(i32, &'static [u8])],
 }
 
@@ -32,12 +32,46 @@ impl Family {
     }
 }
 
-/// What all kernels of the text share, and one of them.
+/// What all kernels of the text share, and one of them as it was compiled.
 fn cut(ptx: &str, kernel: &str) -> Option<String> {
     let mut parts = ptx.split(ENTRY);
     let shared = parts.next()?;
     let one = parts.find(|part| part.strip_prefix(kernel).is_some_and(|rest| rest.starts_with('(')))?;
-    Some(format!("{shared}{ENTRY}{one}"))
+    Some(format!("{}{ENTRY}{}", absolute(shared), absolute(one)))
+}
+
+/// With the numbers of registers and labels for what they are stored as: distances from the last of that name that came first in a line.
+/// Code that repeats is the same text then, and packs to less than half. `renumber` of kernels/build.py is the other way.
+fn absolute(part: &str) -> String {
+    let mut text = String::with_capacity(part.len());
+    let mut last: Vec<(&str, i64)> = Vec::new();
+    for line in part.split_inclusive('\n') {
+        let (mut rest, mut first) = (line, true);
+        while let Some(start) = rest.find(['%', '$']) {
+            let end = |from: usize, is: fn(char) -> bool| rest[from..].find(|c| !is(c)).map_or(rest.len(), |length| from + length);
+            let digits = end(start + 1, |c| c.is_ascii_alphabetic() || c == '_');
+            let after = end(digits, |c| c.is_ascii_digit() || c == '-');
+            let name = &rest[start..digits];
+            text.push_str(&rest[..digits]);
+            match rest[digits..after].parse::<i64>() {
+                Ok(distance) => {
+                    let at = last.iter().position(|(known, _)| *known == name).unwrap_or(last.len());
+                    if at == last.len() {
+                        last.push((name, 0));
+                    }
+                    let number = last[at].1 + distance;
+                    if std::mem::take(&mut first) {
+                        last[at].1 = number;
+                    }
+                    text.push_str(&number.to_string());
+                }
+                Err(_) => text.push_str(&rest[digits..after]),
+            }
+            rest = &rest[after..];
+        }
+        text.push_str(rest);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -64,6 +98,12 @@ pub mod tests {
         }
     }
 
+    fn unpacked(image: &[u8]) -> String {
+        let mut ptx = String::new();
+        ruzstd::decoding::StreamingDecoder::new(image).unwrap().read_to_string(&mut ptx).unwrap();
+        ptx.split(ENTRY).map(absolute).collect::<Vec<_>>().join(ENTRY)
+    }
+
     /// The cheap half of `kernels/build.py --check`: what is embedded was made from the sources that lie beside it, as kernels/build.py says.
     #[test]
     fn the_ptx_is_of_these_sources() {
@@ -75,7 +115,7 @@ pub mod tests {
         assert_eq!(recipe.lines().count(), 3, "{recipe}");
         let (mut families, mut architectures) = (BTreeSet::new(), BTreeSet::<i32>::new());
         for line in digests.lines().skip(1) {
-            let [name, source, image] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let [name, source, image, compiled] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let (family, architecture) = name.rsplit_once('.').unwrap();
             architectures.insert(architecture.parse().unwrap());
             let mut files = Vec::new();
@@ -89,6 +129,7 @@ pub mod tests {
             );
             let ptx = std::fs::read(folder.join(format!("ptx/{name}.ptx.zst"))).unwrap();
             assert_eq!(image, format!("{:016x}", fnv(&ptx)), "kernels/ptx/{name}.ptx.zst is not what kernels/build.py wrote");
+            assert_eq!(compiled, format!("{:016x}", fnv(unpacked(&ptx).as_bytes())), "{name} does not become what was compiled");
             families.insert(family.to_owned());
         }
         let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -123,6 +164,14 @@ pub mod tests {
         assert_eq!(cut(ptx, "one").unwrap(), ".version 7.0\n.const a;\n.visible .entry one(\n)\n{ }\n");
         assert_eq!(cut(ptx, "one_more").unwrap(), ".version 7.0\n.const a;\n.visible .entry one_more(\n)\n{ x }\n");
         assert!(cut(ptx, "on").is_none() && cut(ptx, "more").is_none());
+    }
+
+    #[test]
+    fn numbers_are_told_by_what_came_before() {
+        let stored = "mov %r1, %tid.x;\nadd.s32 %r1, %r-1, %rd7;\n@%p1 bra $L2;\n$L2:\nst [%rd1], %r0, %SP, 5;\n}";
+        let compiled = "mov %r1, %tid.x;\nadd.s32 %r2, %r1, %rd7;\n@%p1 bra $L2;\n$L2:\nst [%rd1], %r2, %SP, 5;\n}";
+        assert_eq!(absolute(stored), compiled);
+        assert_eq!(absolute("\n%, $ and %r-"), "\n%, $ and %r-");
     }
 
     #[test]
