@@ -629,6 +629,8 @@ pub fn stop_fronts() {
 
 /// Where segments come from has changed: it holds from the next growth on.
 pub fn configure_sources() -> Result<()> {
+    // Those that are no pool's now too: whoever asked them what they take from, they were told what was current.
+    pools::caches().into_iter().for_each(Cache::forget_abilities);
     for cache in CACHES.get().into_iter().flatten() {
         cache.forget_abilities();
         // With all fronts stopped: where segments are not virtual memory there are none.

@@ -1,5 +1,6 @@
 //! Pluggable allocators below the cache: everything above them works as ever, and what they do wrong is survived.
 
+use crate::graph::G;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::{CString, c_void};
@@ -22,6 +23,7 @@ tests![
     the_same_memory_twice_is_refused,
     it_cannot_allocate_from_the_cache,
     what_is_in_use_is_not_destroyed,
+    a_pool_that_is_gone_uses_none,
     loading_says_what_is_wrong,
     threads_above_it,
 ];
@@ -309,6 +311,22 @@ fn it_cannot_allocate_from_the_cache() {
     plugged.lies(&[Lie::FromTheCache; 8]);
     fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 44 * MIB, stream.0));
     plugged.lies(&[]);
+    plugged.end();
+    empty_caches();
+}
+
+/// A capture that finds no memory asks the other caches of the device for theirs, among them those that no pool has now.
+fn a_pool_that_is_gone_uses_none() {
+    empty_caches();
+    let stream = Own::new();
+    // Two: the capture's own pool takes the place of one.
+    let pools = [(); 2].map(|()| get!(null_mut(), out => tcuda_mem_pool_create(out, -1, null())));
+    pools.into_iter().for_each(|pool| ok!(tcuda_mem_pool_destroy(pool)));
+    let plugged = Plugged::current();
+    let limit = Limit::of(-1, MIB as u64);
+    let graph = G::new();
+    graph.capture(stream.0, || drop(fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 8 * MIB, stream.0))));
+    drop((graph, limit));
     plugged.end();
     empty_caches();
 }
