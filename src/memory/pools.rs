@@ -294,9 +294,10 @@ pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> R
     super::allocate_in(pool.cache, &request, stream)
 }
 
-/// Free memory of pools that give it to requests that would fail.
-pub fn lend(device: i32, request: &Request, stream: Stream) -> Option<Address> {
-    of_device(device).into_iter().filter(|pool| pool.use_on_oom).find_map(|pool| pool.cache.take_free(request, stream))
+/// Free memory of pools that give it to requests of others that would fail.
+pub fn lend(who: &Cache, request: &Request, stream: Stream) -> Option<Address> {
+    let lenders = of_device(who.device).into_iter().filter(|pool| pool.use_on_oom && !std::ptr::eq(pool.cache, who));
+    lenders.map(|pool| pool.cache).find_map(|cache| cache.lend(request, stream))
 }
 
 /// Of the device's pools, those with memory, as `who` sees them who has none.

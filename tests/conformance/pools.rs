@@ -43,6 +43,7 @@ tests![
     a_pause_takes_what_threads_keep: [VirtualMemory],
     a_pause_beside_a_capture: [VirtualMemory],
     a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
+    what_is_lent_keeps_its_memory: [VirtualMemory],
     what_cannot_be_paused,
     wrong_arguments,
     peaks_have_the_pools_in_them,
@@ -786,6 +787,33 @@ pub fn scene_over_shutdown() {
     ok!(tcuda_mem_pool_end(old));
     fails!(INVALID_HANDLE, tcuda_mem_pool_end(old));
     next.into_iter().for_each(Apart::end);
+    empty_caches();
+}
+
+/// Who has a block of a pool that he never named goes on with it, whatever becomes of the pool.
+fn what_is_lent_keeps_its_memory() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::with(-1, 1, 0);
+    let own = pool.allocate(1000, stream.0);
+    let limit = Limit::of(-1, reserved() as u64);
+    let borrowed = allocate(1000, stream.0);
+    drop(limit);
+    assert_eq!(pool.stats().allocation.all.current, 2, "it was lent");
+    ok!(tcuda_memset_async(borrowed, 7, 1000, stream.0));
+    for mode in [TCUDA_PAUSE_DROP, TCUDA_PAUSE_KEEP] {
+        let said = fails!(INVALID_STATE, tcuda_mem_pool_pause(pool.0, &mut 0, mode));
+        assert!(said.contains("1 of its blocks are lent"), "{said}");
+    }
+    assert_eq!(bytes_of(borrowed, 4, stream.0), [7; 4]);
+    free(borrowed);
+    // The pool's own may lie where it was.
+    let again = pool.allocate(1000, stream.0);
+    let held = pool.reserved();
+    assert_eq!(pool.pause(TCUDA_PAUSE_DROP), held as usize);
+    ok!(tcuda_mem_pool_resume(pool.0));
+    [own, again].into_iter().for_each(free);
+    pool.end();
     empty_caches();
 }
 

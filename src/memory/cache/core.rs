@@ -20,7 +20,7 @@ use crate::memory::pools;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
 use crate::runtime::{Address, RawStream};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Block sizes are multiples of this.
@@ -71,6 +71,8 @@ pub struct Core {
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
     /// Blocks that other processes may use, none of them `CLEAN`, and how often each is held.
     pub held: HashMap<BlockId, usize>,
+    /// Blocks in use of a pool that serve requests of others, none of them `CLEAN`.
+    pub lent: HashSet<BlockId>,
     pub pending: VecDeque<Pending>,
     pub stats: &'static Totals,
     pub history: &'static History,
@@ -145,6 +147,7 @@ impl Core {
             shard: stats.take_shard(0),
             uses: HashMap::new(),
             held: HashMap::new(),
+            lent: HashSet::new(),
             pending: VecDeque::new(),
             stats,
             history,
@@ -541,6 +544,7 @@ impl Core {
         self.tell(Action::FreeRequested, record.address(), requested, stream);
         let mut uses: Vec<(StreamSlot, u32)> = Vec::new();
         if used {
+            self.lent.remove(&id);
             for slot in self.uses.remove(&id).unwrap_or_default() {
                 if slot != owner {
                     uses.push((slot, self.note_free(slot)));
@@ -601,6 +605,15 @@ impl Core {
             uses.push(slot);
         }
         true
+    }
+
+    /// One that was just handed out: its free comes by here.
+    pub fn note_lent(&mut self, address: Address) {
+        if let Some(id) = lookup::find(address) {
+            let head = &block::at(id).head;
+            head.store(head.load(Relaxed) & !CLEAN, Relaxed);
+            self.lent.insert(id);
+        }
     }
 
     // ---- between streams
@@ -748,6 +761,7 @@ impl Core {
         self.forget_work();
         self.uses.clear();
         self.held.clear();
+        self.lent.clear();
         self.pending.clear();
         self.slots.iter_mut().skip(1).for_each(|slot| {
             slot.gone = true;

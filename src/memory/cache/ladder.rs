@@ -205,7 +205,7 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
-        if let Some(address) = pools::lend(self.device, request, stream) {
+        if let Some(address) = pools::lend(self, request, stream) {
             return Ok(address);
         }
         let room = || self.make_room(climb, &mut self.climbing.lock());
@@ -393,13 +393,15 @@ impl Cache {
         Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).with_native(native).on_device(self.device).with_bytes(request.requested as u64)
     }
 
-    /// What is free here and the stream may have, with nothing made for it.
-    pub fn take_free(&self, request: &Request, stream: Stream) -> Option<Address> {
+    /// What is free here and the stream may have, with nothing made for it: for a request of another cache, whose program knows nothing of it.
+    pub fn lend(&self, request: &Request, stream: Stream) -> Option<Address> {
         let key = StreamKey::of(stream);
         self.settle_all();
         let mut core = self.core.lock();
         let slot = core.slot_of(key).ok()?;
-        if block::has_room() { core.search(&Reach::of(slot), request) } else { None }
+        let address = if block::has_room() { core.search(&Reach::of(slot), request)? } else { return None };
+        core.note_lent(address);
+        Some(address)
     }
 
     /// torch's empty_cache for one device: waits for what is freed but in use, then gives all free memory back.

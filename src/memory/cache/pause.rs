@@ -80,7 +80,7 @@ impl Cache {
 
     fn take_away(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
         let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
-        self.refuse_held()?;
+        self.refuse_others()?;
         captures::wait_for_device(self.device)?;
         self.settle_all();
         let before = self.core.lock().reserved();
@@ -229,17 +229,15 @@ impl Cache {
         Ok(())
     }
 
-    /// Other processes would keep the memory that they have.
-    fn refuse_held(&self) -> Result<()> {
+    /// Other processes would keep the memory that they have; and who was lent some does not know whose it is, and goes on.
+    fn refuse_others(&self) -> Result<()> {
         let core = self.core.quiet();
-        if core.held.is_empty() {
-            return Ok(());
-        }
-        let text = format!(
-            "The memory pool {} cannot be paused: {} of its blocks are exported to other processes (tcuda_ipc_export).",
-            core.pool,
-            core.held.len()
-        );
+        let (count, why) = match (core.held.len(), core.lent.len()) {
+            (0, 0) => return Ok(()),
+            (0, lent) => (lent, "lent to requests of others that would have failed (use_on_oom), and in use"),
+            (held, _) => (held, "exported to other processes (tcuda_ipc_export)"),
+        };
+        let text = format!("The memory pool {} cannot be paused: {count} of its blocks are {why}.", core.pool);
         Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text))
     }
 
