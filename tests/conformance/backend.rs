@@ -21,6 +21,7 @@ tests![
     blocks_of_the_drivers_own_pool: [AsyncAllocations, Unfilled],
     a_switch_of_the_backend: [AsyncAllocations, Unfilled],
     blocks_that_go_beside_a_capture: [AsyncAllocations],
+    blocks_that_go_behind_a_capture: [AsyncAllocations, Unfilled],
 ];
 
 const MIB: usize = 1 << 20;
@@ -34,10 +35,14 @@ fn a_switch_of_the_backend() {
 }
 
 fn blocks_that_go_beside_a_capture() {
-    in_child("backend_captured", &[("TCUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
+    in_child("backend_beside_a_capture", &[("TCUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
 }
 
-pub fn scene_captured() {
+fn blocks_that_go_behind_a_capture() {
+    in_child("backend_behind_a_capture", &[("TCUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
+}
+
+pub fn scene_beside_a_capture() {
     let stream = Own::on(0);
     let block = allocate(MIB, stream.0);
     // Its stream takes no free now.
@@ -54,14 +59,13 @@ pub fn scene_captured() {
         assert_eq!(held(), [0, 0]);
     }));
     runtime.stream_destroy(blocking as usize).unwrap();
-    what_was_freed_beside_a_capture_goes_back(&stream);
 }
 
 /// At the next allocation, however the capture ended.
-fn what_was_freed_beside_a_capture_goes_back(stream: &Own) {
-    let other = Own::on(0);
+pub fn scene_behind_a_capture() {
+    let (stream, other) = (Own::on(0), Own::on(0));
     for is_abandoned in [false, true] {
-        let [block, used] = [stream, &other].map(|own| allocate(4 * MIB, own.0));
+        let [block, used] = [&stream, &other].map(|own| allocate(4 * MIB, own.0));
         ok!(tcuda_record_stream(used, stream.0));
         let graph = G::new();
         graph.begin(stream.0);

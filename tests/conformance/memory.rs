@@ -24,6 +24,7 @@ tests![
     sizes_beyond_everything,
     alignments,
     an_alignment_takes_no_memory: [VirtualMemory],
+    what_lies_between_aligned_blocks_is_used: [VirtualMemory, Unfilled],
     aligned_free_memory_is_used_again,
     a_batch_is_all_or_none,
     a_batch_is_freed_around_a_wrong_pointer,
@@ -240,11 +241,21 @@ fn an_alignment_takes_no_memory() {
     free(one);
     empty_caches();
     // Also where the last handle has room: three MiB are two handles.
-    let limit = Limit::of(0, 400 * MIB as u64);
+    let _limit = Limit::of(0, 400 * MIB as u64);
     let blocks: Vec<_> = (0..100).map(|_| aligned(3 * MIB, 64 * MIB, own.0)).collect();
     assert_eq!(reserved(), 400 * MIB);
     tcuda::memory::check(0);
-    // What others need lies between them, and behind memory in front of an aligned place nothing is made that is there.
+    blocks.into_iter().for_each(free);
+    empty_caches();
+}
+
+/// What others need, and behind memory in front of an aligned place nothing is made that is there.
+fn what_lies_between_aligned_blocks_is_used() {
+    empty_caches();
+    let own = Own::on(0);
+    let reserved = || stat(0, "reserved_bytes.all.current") as usize;
+    let _limit = Limit::of(0, 400 * MIB as u64);
+    let blocks: Vec<_> = (0..100).map(|_| aligned(3 * MIB, 64 * MIB, own.0)).collect();
     blocks.iter().step_by(2).for_each(|block| free(*block));
     let between = allocate(20 * MIB, own.0);
     let again: Vec<_> = (0..40).map(|_| aligned(3 * MIB, 32 * MIB, own.0)).collect();
@@ -252,7 +263,6 @@ fn an_alignment_takes_no_memory() {
     tcuda::memory::check(0);
     blocks.iter().skip(1).step_by(2).chain(&again).for_each(|block| free(*block));
     free(between);
-    drop(limit);
     empty_caches();
 }
 
