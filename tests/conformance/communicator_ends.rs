@@ -22,7 +22,7 @@ tests![
     a_wait_has_its_own_limit_beside_others: [Communicators],
     ranks_that_differ: [Faults, TwoDevices],
     a_launch_that_fails_ends_the_group: [Faults, TwoDevices],
-    memory_of_a_group_that_failed: [Faults, TwoDevices],
+    memory_of_a_group_that_failed: [Faults, TwoDevices, Unfilled],
     a_call_that_cannot_be_marked: [Faults],
     an_end_beside_a_capture_of_another_thread: [Communicators],
 ];
