@@ -72,7 +72,7 @@ def renumber(ptx, absolute):
     parts = []
     for part in ptx.split(ENTRY):
         last, lines = {}, []
-        for line in part.splitlines(keepends=True):
+        for line in part.split("\n"):
             first = NUMBERED.search(line)
 
             def one(match):
@@ -83,7 +83,7 @@ def renumber(ptx, absolute):
                 return f"{name}{before + number if absolute else number - before}"
 
             lines.append(NUMBERED.sub(one, line))
-        parts.append("".join(lines))
+        parts.append("\n".join(lines))
     return ENTRY.join(parts)
 
 
@@ -150,7 +150,7 @@ def compile_image(family, arch):
     assert count == 1, f"{family.name}: {count} lines with .version"
     # Comments name the compiler's build; indentation is only weight.
     lines = (re.sub(r"//.*", "", line).strip() for line in text.splitlines())
-    # Labels are their kernel's own.
+    # Kernels repeat each other but for their number in the labels, which are each one's own as long as there is no function but kernels.
     lines = (re.sub(r"\$L__BB[0-9]+_", "$L", line) for line in lines)
     return "".join(line + "\n" for line in lines if line).encode()
 
@@ -166,7 +166,7 @@ def digests():
         return f"{name} {fnv(source_of(family)):016x} {fnv(packed):016x} {fnv(unpack(packed)):016x}"
 
     lines = [line(*image) for image in images()]
-    return "# family and architecture, digest of compiler, flags and source, digests of its .ptx.zst and of the PTX in it; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
+    return "# family and architecture, digest of compiler, flags and source, digests of its .ptx.zst, where numbers are distances, and of the PTX that it becomes; kernels/build.py writes this\n" + "\n".join(lines) + "\n"
 
 
 def write():

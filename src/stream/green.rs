@@ -1,5 +1,5 @@
-//! Green contexts: some of a device's multiprocessors, and streams whose kernels run on those (torch's GreenContext): on no others but under MPS,
-//! where they may be more.
+//! Green contexts: some of a device's multiprocessors, and streams whose kernels run on those (torch's GreenContext). Under MPS, or with kernels
+//! that launch kernels, CUDA may take a few more.
 //!
 //! No green context is ever made current. CUDA's default stream is the current context's: in a green one it is another stream, which every
 //! other part of tcuda, and every other thread, would take for the device's; and the next cudaSetDevice would put the green one away.

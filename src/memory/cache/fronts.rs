@@ -18,8 +18,7 @@ pub struct Fronts {
     by_thread: BTreeMap<(u32, StreamSlot), &'static Front>,
     /// Those of threads that ended.
     orphans: HashMap<StreamSlot, Vec<&'static Front>>,
-    /// What is kept for each thread.
-    shards: BTreeMap<u32, &'static Shard>,
+    shards: BTreeMap<u32, Own>,
     /// Those whose threads may be in a region.
     armed: Vec<&'static Front>,
     /// Of a device's pools: armed since its own were stopped last, whoever stopped them since. Their threads may be in a region.
@@ -28,13 +27,20 @@ pub struct Fronts {
     used: Vec<&'static Front>,
     /// All of them are stopped, by this holder of the lock.
     stopped: bool,
-    /// Rises each time that they are.
+    /// Rises each time that they are, and more where it is forgotten which threads are at work.
     stops: u64,
-    /// How many threads were not at rest at the last of them.
+    /// How many threads had allocated lately at the last of them.
     threads: usize,
     /// The first thread that allocated since it was forgotten which ones are at work, and whether there were others.
     first: Option<u32>,
     shared: bool,
+}
+
+/// What the cache keeps for a thread.
+struct Own {
+    shard: &'static Shard,
+    /// How often its fronts had been stopped when the thread came to allocate last. For a pool's the shard knows the same of the device's.
+    allocated_at: u64,
 }
 
 /// A thread that did not allocate between so many stops is at rest.
@@ -88,23 +94,19 @@ impl Fronts {
     /// Threads that did not allocate for long are at rest: they come to the lock before they do, and nobody keeps room for what they may; for
     /// those of a pool its device sees to that. All are stopped.
     fn find_at_work(&mut self) {
+        self.threads = self.shards.values().filter(|own| own.allocated_at + STOPS > self.stops).count();
         if !self.stats.is_part() {
-            self.rest_since(self.stops - STOPS);
+            self.rest_idle(self.stops - STOPS);
         }
-        self.count_at_work();
     }
 
-    /// Those whose threads came to allocate after so many stops last, or fewer, are at rest.
-    fn rest_since(&self, stops: u64) {
+    /// Those that came to allocate after so many of the device's stops last, or fewer.
+    fn rest_idle(&self, stops: u64) {
         self.stats.rest(stops, |shard| {
-            let known = self.shards.iter().find(|(_, own)| std::ptr::eq(**own, shard));
+            let known = self.shards.iter().find(|(_, own)| std::ptr::eq(own.shard, shard));
             let fronts = known.into_iter().flat_map(|(number, _)| self.by_thread.range((*number, 0)..=(*number, StreamSlot::MAX)));
             fronts.for_each(|(_, front)| front.unchoose());
         });
-    }
-
-    fn count_at_work(&mut self) {
-        self.threads = self.shards.values().filter(|shard| shard.is_at_work()).count();
     }
 
     /// The lock was taken while threads go on: without any it is as good as stopped.
@@ -136,13 +138,14 @@ impl Fronts {
     }
 
     pub fn shard(&self, thread: &Thread) -> Option<&'static Shard> {
-        self.shards.get(&thread.number).copied()
+        self.shards.get(&thread.number).map(|own| own.shard)
     }
 
     /// The same, made where there is none. None: the thread has no fronts anywhere. All of the cache's are stopped.
     pub fn shard_of(&mut self, thread: &Thread) -> Option<&'static Shard> {
         let stats = self.stats;
-        (thread.number != 0).then(|| *self.shards.entry(thread.number).or_insert_with(|| stats.take_shard(thread.number)))
+        let new = || Own { shard: stats.take_shard(thread.number), allocated_at: 0 };
+        (thread.number != 0).then(|| self.shards.entry(thread.number).or_insert_with(new).shard)
     }
 
     /// Threads that allocate.
@@ -165,11 +168,19 @@ impl Fronts {
         self.by_thread.values().for_each(|front| front.unchoose());
     }
 
-    /// All threads are at rest. All are stopped, those of the device too.
+    fn note_at_work(&mut self, thread: &Thread) {
+        self.note_allocates(thread);
+        if let Some(own) = self.shards.get_mut(&thread.number) {
+            own.allocated_at = self.stops;
+        }
+    }
+
+    /// All threads are at rest. All are stopped, a pool's device's too.
     fn rest(&mut self) {
         debug_assert!(self.stopped);
-        self.rest_since(u64::MAX);
-        self.count_at_work();
+        self.stops += STOPS;
+        self.threads = 0;
+        self.rest_idle(u64::MAX);
     }
 }
 
@@ -181,7 +192,7 @@ impl Core {
         self.stats.reset_peak();
     }
 
-    /// Which threads are at work is to be found out anew, and whether several are. All are stopped.
+    /// Which threads are at work is to be found out anew, and whether several are. All of the cache's are stopped.
     pub fn forget_work(&mut self) {
         let _whole = self.whole_stopped();
         self.fronts.rest();
@@ -190,7 +201,7 @@ impl Core {
 
     /// The thread is going to allocate, and count it in its shard. `whole`: of a pool, its device.
     pub(super) fn note_at_work(&mut self, whole: Option<&mut Core>, thread: &Thread, shard: &'static Shard) {
-        self.fronts.note_allocates(thread);
+        self.fronts.note_at_work(thread);
         let device = whole.map_or(&mut self.fronts, |whole| &mut whole.fronts);
         self.stats.allocates(shard, device.stops, || device.stop());
     }
@@ -266,7 +277,7 @@ impl Core {
             front.unchoose();
             self.fronts.orphans.entry(key.1).or_default().push(front);
         }
-        if let Some(shard) = self.fronts.shards.remove(&thread.number) {
+        if let Some(Own { shard, .. }) = self.fronts.shards.remove(&thread.number) {
             let _whole = self.whole_stopped();
             self.stats.give_back(shard);
         }

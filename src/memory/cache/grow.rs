@@ -61,8 +61,7 @@ struct Tried {
 /// Room that was found.
 enum Room {
     Here(Address),
-    /// As these terms have it, looked for since.
-    Planned(Plan, Terms, Instant),
+    Planned { plan: Plan, terms: Terms, began: Instant },
 }
 
 impl Core {
@@ -199,9 +198,9 @@ impl Cache {
         let tried = Tried::default();
         let mut growth = Growth { runtime, abilities, granularity: *granularity, reach, request, up_to, tried };
         loop {
-            let (plan, terms, began) = match self.find_room(&mut growth, &mut search)? {
+            let (plan, terms, began) = match self.look_for_room(&mut growth, &mut search)? {
                 Room::Here(address) => return Ok(address),
-                Room::Planned(plan, terms, began) => (plan, terms, began),
+                Room::Planned { plan, terms, began } => (plan, terms, began),
             };
             let makes: usize = plan.make.iter().sum();
             let anew = !plan.parts.is_empty();
@@ -211,7 +210,7 @@ impl Cache {
             }
             let answer = self.build_plan(runtime, properties, plan, reach, request);
             if let Err(unbuilt) = &answer
-                && self.finds_a_way(&mut growth, unbuilt, makes)
+                && self.makes_way(&mut growth, unbuilt, makes)
             {
                 continue;
             }
@@ -232,7 +231,8 @@ impl Cache {
         }
     }
 
-    fn find_room(&self, growth: &mut Growth, mut search: impl FnMut(&mut Core) -> Option<Address>) -> Result<Room, Refusal> {
+    /// As the terms of the moment have it, for which memory may be given back, or addresses reserved.
+    fn look_for_room(&self, growth: &mut Growth, mut search: impl FnMut(&mut Core) -> Option<Address>) -> Result<Room, Refusal> {
         let Growth { runtime, abilities, granularity, reach, request, up_to, .. } = *growth;
         loop {
             let (found, terms, began) = {
@@ -257,7 +257,7 @@ impl Cache {
                 (core.find_room(reach, request, &terms, up_to), terms, began)
             };
             match found {
-                Found::Plan(plan) => return Ok(Room::Planned(plan, terms, began)),
+                Found::Plan(plan) => return Ok(Room::Planned { plan, terms, began }),
                 Found::Here(address) => {
                     self.looked_since(began);
                     return Ok(Room::Here(address));
@@ -272,8 +272,8 @@ impl Cache {
         }
     }
 
-    /// Whether another plan may do where the driver refused one that makes so many bytes.
-    fn finds_a_way(&self, growth: &mut Growth, unbuilt: &Unbuilt, makes: usize) -> bool {
+    /// The driver refused a plan that makes so many bytes. True: something was done about it, and another plan may do.
+    fn makes_way(&self, growth: &mut Growth, unbuilt: &Unbuilt, makes: usize) -> bool {
         if unbuilt.error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY {
             return false;
         }

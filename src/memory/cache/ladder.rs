@@ -96,8 +96,9 @@ impl Cache {
         device::check_lost(self.device)?;
         let runtime = runtime::runtime()?;
         let abilities = &self.abilities(runtime)?;
-        let options = &abilities.options;
-        let at_budget = !request.is_modest && options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
+        // Only what is mapped has a budget.
+        let has_budget = abilities.virtual_memory.is_some() && !request.is_modest;
+        let at_budget = has_budget && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
         let climb = &Climb { runtime, abilities, slot, request, stream, at_budget };
         // The driver's own pool knows best what is free.
         if matches!(abilities.source, Source::Ordered)

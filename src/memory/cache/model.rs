@@ -575,6 +575,36 @@ fn what_is_everybodys_is_joined_with_what_its_stream_has_free_beside_it() {
     .unwrap();
 }
 
+/// By what a pool's own threads do, whatever becomes of its device's.
+#[test]
+fn who_allocates_from_a_pool_is_known_by_its_own_stops() {
+    explore(1, 11, Defect::None, || {
+        const MANY: usize = 100;
+        let (device, pool) = device_and_pool();
+        let allocates = |number: usize| {
+            tls::set(pool.threads[number]);
+            assert!(pool.malloc(512, 0).is_some_and(|block| pool.free(block)));
+        };
+        let threads = || pool.core.lock().fronts.threads();
+        [0, 1].into_iter().for_each(allocates);
+        assert_eq!(threads(), 2);
+        for _ in 0..MANY {
+            assert!(device.malloc(512, 0).is_some_and(|block| device.free(block)));
+            device.core.lock().collect();
+        }
+        [0, 1].into_iter().for_each(allocates);
+        assert_eq!(threads(), 2, "the device's fronts were stopped often");
+        (0..MANY).for_each(|_| {
+            allocates(0);
+            threads();
+        });
+        assert_eq!(threads(), 1, "the pool's were, and the other thread is at rest");
+        pool.end();
+        device.end();
+    })
+    .unwrap();
+}
+
 #[test]
 fn no_order_of_steps_is_wrong_beside_a_pool() {
     beside_a_pool(3000 * effort(), Defect::None).unwrap();

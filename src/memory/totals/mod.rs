@@ -266,9 +266,9 @@ impl Totals {
     /// The thread of a shard is going to allocate, after so many stops. `stop` stops all threads of the device.
     pub fn allocates(&'static self, shard: &'static Shard, stops: u64, stop: impl FnOnce()) {
         shard.allocated_at.set(stops);
-        if !shard.is_at_work() && !shard.common {
+        if !shard.allocates.get() && !shard.common {
             stop();
-            shard.allocates.store(true, Relaxed);
+            shard.allocates.set(true);
             self.whole().at_work.lock().push(shard);
             self.renew();
         }
@@ -277,10 +277,10 @@ impl Totals {
     /// Threads that came to allocate after so many stops last, or before, are at rest: of a device those of its parts too. `did` is told which
     /// were not. All threads of the device are stopped.
     pub fn rest(&'static self, stops: u64, did: impl FnMut(&'static Shard)) {
-        let counts = |shard: &&Shard| self.whole.is_none() || std::ptr::eq(shard.totals, self);
-        let at_work: Vec<&Shard> = self.whole().at_work.lock().iter().copied().filter(counts).collect();
-        let idle = at_work.into_iter().filter(|shard| shard.allocated_at.get() <= stops);
-        idle.inspect(|shard| shard.rests()).for_each(did);
+        let idle = |shard: &&Shard| shard.allocated_at.get() <= stops && (self.whole.is_none() || std::ptr::eq(shard.totals, self));
+        // Most often none.
+        let idle: Vec<&Shard> = self.whole().at_work.lock().iter().copied().filter(idle).collect();
+        idle.into_iter().inspect(|shard| shard.rests()).for_each(did);
     }
 
     /// It does no more before `allocates`. All threads of the device are stopped.

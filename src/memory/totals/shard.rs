@@ -38,7 +38,7 @@ pub struct Shard {
     /// The number of its thread, of which one shard a device has room at a time: see `begin_turn`.
     pub(super) thread: Cell<u32>,
     /// Its thread is at work: it allocates, not only frees.
-    pub(super) allocates: AtomicBool,
+    pub(super) allocates: Cell<bool>,
     /// How often the device's threads had been stopped when it came to that last.
     pub(super) allocated_at: Cell<u64>,
     /// Some thread counts here; else the next may.
@@ -65,7 +65,7 @@ impl Shard {
             totals,
             common,
             thread: Cell::new(0),
-            allocates: AtomicBool::new(false),
+            allocates: Cell::new(false),
             allocated_at: Cell::new(0),
             taken: AtomicBool::new(false),
             next: AtomicPtr::new(next),
@@ -248,15 +248,9 @@ impl Shard {
 
     /// Its thread is at rest until `Totals::allocates`. All threads of the device are stopped.
     pub fn rests(&self) {
-        if self.is_at_work() {
-            self.allocates.store(false, Relaxed);
+        if self.allocates.take() {
             self.totals.allocates_no_more(self);
         }
-    }
-
-    /// Not while its device's threads are being stopped by others.
-    pub fn is_at_work(&self) -> bool {
-        self.allocates.load(Relaxed)
     }
 
     /// Its thread allocated from another cache of the device last, which took the room that there is. By the thread itself.
@@ -280,7 +274,7 @@ impl Shard {
     #[cold]
     #[inline(never)]
     fn publish(&self) {
-        debug_assert!(self.is_at_work());
+        debug_assert!(self.allocates.get());
         let rooms = self.totals.rooms();
         if self.totals.alone.load(Relaxed) {
             self.set_ceilings(|of, measure, now| now + rooms[of][measure]);

@@ -50,11 +50,12 @@ fn absolute(part: &str) -> String {
         while let Some(start) = rest.find(['%', '$']) {
             let end = |from: usize, is: fn(char) -> bool| rest[from..].find(|c| !is(c)).map_or(rest.len(), |length| from + length);
             let digits = end(start + 1, |c| c.is_ascii_alphabetic() || c == '_');
-            let after = end(digits, |c| c.is_ascii_digit() || c == '-');
+            let sign = usize::from(rest[digits..].starts_with('-'));
+            let after = end(digits + sign, |c| c.is_ascii_digit());
             let name = &rest[start..digits];
             text.push_str(&rest[..digits]);
             match rest[digits..after].parse::<i64>() {
-                Ok(distance) => {
+                Ok(distance) if name.len() > 1 => {
                     let at = last.iter().position(|(known, _)| *known == name).unwrap_or(last.len());
                     if at == last.len() {
                         last.push((name, 0));
@@ -65,7 +66,7 @@ fn absolute(part: &str) -> String {
                     }
                     text.push_str(&number.to_string());
                 }
-                Err(_) => text.push_str(&rest[digits..after]),
+                _ => text.push_str(&rest[digits..after]),
             }
             rest = &rest[after..];
         }
@@ -172,6 +173,7 @@ pub mod tests {
         let compiled = "mov %r1, %tid.x;\nadd.s32 %r2, %r1, %rd7;\n@%p1 bra $L2;\n$L2:\nst [%rd1], %r2, %SP, 5;\n}";
         assert_eq!(absolute(stored), compiled);
         assert_eq!(absolute("\n%, $ and %r-"), "\n%, $ and %r-");
+        assert_eq!(absolute("%5 %r9-%r-3"), "%5 %r9-%r6");
     }
 
     #[test]
