@@ -145,8 +145,8 @@ impl Cache {
         Ok(self.search_or_grow(climb, reach, UpTo::Limit, None)?.ok())
     }
 
-    /// 1. What other streams are done with, as far as is known, then as far as they say. 2. What is free, mapped anew, and more from the
-    /// driver. `settled`: the stream's own frees were asked for.
+    /// What other streams are done with, as far as is known, then as far as they say (1.); what is free, mapped anew, and more from the driver
+    /// (2.). `settled`: the stream's own frees were asked for.
     fn share_or_grow(&self, climb: &Climb, look: &Look, settled: bool) -> Result<Result<Address, Refusal>> {
         let Climb { slot, request, at_budget, .. } = *climb;
         let all = &Reach::of(slot);

@@ -276,11 +276,14 @@ impl Totals {
 
     /// Threads that came to allocate after so many stops last, or before, are at rest: of a device those of its parts too. `did` is told which
     /// were not. All threads of the device are stopped.
-    pub fn rest(&'static self, stops: u64, did: impl FnMut(&'static Shard)) {
+    pub fn rest(&'static self, stops: u64, mut did: impl FnMut(&'static Shard)) {
         let idle = |shard: &&Shard| shard.allocated_at.get() <= stops && (self.whole.is_none() || std::ptr::eq(shard.totals, self));
         // Most often none.
         let idle: Vec<&Shard> = self.whole().at_work.lock().iter().copied().filter(idle).collect();
-        idle.into_iter().inspect(|shard| shard.rests()).for_each(did);
+        for shard in idle {
+            shard.rests();
+            did(shard);
+        }
     }
 
     /// It does no more before `allocates`. All threads of the device are stopped.
