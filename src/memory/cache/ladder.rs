@@ -123,7 +123,7 @@ impl Cache {
             Err(_) if request.is_modest => {
                 Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, "There is no room for what can be done without."))
             }
-            Err(refusal) => self.insist(climb, refusal),
+            Err(refusal) => self.climb_on(climb, refusal),
         }
     }
 
@@ -182,7 +182,7 @@ impl Cache {
     }
 
     /// The rungs that cost others something.
-    fn insist(&self, climb: &Climb, refusal: Refusal) -> Result<Address> {
+    fn climb_on(&self, climb: &Climb, refusal: Refusal) -> Result<Address> {
         let Climb { runtime, abilities, request, stream, .. } = *climb;
         let all = &Reach::of(climb.slot);
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
