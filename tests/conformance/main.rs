@@ -42,6 +42,7 @@ mod libs;
 mod memory;
 mod nvtx;
 mod order;
+mod pauses;
 mod philox;
 mod pinned;
 mod plugin;
@@ -75,6 +76,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("statistics", statistics::TESTS),
     ("pressure", pressure::TESTS),
     ("pools", pools::TESTS),
+    ("pauses", pauses::TESTS),
     ("plugin", plugin::TESTS),
     ("backend", backend::TESTS),
     ("snapshot", snapshot::TESTS),

@@ -1,4 +1,4 @@
-//! Memory pools: what comes from which, what goes back when, and what a pause keeps.
+//! Memory pools: what comes from which, and what goes back when.
 
 use crate::graph::G;
 use crate::kit::*;
@@ -9,10 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
-use tcuda::capi::device::tcuda_mem_get_info;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
-use tcuda::capi::sim::tcuda_sim_set_memory;
 use tcuda::capi::stream::tcuda_stream_synchronize;
 use tcuda::capi::structs::tcuda_stream_t;
 
@@ -34,17 +32,6 @@ tests![
     a_trim_gives_back_what_is_free,
     whole_segments,
     a_block_outlives_its_pool,
-    a_pause_keeps_contents_and_addresses,
-    a_pause_drops_contents_if_asked,
-    what_a_paused_pool_refuses,
-    a_resume_without_room_can_be_tried_again: [VirtualMemory],
-    a_resume_takes_what_others_have_free: [VirtualMemory],
-    a_pause_among_requests: [VirtualMemory],
-    a_pause_takes_what_threads_keep: [VirtualMemory],
-    a_pause_beside_a_capture: [VirtualMemory],
-    a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
-    what_is_lent_keeps_its_memory: [VirtualMemory],
-    what_cannot_be_paused,
     wrong_arguments,
     peaks_have_the_pools_in_them,
     peaks_where_a_thread_changes_between_a_pool_and_what_it_has_at_hand,
@@ -54,43 +41,43 @@ tests![
 const MIB: usize = 1 << 20;
 
 /// A pool for the length of a test.
-struct Apart(tcuda_mem_pool_t);
+pub struct Apart(pub tcuda_mem_pool_t);
 
 impl Apart {
-    fn with(device: i32, use_on_oom: i32, no_split: i32) -> Apart {
+    pub fn with(device: i32, use_on_oom: i32, no_split: i32) -> Apart {
         let options =
             tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: null_mut(), use_on_oom, no_split };
         Apart(get!(null_mut(), out => tcuda_mem_pool_create(out, device, &options)))
     }
 
-    fn new() -> Apart {
+    pub fn new() -> Apart {
         Apart(get!(null_mut(), out => tcuda_mem_pool_create(out, -1, null())))
     }
 
-    fn allocate(&self, size: usize, stream: tcuda_stream_t) -> *mut c_void {
+    pub fn allocate(&self, size: usize, stream: tcuda_stream_t) -> *mut c_void {
         get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, stream, self.0))
     }
 
-    fn stats(&self) -> tcuda_memory_stats_t {
+    pub fn stats(&self) -> tcuda_memory_stats_t {
         let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
         ok!(tcuda_mem_pool_stats(self.0, &mut stats));
         stats
     }
 
-    fn reserved(&self) -> i64 {
+    pub fn reserved(&self) -> i64 {
         self.stats().reserved_bytes.all.current
     }
 
-    fn pause(&self, mode: i32) -> usize {
+    pub fn pause(&self, mode: i32) -> usize {
         get!(0, out => tcuda_mem_pool_pause(self.0, out, mode))
     }
 
-    fn end(self) {
+    pub fn end(self) {
         ok!(tcuda_mem_pool_destroy(self.0));
     }
 }
 
-fn reserved() -> i64 {
+pub fn reserved() -> i64 {
     stat(-1, "reserved_bytes.all.current")
 }
 
@@ -537,297 +524,6 @@ fn a_block_outlives_its_pool() {
     free(block);
     free(others);
     next.end();
-    empty_caches();
-}
-
-/// Pauses where the device and the options allow it; else true after seeing that it is refused.
-fn pauses(pool: &Apart) -> bool {
-    if Capability::VirtualMemory.is_there() {
-        return true;
-    }
-    let held = pool.reserved();
-    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(pool.0, &mut 0, TCUDA_PAUSE_KEEP));
-    assert_eq!(pool.reserved(), held);
-    false
-}
-
-fn a_pause_keeps_contents_and_addresses() {
-    empty_caches();
-    let (stream, other) = (Own::new(), Own::new());
-    let pool = Apart::new();
-    let sizes = [700, 3 * MIB, 100 * 1024, 9 * MIB, 21 * MIB];
-    let blocks: Vec<_> = sizes.iter().map(|size| pool.allocate(*size, stream.0)).collect();
-    for (at, (block, size)) in blocks.iter().zip(sizes).enumerate() {
-        ok!(tcuda_memset_async(*block, 17 + at as i32, size, stream.0));
-    }
-    let hole = pool.allocate(6 * MIB, stream.0);
-    let last = pool.allocate(2 * MIB, other.0);
-    ok!(tcuda_memset_async(last, 99, 2 * MIB, other.0));
-    free(hole);
-    if pauses(&pool) {
-        for round in 0..3 {
-            let held = pool.reserved();
-            assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), held as usize);
-            assert_eq!((pool.reserved(), reserved()), (0, 0), "its bytes are the driver's");
-            assert_eq!(pool.stats().allocation.all.current, 6);
-            assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), 0, "a pool that is paused stays so");
-            // Others work meanwhile, with the memory that it gave.
-            let outside = allocate(40 * MIB, stream.0);
-            ok!(tcuda_memset_async(outside, round, 40 * MIB, stream.0));
-            free(outside);
-            ok!(tcuda_empty_cache(-1));
-            ok!(tcuda_mem_pool_resume(pool.0));
-            ok!(tcuda_mem_pool_resume(pool.0));
-            for (at, (block, size)) in blocks.iter().zip(sizes).enumerate() {
-                let bytes = bytes_of(*block, size, stream.0);
-                assert!(bytes.iter().all(|byte| *byte == 17 + at as u8), "block {at} in round {round}");
-            }
-            assert!(bytes_of(last, 2 * MIB, other.0).iter().all(|byte| *byte == 99));
-        }
-    }
-    blocks.into_iter().for_each(free);
-    free(last);
-    pool.end();
-    empty_caches();
-}
-
-fn a_pause_drops_contents_if_asked() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::new();
-    let block = pool.allocate(8 * MIB, stream.0);
-    if pauses(&pool) {
-        pool.pause(TCUDA_PAUSE_DROP);
-        assert_eq!(reserved(), 0);
-        ok!(tcuda_mem_pool_resume(pool.0));
-        ok!(tcuda_memset_async(block, 3, 8 * MIB, stream.0));
-        assert_eq!(bytes_of(block, 16, stream.0), [3; 16]);
-    }
-    free(block);
-    pool.end();
-    empty_caches();
-}
-
-fn what_a_paused_pool_refuses() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::new();
-    let blocks = [pool.allocate(8 * MIB, stream.0), pool.allocate(1000, stream.0)];
-    if pauses(&pool) {
-        pool.pause(TCUDA_PAUSE_KEEP);
-        let said = fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, pool.0));
-        assert!(said.contains("tcuda_mem_pool_resume"), "{said}");
-        fails!(INVALID_STATE, tcuda_mem_pool_trim(pool.0));
-        fails!(INVALID_STATE, tcuda_mem_pool_destroy(pool.0));
-        ok!(tcuda_mem_pool_begin(pool.0));
-        fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 1000, stream.0));
-        ok!(tcuda_mem_pool_end(pool.0));
-        ok!(tcuda_empty_cache(-3));
-        // Frees are no work on the memory.
-        free(blocks[0]);
-        ok!(tcuda_mem_pool_resume(pool.0));
-        let again = pool.allocate(8 * MIB, stream.0);
-        free(again);
-        pool.pause(TCUDA_PAUSE_DROP);
-        free(blocks[1]);
-        // With nothing in use there is nothing to lose.
-        pool.end();
-    } else {
-        blocks.into_iter().for_each(free);
-        pool.end();
-    }
-    empty_caches();
-}
-
-fn a_resume_without_room_can_be_tried_again() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::new();
-    let block = pool.allocate(8 * MIB, stream.0);
-    ok!(tcuda_memset_async(block, 5, 8 * MIB, stream.0));
-    pool.pause(TCUDA_PAUSE_KEEP);
-    {
-        let _limit = Limit::of(-1, 4 * MIB as u64);
-        fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
-        fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, pool.0));
-        assert_eq!(reserved(), 0);
-    }
-    // The driver says how much there is where it is the driver.
-    if backend() == "sim" {
-        let total = get!(0, out => tcuda_mem_get_info(&mut 0, out, 0)) as u64;
-        ok!(tcuda_sim_set_memory(5 * MIB as u64, 0));
-        let said = fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
-        ok!(tcuda_sim_set_memory(total, 0));
-        let (all, free) = (format!(" needs {} bytes of device 0 to resume", 8 * MIB), format!("; {} bytes are free", 4 * MIB));
-        assert!(said.contains(&all) && said.contains(&free) && last_error().bytes == 8 * MIB as u64, "{said}");
-        assert_eq!(reserved(), 0);
-    }
-    ok!(tcuda_mem_pool_resume(pool.0));
-    assert!(bytes_of(block, 8 * MIB, stream.0).iter().all(|byte| *byte == 5));
-    free(block);
-    pool.end();
-    empty_caches();
-}
-
-fn a_resume_takes_what_others_have_free() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::new();
-    let block = pool.allocate(8 * MIB, stream.0);
-    pool.pause(TCUDA_PAUSE_DROP);
-    free(allocate(8 * MIB, stream.0));
-    let limit = Limit::of(-1, 14 * MIB as u64);
-    ok!(tcuda_mem_pool_resume(pool.0));
-    // What needs nothing comes back where there is less than nothing left.
-    let empty = Apart::new();
-    empty.pause(TCUDA_PAUSE_DROP);
-    drop(limit);
-    let limit = Limit::of(-1, 4 * MIB as u64);
-    ok!(tcuda_mem_pool_resume(empty.0));
-    drop(limit);
-    empty.end();
-    free(block);
-    pool.end();
-    empty_caches();
-}
-
-/// Requests meet the pause at any point: they are served, or hear of it.
-fn a_pause_among_requests() {
-    empty_caches();
-    let pool = Apart::new();
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let name = pool.0 as usize;
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let stream = Own::new();
-                let mut size = 4000;
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let mut block = null_mut();
-                    size = (size * 7) % (9 * MIB) + 1;
-                    match unsafe { tcuda_mem_pool_malloc(&mut block, size, stream.0, name as tcuda_mem_pool_t) } as i32 {
-                        0 => free(block),
-                        status => assert_eq!(status, 17, "{}", message()),
-                    }
-                }
-            });
-        }
-        for round in 0..60 {
-            pool.pause(round % 2);
-            assert_eq!(pool.reserved(), 0);
-            ok!(tcuda_mem_pool_resume(pool.0));
-        }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    });
-    assert_eq!(pool.stats().allocation.all.current, 0);
-    pool.end();
-    empty_caches();
-}
-
-/// It would have to wait for the device, which ends captures there.
-/// What threads keep free goes too, and they keep nothing while the pool has no memory.
-fn a_pause_takes_what_threads_keep() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::new();
-    ok!(tcuda_mem_pool_begin(pool.0));
-    let pairs = || (0..4).for_each(|_| [4096, 4096, 700].map(|size| allocate(size, stream.0)).into_iter().for_each(free));
-    pairs();
-    let kept = allocate(4096, stream.0);
-    let held = pool.reserved();
-    assert_eq!(pool.pause(TCUDA_PAUSE_KEEP) as i64, held);
-    fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 4096, stream.0));
-    free(kept);
-    fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 4096, stream.0));
-    ok!(tcuda_mem_pool_resume(pool.0));
-    pairs();
-    assert_eq!((pool.stats().allocation.all.current, pool.stats().allocation.all.allocated), (0, 25));
-    ok!(tcuda_mem_pool_end(pool.0));
-    pool.end();
-    empty_caches();
-}
-
-fn a_pause_beside_a_capture() {
-    empty_caches();
-    let (stream, captured) = (Own::new(), Own::new());
-    let pool = Apart::new();
-    let block = pool.allocate(3 * MIB, stream.0);
-    let held = pool.reserved();
-    drop(G::captured(captured.0, || drop(fails!(CAPTURE, tcuda_mem_pool_pause(pool.0, &mut 0, TCUDA_PAUSE_KEEP)))));
-    assert_eq!((pool.reserved(), pool.pause(TCUDA_PAUSE_KEEP)), (held, held as usize));
-    ok!(tcuda_mem_pool_resume(pool.0));
-    free(block);
-    pool.end();
-    empty_caches();
-}
-
-fn a_shutdown_ends_what_is_open_and_paused() {
-    crate::init::in_child("pools_over_shutdown", &[]);
-}
-
-pub fn scene_over_shutdown() {
-    let pools = [Apart::new(), Apart::new()];
-    let block = pools[0].allocate(3 * MIB, default_of(0));
-    pools[0].pause(TCUDA_PAUSE_KEEP);
-    ok!(tcuda_mem_pool_begin(pools[1].0));
-    let old = pools[1].0;
-    ok!(tcuda::capi::init::tcuda_shutdown());
-    ok!(tcuda_free_cached(block));
-    ok!(tcuda::capi::init::tcuda_init(null()));
-    let next = [Apart::new(), Apart::new()];
-    free(allocate(MIB, default_of(0)));
-    for pool in &next {
-        assert_eq!(pool.stats().allocation.all.allocated, 0, "nothing is open any more");
-        free(pool.allocate(MIB, default_of(0)));
-        assert!(pool.pause(TCUDA_PAUSE_KEEP) == 0 || pool.reserved() == 0);
-        ok!(tcuda_mem_pool_resume(pool.0));
-        free(pool.allocate(MIB, default_of(0)));
-    }
-    // What was open before may be closed.
-    ok!(tcuda_mem_pool_end(old));
-    fails!(INVALID_HANDLE, tcuda_mem_pool_end(old));
-    next.into_iter().for_each(Apart::end);
-    empty_caches();
-}
-
-/// Who has a block of a pool that he never named goes on with it, whatever becomes of the pool.
-fn what_is_lent_keeps_its_memory() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::with(-1, 1, 0);
-    let own = pool.allocate(1000, stream.0);
-    let limit = Limit::of(-1, reserved() as u64);
-    let borrowed = allocate(1000, stream.0);
-    drop(limit);
-    assert_eq!(pool.stats().allocation.all.current, 2, "it was lent");
-    ok!(tcuda_memset_async(borrowed, 7, 1000, stream.0));
-    for mode in [TCUDA_PAUSE_DROP, TCUDA_PAUSE_KEEP] {
-        let said = fails!(INVALID_STATE, tcuda_mem_pool_pause(pool.0, &mut 0, mode));
-        assert!(said.contains("1 of its blocks are lent"), "{said}");
-    }
-    assert_eq!(bytes_of(borrowed, 4, stream.0), [7; 4]);
-    free(borrowed);
-    // The pool's own may lie where it was.
-    let again = pool.allocate(1000, stream.0);
-    let held = pool.reserved();
-    assert_eq!(pool.pause(TCUDA_PAUSE_DROP), held as usize);
-    ok!(tcuda_mem_pool_resume(pool.0));
-    [own, again].into_iter().for_each(free);
-    pool.end();
-    empty_caches();
-}
-
-fn what_cannot_be_paused() {
-    empty_caches();
-    let stream = Own::new();
-    let pool = Apart::with(-1, 0, 1);
-    let block = pool.allocate(1000, stream.0);
-    fails!(NOT_SUPPORTED, tcuda_mem_pool_pause(pool.0, &mut 0, TCUDA_PAUSE_KEEP));
-    ok!(tcuda_memset_async(block, 1, 1000, stream.0));
-    let again = pool.allocate(1000, stream.0);
-    free(again);
-    free(block);
-    pool.end();
     empty_caches();
 }
 

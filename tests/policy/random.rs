@@ -85,6 +85,17 @@ fn with_sets(count: usize, blocks: usize, powers: usize, round: usize, work: imp
     waste
 }
 
+/// How often so many pairs of a set call the driver. The cache is empty afterwards.
+fn calls_of_a_set(pairs: usize, stream: Stream, blocks: usize, powers: usize) -> u64 {
+    let mut set = Mixed::new(blocks, powers, stream, 1, 0, &Arc::default());
+    let before = calls(None);
+    set.steps(pairs);
+    let made = calls(None) - before;
+    set.blocks.into_iter().for_each(|(block, _)| memory::free(block).unwrap());
+    memory::empty_cache(None).unwrap();
+    made
+}
+
 /// A thread each: once it is known that the load does not come to rest, and each stream had some of its largest sets, the driver is called less
 /// than once in 500 pairs.
 fn threads_leave_the_driver_alone(count: usize, round: usize) {
@@ -183,21 +194,12 @@ fn threads_at_rest_change_nothing() {
 #[test]
 fn sizes_that_came_back_before_are_no_matter() {
     const PAIRS: usize = 20_000;
-    let run = |stream, blocks, powers| {
-        let mut set = Mixed::new(blocks, powers, stream, 1, 0, &Arc::default());
-        let before = calls(None);
-        set.steps(PAIRS);
-        let made = calls(None) - before;
-        set.blocks.into_iter().for_each(|(block, _)| memory::free(block).unwrap());
-        memory::empty_cache(None).unwrap();
-        made
-    };
     let _machine = machine("");
     with_streams(|streams| {
-        let first = run(streams[0], 256, LARGE);
+        let first = calls_of_a_set(PAIRS, streams[0], 256, LARGE);
         for (blocks, powers) in [(1000, 12), (500, 10), (64, LARGE)] {
-            run(streams[0], blocks, powers);
-            assert_eq!(first, run(streams[0], 256, LARGE), "after {blocks} blocks");
+            calls_of_a_set(PAIRS, streams[0], blocks, powers);
+            assert_eq!(first, calls_of_a_set(PAIRS, streams[0], 256, LARGE), "after {blocks} blocks");
         }
     });
 }
@@ -208,15 +210,7 @@ fn pools_change_nothing() {
     const PAIRS: usize = 20_000;
     let _turn = machine("");
     with_streams(|streams| {
-        let run = || {
-            let mut set = Mixed::new(256, LARGE, streams[0], 1, 0, &Arc::default());
-            let before = calls(None);
-            set.steps(PAIRS);
-            let made = calls(None) - before;
-            set.blocks.into_iter().for_each(|(block, _)| memory::free(block).unwrap());
-            memory::empty_cache(None).unwrap();
-            made
-        };
+        let run = || calls_of_a_set(PAIRS, streams[0], 256, LARGE);
         let alone = run();
         let pool = pools::create(0, pools::Options { source: Source::Driver, use_on_oom: false, no_split: false }).unwrap();
         let allocate = |_| pools::allocate(&pools::numbered(pool).unwrap(), 20 * MIB, 1, streams[1]).unwrap();
