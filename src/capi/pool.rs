@@ -88,8 +88,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_create(
     })
 }
 
-/// Ends a pool. Its free memory goes back; blocks in use stay valid, are freed as any other, and go back at the next tcuda_empty_cache or
-/// when memory runs short.
+/// Ends a pool. Its free memory goes back, but for what a stream still uses; blocks in use stay valid and are freed as any other. Either goes
+/// back at the next tcuda_empty_cache, or when memory runs short.
 ///
 /// @return TCUDA_ERROR_INVALID_STATE: it is open in a thread, or paused with blocks in use.
 #[unsafe(no_mangle)]

@@ -281,9 +281,10 @@ fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
             entered.runtime.memcpy_peer_async(to.address, to_device, from.address, from_device, size, entered.raw)
         }
         (to_place, from_place) => {
-            if let Some(device) = to_place.device().or(from_place.device()) {
-                device::peer::ensure(stream.device, device)?;
-            }
+            let device = to_place.device().or(from_place.device()).unwrap_or(stream.device);
+            // What is mapped page by page has to be mapped for the device that is current, whosever the stream is.
+            let reached = device::peer::ensure(stream.device, device)?;
+            let _guard = if reached { None } else { Some(device::Guard::new(device)?) };
             entered.runtime.memcpy_async(to.address, from.address, size, entered.raw)
         }
     };

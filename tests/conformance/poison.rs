@@ -154,10 +154,10 @@ pub fn scene_poison() {
     ok!(tcuda_stream_synchronize(own.0));
     ok!(tcuda_free_cached_on(large, default_of(0)));
     ok!(tcuda_stream_synchronize(default_of(0)));
-    poke(large, 4 * MIB, &[5; 100], own.0);
+    poke(large, 4 * MIB + 8190, &[5; 100], own.0);
     ok!(tcuda_empty_cache(0));
     let text = said().concat();
-    assert!(text.contains("freed on stream 0x100, ") && text.contains("100 bytes between offsets 4194304 and 4194403"), "{text}");
+    assert!(text.contains("freed on stream 0x100, ") && text.contains("100 bytes between offsets 4202494 and 4202593"), "{text}");
     assert!(text.contains("went back to the driver"), "{text}");
     assert_eq!(found(), 3);
 

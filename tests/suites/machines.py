@@ -1,4 +1,4 @@
-"""Collectives on other simulated machines: numbers of devices, who reaches whom, shuffled streams, some with memory that is filled when it
+"""Collectives, and what else differs there, on other simulated machines: numbers of devices, who reaches whom, shuffled streams, some with memory that is filled when it
 is taken, some under the stream sanitizer, one with plain segments. Each is the conformance suite's tests of that name in a process of its own,
 two at a time."""
 
@@ -24,15 +24,19 @@ def machines():
         yield "communicator", machine(devices, "none")
     for devices, peers in ((4, "0-1,2-3,1-2"), (3, "none")):
         yield from ((names, machine(devices, peers)) for names in BOTH)
-    # `make test-long` has each number of devices with more seeds.
-    rounds = 4 if os.environ.get("TCUDA_MACHINES_EFFORT") == "all" else 1
+    # `make test-long` has each number of devices with more seeds, and all tests on machines of other kinds.
+    all_of_it = os.environ.get("TCUDA_MACHINES_EFFORT") == "all"
+    rounds = 4 if all_of_it else 1
+    if all_of_it:
+        yield from (("", of) for of in (machine(2, "none"), machine(1, TCUDA_MEMORY_POISON=1)))
     for seed, devices in enumerate((3, 4, 2) * rounds, 1):
         yield from ((names, machine(devices, TCUDA_SIM_SEED=seed)) for names in ORDERED)
     for seed in (1, 2, 3):
         yield from ((names, machine(3, TCUDA_SIM_SEED=seed)) for names in RANKS)
     for seed, devices in enumerate((2, 3, 4), 1):
         yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_MEMORY_POISON=1)
-    yield "graph_ends.", machine(2, TCUDA_SIM_SEED=4, TCUDA_MEMORY_POISON=1)
+    yield from ((names, machine(2, TCUDA_SIM_SEED=4, TCUDA_MEMORY_POISON=1)) for names in ("graph_ends.", "plugin."))
+    yield "copy.", machine(2, "none")
     for seed, devices in enumerate((3, 4), 1):
         yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_SANITIZER=1)
     yield "comm", machine(4, "0-1,2-3,1-2", TCUDA_SANITIZER=1)
