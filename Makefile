@@ -13,7 +13,7 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
-.PHONY: help lib shared static demo lint test test-long test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
+.PHONY: help lib shared static demo lint test test-long test-attack test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
 
 help:
 	@echo "make demo      builds the library and replays the allocations of a real training run through it,"
@@ -21,6 +21,9 @@ help:
 	@echo "make test      every test; make test SUITES='c install' runs some: $(shell sed -n 's/^\([a-z_]*\) [0-9]*\( beside\)*$$/\1/p' tests/minimum_counts.txt | tr '\n' ' ')"
 	@echo "make test-long each call of the driver fails once in whole recorded runs, the models of the cache run longer, compiled functions"
 	@echo "               are compiled for every device by every NVRTC, collectives meet more orders; about half an hour on two cores"
+	@echo "make test-attack"
+	@echo "               random programs against the memory's functions: TCUDA_ATTACK_SEEDS=FIRST..END of them, begun within"
+	@echo "               TCUDA_ATTACK_SECONDS; ten minutes where nothing is said"
 	@echo "make test-random, make test-random-all"
 	@echo "               the portable random numbers before dieharder (from Debian's packages): a minute, or every test once"
 	@echo "make battery   packs dieharder and what it reads into $(TARGET)/battery, for a machine with a GPU"
@@ -73,6 +76,10 @@ test-long: lib
 	TCUDA_FAULT_TRACE=all $(CARGO) test --locked --test fault_trace -- --nocapture
 	TCUDA_POLICY_EFFORT=8 $(CARGO) test --locked --test policy of_other_sizes
 	TCUDA_NVRTC_EFFORT=all TCUDA_MACHINES_EFFORT=all $(PYTHON) tests/run.py nvrtc machines
+
+test-attack:
+	TCUDA_ATTACK_SEEDS=$${TCUDA_ATTACK_SEEDS:-1000..1000000} TCUDA_ATTACK_SECONDS=$${TCUDA_ATTACK_SECONDS:-600} \
+		$(CARGO) test --locked --test attack seeds -- --nocapture
 
 test-random: lib
 	$(PYTHON) tests/run.py dieharder

@@ -10,7 +10,7 @@
 //!         capture begins under both, and `captures::ROUTES` is behind them. `history` has one that is taken last, also by threads in their
 //!         regions, for a moment; so are those of `options`, `provider`, `poison` and `hooks`, with none of these under them.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
-//!         statistics, pressure, pools, poison, snapshot, pinned, plugin, backend), tests/{fault_sweep,policy},
+//!         statistics, pressure, pools, poison, snapshot, pinned, plugin, backend), tests/{fault_sweep,policy,attack},
 //!         tests/{cache_*,pinned_model,pinned_order,fault_trace,host_memory,stream_order}.rs.
 
 mod cache;
