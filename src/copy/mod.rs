@@ -70,7 +70,7 @@ impl End {
 /// What an address lies in.
 pub struct Found {
     pub place: api::Place,
-    /// That of tcuda's device memory which holds it.
+    /// That of tcuda's memory which holds it.
     pub block: Option<Range<Address>>,
 }
 
@@ -93,7 +93,7 @@ impl Found {
     fn check(&self, name: &str, address: Address, size: usize) -> Result<()> {
         match self.place() {
             Place::Pageable => check_host(name, address, size),
-            Place::Pinned => check_pinned(name, address, size),
+            Place::Pinned => check_pinned(name, address, size, self.block.as_ref()),
             Place::Device(_) => self.block.as_ref().map_or(Ok(()), |block| check_block(name, address, size, block)),
         }
     }
@@ -106,12 +106,12 @@ pub fn find(address: Address) -> Result<Found> {
 
 /// The same for what is known to be no block of tcuda's device memory.
 pub fn find_outside(address: Address) -> Result<Found> {
-    let place = if memory::pinned::holds(address) {
-        api::Place::Pinned { device: device::CPU }
-    } else {
-        runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))?
+    let block = memory::pinned::around(address);
+    let place = match block {
+        Some(_) => api::Place::Pinned { device: device::CPU },
+        None => runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))?,
     };
-    Ok(Found { place, block: None })
+    Ok(Found { place, block })
 }
 
 pub fn place_of(address: Address) -> Result<Place> {
@@ -125,11 +125,14 @@ fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
     Ok(found.place())
 }
 
-/// Refuses what reaches past pinned memory to where the host has none: its pages are there as a whole.
-pub fn check_pinned(name: impl std::fmt::Display, address: Address, size: usize) -> Result<()> {
+/// Refuses what reaches past pinned memory, as far as the block tells, or of somebody else's memory the last byte: its pages are there as a whole.
+pub fn check_pinned(name: impl std::fmt::Display, address: Address, size: usize, block: Option<&Range<Address>>) -> Result<()> {
     const PAGE: usize = 4096;
+    if let Some(block) = block {
+        return check_block(name, address, size, block);
+    }
     let last = address.saturating_add(size.max(1) - 1);
-    if last / PAGE == address / PAGE || memory::pinned::holds(last) || host::is_readable(last) {
+    if last / PAGE == address / PAGE || host::is_readable(last) {
         return Ok(());
     }
     Err(ends_nowhere(name, address, size, last))

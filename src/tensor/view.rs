@@ -238,7 +238,7 @@ impl View {
         let bytes = self.bytes();
         match found.place {
             At::Device { .. } => copy::check_device(name, self.address, bytes, found.block.as_ref())?,
-            At::Pinned { .. } => copy::check_pinned(name, self.address, bytes)?,
+            At::Pinned { .. } => copy::check_pinned(name, self.address, bytes, found.block.as_ref())?,
             At::Unregistered => copy::check_host(name, self.address, bytes)?,
             // Where it ends nobody tells.
             At::Managed { .. } => {}

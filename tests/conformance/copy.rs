@@ -202,8 +202,8 @@ fn where_no_memory_is_nothing_is_copied() {
     let pinned = get!(null_mut(), out => tcuda::capi::pinned::tcuda_host_malloc_cached(out, 1000));
     let mut long = vec![0u8; 1 << 30];
     let long: *mut c_void = long.as_mut_ptr().cast();
-    assert!(fails!(INVALID_POINTER, tcuda_copy(long, pinned, 1 << 30, false)).contains("where no memory is"));
-    assert!(fails!(INVALID_POINTER, tcuda_copy(pinned, long, 1 << 30, false)).contains("where no memory is"));
+    assert!(fails!(INVALID_POINTER, tcuda_copy(long, pinned, 1 << 30, false)).contains("'src'"));
+    assert!(fails!(INVALID_POINTER, tcuda_copy(pinned, long, 1 << 30, false)).contains("'dst'"));
     ok!(tcuda::capi::pinned::tcuda_host_free_cached(pinned));
 }
 
@@ -211,8 +211,9 @@ fn where_no_memory_is_nothing_is_copied() {
 fn what_reaches_past_a_block_is_refused() {
     let stream = Own::on(0);
     let (small, large) = (allocate(512, stream.0), allocate(3 << 20, stream.0));
-    let pinned = get!(null_mut(), out => tcuda::capi::pinned::tcuda_host_malloc_cached(out, 4 << 20));
-    for (block, size) in [(small, 512), (large, 3 << 20)] {
+    let pin = |size| get!(null_mut(), out => tcuda::capi::pinned::tcuda_host_malloc_cached(out, size));
+    let (pinned, host, beside) = (pin(4 << 20), pin(4096), pin(4096));
+    for (block, size) in [(small, 512), (large, 3 << 20), (host, 4096)] {
         let there = |at: usize| block.wrapping_byte_add(at);
         let says = |message: String, name: &str, at: usize, beyond: usize| {
             let bytes = size - at + beyond;
@@ -235,7 +236,7 @@ fn what_reaches_past_a_block_is_refused() {
         }
     }
     ok!(tcuda_stream_synchronize(stream.0));
-    ok!(tcuda_host_free_cached(pinned));
+    [pinned, host, beside].into_iter().for_each(|block| ok!(tcuda_host_free_cached(block)));
     free(small);
     free(large);
 }

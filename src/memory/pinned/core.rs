@@ -11,6 +11,7 @@ use crate::memory::stats::Stat;
 use crate::runtime::Address;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -194,6 +195,15 @@ impl Core {
         let start = self.space.block_around(address)?;
         let (_, state) = table::parse(table::find(start)?.load(Relaxed))?;
         (state != State::Kept).then_some(start)
+    }
+
+    /// The live block that holds an address, else the segment.
+    pub fn around(&self, address: Address) -> Option<Range<Address>> {
+        let block = self.block_in_use(address).and_then(|start| {
+            let (kind, _) = table::parse(table::find(start)?.load(Relaxed))?;
+            Some(start..start + kind.bytes())
+        });
+        block.or_else(|| self.space.segment_in(address, 1).map(|(start, segment)| start..start + segment.size))
     }
 
     // ---- homes

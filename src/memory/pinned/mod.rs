@@ -43,6 +43,7 @@ use crate::runtime::{self, Address, api::Place};
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 use stats::HostStats;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use table::Kind;
@@ -194,7 +195,12 @@ fn freed_before(address: Address) -> Error {
 
 /// Whether an address is in memory of this cache, be it in use or free.
 pub fn holds(address: Address) -> bool {
-    READY.load(Acquire) && CORE.lock().space.segment_in(address, 1).is_some()
+    around(address).is_some()
+}
+
+/// What of this cache's memory holds an address: the block that is in use, else all of the segment.
+pub fn around(address: Address) -> Option<Range<Address>> {
+    if READY.load(Acquire) { CORE.lock().around(address) } else { None }
 }
 
 /// Whether a device can reach an address of the host by itself: memory of this cache, and what CUDA knows as pinned.
