@@ -74,8 +74,7 @@ impl Program {
     }
 
     fn allocate_by_name(&mut self, held: &Held) {
-        let mut pools = self.world.pools.lock().unwrap().clone();
-        pools.extend(self.pools.iter().cloned());
+        let mut pools = self.known_pools();
         pools.retain(|pool| pool.device == held.stream.device);
         let Some(pool) = self.random.pick(&pools) else { return };
         let Some(gone) = pool.gone.try_read() else { return };

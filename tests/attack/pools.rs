@@ -52,9 +52,15 @@ impl Program {
         }
     }
 
-    fn pick_pool(&mut self) -> Option<Arc<Pool>> {
+    /// Those of all threads, and its own.
+    pub fn known_pools(&self) -> Vec<Arc<Pool>> {
         let mut pools = self.world.pools.lock().unwrap().clone();
         pools.extend(self.pools.iter().cloned());
+        pools
+    }
+
+    fn pick_pool(&mut self) -> Option<Arc<Pool>> {
+        let pools = self.known_pools();
         self.random.pick(&pools)
     }
 

@@ -211,7 +211,6 @@ fn a_pause_among_requests() {
     empty_caches();
 }
 
-/// It would have to wait for the device, which ends captures there.
 /// What threads keep free goes too, and they keep nothing while the pool has no memory.
 fn a_pause_takes_what_threads_keep() {
     empty_caches();
@@ -234,6 +233,7 @@ fn a_pause_takes_what_threads_keep() {
     empty_caches();
 }
 
+/// It would have to wait for the device, which ends captures there.
 fn a_pause_beside_a_capture() {
     empty_caches();
     let (stream, captured) = (Own::new(), Own::new());

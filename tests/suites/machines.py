@@ -1,6 +1,6 @@
-"""Collectives, and what else differs there, on other simulated machines: numbers of devices, who reaches whom, shuffled streams, some with memory that is filled when it
-is taken, some under the stream sanitizer, one with plain segments. Each is the conformance suite's tests of that name in a process of its own,
-two at a time."""
+"""Collectives, and what else differs there, on other simulated machines: numbers of devices, who reaches whom, shuffled streams, some with
+memory that is filled when it is taken, some under the stream sanitizer, one with plain segments. Each is the conformance suite's tests of that
+name in a process of its own, two at a time."""
 
 import concurrent.futures
 import os

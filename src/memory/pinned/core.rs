@@ -190,20 +190,22 @@ impl Core {
         true
     }
 
+    fn live(&self, address: Address) -> Option<(Address, Kind)> {
+        let start = self.space.block_around(address)?;
+        let (kind, state) = table::parse(table::find(start)?.load(Relaxed))?;
+        (state != State::Kept).then_some((start, kind))
+    }
+
     /// The live block that holds an address.
     pub fn block_in_use(&self, address: Address) -> Option<Address> {
-        let start = self.space.block_around(address)?;
-        let (_, state) = table::parse(table::find(start)?.load(Relaxed))?;
-        (state != State::Kept).then_some(start)
+        self.live(address).map(|(start, _)| start)
     }
 
     /// The live block that holds an address, else the segment.
     pub fn around(&self, address: Address) -> Option<Range<Address>> {
-        let block = self.block_in_use(address).and_then(|start| {
-            let (kind, _) = table::parse(table::find(start)?.load(Relaxed))?;
-            Some(start..start + kind.bytes())
-        });
-        block.or_else(|| self.space.segment_in(address, 1).map(|(start, segment)| start..start + segment.size))
+        let block = self.live(address).map(|(start, kind)| (start, kind.bytes()));
+        let segment = || self.space.segment_in(address, 1).map(|(start, segment)| (start, segment.size));
+        block.or_else(segment).map(|(start, size)| start..start + size)
     }
 
     // ---- homes

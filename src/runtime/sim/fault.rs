@@ -108,18 +108,18 @@ impl Faults {
                 "The code of a fault is {code}, which is no error of CUDA. Give a code of the CUDA runtime: 2 is out of memory."
             )));
         }
-        let slot = call.map(Slot::by_name).transpose()?;
-        let mut faults = self.faults.lock();
-        faults.push(Fault { slot, left: nth, code });
-        self.armed.store(true, Relaxed);
-        Ok(())
+        self.answer(call, nth, code)
     }
 
     /// From now on every call of a function answers success and does nothing, until `clear`: the defect of a device that lies.
     pub fn pretend(&self, call: &str) -> Result<()> {
-        let slot = Some(Slot::by_name(call)?);
+        self.answer(Some(call), 0, 0)
+    }
+
+    fn answer(&self, call: Option<&str>, nth: u64, code: Code) -> Result<()> {
+        let slot = call.map(Slot::by_name).transpose()?;
         let mut faults = self.faults.lock();
-        faults.push(Fault { slot, left: 0, code: 0 });
+        faults.push(Fault { slot, left: nth, code });
         self.armed.store(true, Relaxed);
         Ok(())
     }
