@@ -28,7 +28,7 @@ pub fn take(tensor: &View, stream: Stream, name: impl Fn() -> String) -> Result<
     };
     tensor.end_at(&found, Some(stream), "data").map_err(|error| error.context(name()))?;
     if let Place::Pinned { .. } = found.place {
-        memory::pinned::record_stream_of(tensor.address, stream);
+        memory::pinned::record_stream_of(tensor.address, stream)?;
     }
     Ok(stream)
 }

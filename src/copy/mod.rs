@@ -7,7 +7,7 @@
 
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::watch::{self, Access};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::memory::Around;
 use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
@@ -221,7 +221,7 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
             // Where the device reads pageable memory by itself, CUDA's copy may return before it is done.
             let waits = !non_blocking || to.place == Place::Pageable;
             if !waits {
-                record_pinned(&[to, from], stream);
+                record_pinned(&[to, from], stream)?;
                 return enqueue_near(to, from, size, stream);
             }
             // One wait, which is refused before anything is copied.
@@ -230,7 +230,7 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
                 // Who waited leaves no use behind; nor does who may not wait, where another thread captures.
                 stream.synchronize().inspect_err(|_| {
                     stream.drain();
-                    record_pinned(&[to, from], stream);
+                    let _ = insist(|| record_pinned(&[to, from], stream));
                 })
             })
         }
@@ -238,10 +238,9 @@ pub fn transfer(to: End, from: End, size: usize, non_blocking: bool) -> Result<(
 }
 
 /// Blocks of the pinned cache are not given out again before the stream is past the copy.
-fn record_pinned(ends: &[End], stream: Stream) {
-    for end in ends.iter().filter(|end| end.place == Place::Pinned) {
-        memory::pinned::record_stream_of(end.address, stream);
-    }
+fn record_pinned(ends: &[End], stream: Stream) -> Result<()> {
+    let pinned = ends.iter().filter(|end| end.place == Place::Pinned);
+    pinned.map(|end| memory::pinned::record_stream_of(end.address, stream).map(drop)).fold(Ok(()), Result::and)
 }
 
 /// A replay would read or write it when it may be gone. CUDA captures some of these copies, torch none.
@@ -326,7 +325,7 @@ pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Res
     for (address, place) in [(to, to_place), (from, from_place)] {
         match place {
             Place::Pageable => {}
-            Place::Pinned => drop(memory::pinned::record_stream_of(address, stream)),
+            Place::Pinned => drop(memory::pinned::record_stream_of(address, stream)?),
             Place::Device(_) => memory::record_stream_of(address, stream)?,
         }
     }

@@ -93,7 +93,7 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
         found = match runtime.capture_status(entered.raw) {
             Ok(CaptureStatus::Active(id)) => id,
             other => {
-                end(stream).map(|graph| drop(runtime.graph_destroy(graph))).ok();
+                let _ = insist(|| end(stream)).map(|graph| insist(|| runtime.graph_destroy(graph)));
                 other?;
                 let text = "Another thread made the capture invalid as it began, by a call that its mode forbids, or one on its stream.";
                 return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(stream.device));
@@ -119,7 +119,7 @@ pub fn end(stream: Stream) -> Result<RawGraph> {
     let entered = stream.enter()?;
     let first = entered.runtime.end_capture(entered.raw);
     match &first {
-        Err(error) if !is_over(error) && stream.is_capturing().unwrap_or(false) => entered.runtime.end_capture(entered.raw),
+        Err(error) if !is_over(error) && stream.is_capturing().unwrap_or(true) => entered.runtime.end_capture(entered.raw),
         _ => first,
     }
 }

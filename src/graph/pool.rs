@@ -47,7 +47,7 @@ impl Use {
         let id = if is_new { PoolId { first: handles::number() as u64, second: 0 } } else { id };
         let number = id.number();
         // Before the lock, which those take that are given back.
-        pools::sweep(false, None);
+        pools::sweep(None);
         let mut used = USED.lock();
         match used.get_mut(&number).filter(|_| id.is_one()) {
             Some(known) if known.device != device => {
@@ -93,7 +93,7 @@ impl Drop for Use {
         used.remove(&self.0.number());
         pools::release(self.0.number());
         drop(used);
-        pools::sweep(false, None);
+        pools::sweep(None);
     }
 }
 

@@ -68,17 +68,23 @@ pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
     RETIRED.lock().push(Arc::new(Retired { device, waits, _held: held }));
 }
 
-/// Lets go of what is over; `wait` for the rest. `device`: None: of all.
-pub fn sweep(wait: bool, device: Option<i32>) {
+/// Lets go of what is over; `wait` for the rest. `device`: None: of all. What fails is kept, and the first failure is the answer.
+pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
+    let mut answer = Ok(());
     // Others see it meanwhile, and wait for it too.
     let all = RETIRED.lock().clone();
     for retired in all.into_iter().filter(|retired| device.is_none_or(|device| device == retired.device)) {
-        if retired.is_over(wait).unwrap_or(false) {
-            RETIRED.lock().retain(|other| !Arc::ptr_eq(other, &retired));
-            // Without the lock: this sweeps memory.
-            drop(retired);
+        match retired.is_over(wait) {
+            Ok(true) => {
+                RETIRED.lock().retain(|other| !Arc::ptr_eq(other, &retired));
+                // Without the lock: this sweeps memory.
+                drop(retired);
+            }
+            Ok(false) => {}
+            Err(error) => answer = answer.and(Err(error)),
         }
     }
+    answer
 }
 
 pub fn forget() {

@@ -6,7 +6,7 @@
 
 use super::cache::Cache;
 use super::{all, caches, pinned, pools};
-use crate::base::{Error, Result, Status, process};
+use crate::base::{Error, Result, Status, insist, process};
 use crate::device;
 use crate::event;
 use crate::runtime;
@@ -118,7 +118,7 @@ fn note_device(stream: Stream) {
     if !ROUTES.read().iter().any(is_elsewhere) {
         return;
     }
-    let Ok(Some(joined)) = capture_of(stream) else { return };
+    let Ok(Some(joined)) = insist(|| capture_of(stream)) else { return };
     for route in ROUTES.write().iter_mut() {
         if let Whose::Graph { capture, devices, .. } = &mut route.whose
             && *capture == joined
@@ -220,12 +220,12 @@ pub fn capture_of(stream: Stream) -> Result<Option<u64>> {
 }
 
 /// What keeps the pinned memory that a stream uses.
-pub fn keeper_of(stream: Stream) -> Option<pinned::Keeper> {
+pub fn keeper_of(stream: Stream) -> Result<Option<pinned::Keeper>> {
     let of = |route: &Route| match &route.whose {
         Whose::Graph { keeper, .. } => Some(keeper.clone()),
         Whose::Library { .. } => None,
     };
-    with_route(stream, of).ok().flatten().flatten()
+    with_route(stream, of).map(Option::flatten)
 }
 
 /// The same for what this thread allocates: those of its own captures.

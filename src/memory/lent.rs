@@ -22,7 +22,7 @@ static LENT: Mutex<BTreeMap<Key, Lent>> = Mutex::new(BTreeMap::new());
 /// One more use; what is allocated on the streams that are chosen comes from it until `end`.
 pub fn begin(device: i32, id: (u64, u64), chooses: Chooser) -> Result<()> {
     // Before the lock, which those take that are given back.
-    pools::sweep(false, None);
+    pools::sweep(None);
     let mut all = LENT.lock();
     let key = (device, id.0, id.1);
     let known = all.get(&key).map(|lent| lent.pool);
@@ -73,7 +73,7 @@ pub fn release(device: i32, id: (u64, u64)) -> Result<()> {
         all.remove(&key);
         drop(all);
         pools::release(pool);
-        pools::sweep(false, None);
+        pools::sweep(None);
     }
     Ok(())
 }

@@ -239,14 +239,14 @@ fn forget_choices() {
 
 /// Other caches of the device are waited for, and what they have free goes back to the driver, as far as it does.
 fn release_others(cache: &Cache) {
-    pools::sweep(true, Some(cache.device));
+    let _ = pools::empty(Some(cache.device));
     let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
     others.for_each(|other| drop(other.empty()));
 }
 
 /// The same without waiting, which a capture forbids, and where giving back never waits: for virtual memory.
 fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
-    pools::sweep(false, Some(cache.device));
+    pools::sweep(Some(cache.device));
     let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
     for other in others.filter(|other| other.abilities(runtime).is_ok_and(|abilities| abilities.virtual_memory.is_some())) {
         // What is not given stays where it is.
@@ -361,15 +361,18 @@ fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
         let (on, users) = core.ends_on(id, stream);
         Ok((block::at(id).size(), core.device, core.number, on, users, core.paused, core.is_held(id)))
     })?;
+    let cache = numbered(number);
     let filled = on.filter(|on| {
-        let cache = numbered(number);
         // The other streams that use the block come first.
         let ordered = cache.is_some_and(|cache| cache.comes_after(*on, &users));
         // A pool that is paused has nothing to fill, and what a graph has free its replays write, as other processes do what they use.
         let fixed = held || cache.is_some_and(Cache::is_fixed);
         !paused && !fixed && on.device == device && ordered
     });
-    if let Some(on) = filled {
+    let (Some(on), Some(cache)) = (filled, cache) else { return hand_back(address, stream) };
+    // All of a stream that goes counts as done: what is filled on it has to come before.
+    let (_steady, _stays) = (captures::steady(), cache.hold_marks());
+    if with_block(address, |core, id| Ok(core.ends_on(id, stream).0 == Some(on)))? {
         poison::freed(address, size, on);
     }
     hand_back(address, stream).inspect_err(|_| poison::not_freed(address, size))
@@ -499,7 +502,7 @@ fn record_use(core: &mut Core, id: BlockId, address: Address, stream: Stream, ke
 /// mean nothing.
 pub fn record_stream_of(address: Address, stream: Stream) -> Result<()> {
     if record_in_block(address, stream)?.is_none() {
-        pinned::record_stream_of(address, stream);
+        pinned::record_stream_of(address, stream)?;
     }
     Ok(())
 }
@@ -524,10 +527,10 @@ pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<Around
 
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.
 pub fn empty_cache(device: Option<i32>) -> Result<()> {
-    pools::sweep(true, device);
-    // A device that fails does not keep the others from it. What pools have free is theirs.
+    // What fails does not keep the others from it. What pools have free is theirs, unless they were destroyed.
+    let of_pools = pools::empty(device);
     let asked = CACHES.get().into_iter().flatten().filter(|cache| device.is_none_or(|device| device == cache.device));
-    let emptied = asked.map(Cache::empty).fold(Ok(()), Result::and);
+    let emptied = asked.map(Cache::empty).fold(of_pools, Result::and);
     event::pool::shrink(device);
     poison::tell();
     emptied

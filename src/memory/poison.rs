@@ -6,7 +6,7 @@
 //! What cannot be filled in order is left out: blocks freed while their stream is captured, inside a host function, or when it is gone.
 
 use crate::base::sync_debug::{Kind, blocking};
-use crate::base::{Result, config, log, watch};
+use crate::base::{Result, config, insist, log, watch};
 use crate::device;
 use crate::memory::captures;
 use crate::runtime::{self, Address};
@@ -90,6 +90,7 @@ pub fn handed_out(address: Address, size: usize, stream: Stream) {
                 report(&filled, damage, "when it was allocated again");
             }
         }
+        let _steady = captures::steady();
         // Best effort, as all of this: what ails the device shows in the program's own calls.
         let _ = fill_uncaptured(address, size, FRESH, stream);
     }
@@ -115,13 +116,12 @@ impl Drop for Freeing {
     }
 }
 
-/// False: it was not done. A graph would do it at each replay.
+/// While no stream begins a capture. False: it was not done. A graph would do it at each replay.
 fn fill_uncaptured(address: Address, size: usize, value: u8, stream: Stream) -> bool {
-    let _steady = captures::steady();
     !stream.is_capturing().unwrap_or(true) && fill(address, size, value, stream).is_ok()
 }
 
-/// A block is about to be free memory; all its uses are before `stream`'s next work.
+/// A block is about to be free memory; all its uses are before `stream`'s next work. Until it is free no stream goes, or begins a capture.
 pub fn freed(address: Address, size: usize, stream: Stream) {
     if fill_uncaptured(address, size, FREED, stream) {
         static LAST: AtomicU64 = AtomicU64::new(0);
@@ -209,7 +209,7 @@ fn examine_aside(device: i32, start: Address, end: Address) -> Option<Damage> {
     let stream = stream::create(device, 0).ok()?;
     let damage = examine(start, end, stream);
     // The memory may be that of a graph, which is locked.
-    let _ = stream::destroy_unheard(stream);
+    let _ = insist(|| stream::destroy_unheard(stream));
     damage
 }
 

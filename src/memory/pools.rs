@@ -167,7 +167,7 @@ pub fn privates(device: i32) -> Vec<Arc<Pool>> {
 }
 
 pub fn create(device: i32, options: Options) -> Result<u64> {
-    sweep(false, None);
+    sweep(None);
     make(device, options, None)
 }
 
@@ -225,12 +225,12 @@ pub fn destroy(id: u64) -> Result<()> {
         pools.by_id.remove(&id);
         pools.ending.push(pool.cache);
     }
-    sweep(false, None);
+    sweep(None);
     Ok(())
 }
 
 /// Told before pools are swept, so that those which nobody needs any more are among them: whether to wait, and for which device.
-pub type SweepHook = fn(bool, Option<i32>);
+pub type SweepHook = fn(bool, Option<i32>) -> Result<()>;
 
 static BEFORE_SWEEP: OnceLock<SweepHook> = OnceLock::new();
 
@@ -238,19 +238,26 @@ pub fn before_sweep(hook: SweepHook) {
     let _ = BEFORE_SWEEP.set(hook);
 }
 
-/// What pools that were destroyed have free goes back; those with no block in use are gone. `wait` for what is freed but in use; else that
-/// stays for the next time. `device`: None: of all.
-pub fn sweep(wait: bool, device: Option<i32>) {
-    if let Some(hook) = BEFORE_SWEEP.get() {
-        hook(wait, device);
-    }
+/// What pools that were destroyed have free goes back; those with no block in use are gone. What is freed but in use, or fails, stays for the next
+/// time. `device`: None: of all.
+pub fn sweep(device: Option<i32>) {
+    let _ = give_back(false, device);
+}
+
+/// The same once what is freed but in use was waited for. The first failure is the answer, when all that goes back did.
+pub fn empty(device: Option<i32>) -> Result<()> {
+    give_back(true, device)
+}
+
+fn give_back(wait: bool, device: Option<i32>) -> Result<()> {
+    let mut answer = BEFORE_SWEEP.get().map_or(Ok(()), |hook| hook(wait, device));
     {
         let pools = POOLS.read();
         if pools.ending.is_empty() && pools.idle.iter().all(|cache| cache.is_bare()) {
-            return;
+            return answer;
         }
     }
-    let Ok(runtime) = runtime::runtime() else { return };
+    let runtime = runtime::runtime()?;
     // Others see them meanwhile, and wait for them too.
     let ending = {
         let mut pools = POOLS.write();
@@ -268,7 +275,9 @@ pub fn sweep(wait: bool, device: Option<i32>) {
             pools.ending.swap_remove(at);
             pools.idle.push(cache);
         }
+        answer = answer.and(given);
     }
+    answer
 }
 
 // ---- allocate

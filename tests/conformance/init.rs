@@ -178,6 +178,7 @@ pub fn child(scene: &str) {
         "poison" => poison::scene_poison(),
         "shared_blocks" => poison::scene_shared_blocks(),
         "one_block" => poison::scene_one_block(),
+        "ends_beside_frees" => poison::scene_ends_beside_frees(),
         "poison_again" => poison::scene_again(),
         "poison_at_the_end" => poison::scene_at_the_end(),
         other => panic!("no scene is called {other}"),

@@ -21,6 +21,7 @@ mod device;
 mod error;
 mod event;
 mod fault;
+mod fault_memory;
 mod generators;
 mod graph;
 mod graph_ends;
@@ -109,6 +110,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("watch", watch::TESTS),
     ("watch_ends", watch_ends::TESTS),
     ("fault", fault::TESTS),
+    ("fault_memory", fault_memory::TESTS),
 ];
 
 struct Arguments {

@@ -21,6 +21,7 @@ tests![
     a_block_outlives_its_stream,
     a_block_outlives_the_stream_that_used_it,
     a_block_freed_after_the_end_of_its_stream_is_everybodys,
+    a_block_whose_streams_have_ended_goes_at_once,
     a_new_stream_is_not_the_old_one,
     many_streams_come_and_go,
     a_thread_that_is_gone_leaves_its_memory,
@@ -201,6 +202,20 @@ fn a_block_outlives_its_stream() {
     gate.open();
     synchronize(b.0);
     assert_eq!(freed(b.0), block);
+    empty_caches();
+}
+
+fn a_block_whose_streams_have_ended_goes_at_once() {
+    empty_caches();
+    let (a, user) = (create_on(0), create_on(0));
+    let block = allocate(SIZE, a);
+    ok!(tcuda_record_stream(block, user));
+    ok!(tcuda_synchronize(0));
+    [a, user].into_iter().for_each(|stream| ok!(tcuda_stream_destroy(stream)));
+    free(block);
+    // Nobody looked at it before.
+    ok!(tcuda_empty_cache(0));
+    assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
     empty_caches();
 }
 

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::capi::copy::*;
-use tcuda::capi::device::tcuda_set_device;
+use tcuda::capi::device::{tcuda_set_device, tcuda_synchronize};
 use tcuda::capi::error::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
@@ -22,6 +22,7 @@ tests![
     what_was_freed_before_a_pause_is_forgotten: [Unwatched],
     right_programs_are_left_alone,
     threads_hand_one_block_around,
+    streams_end_beside_frees,
 ];
 
 const MIB: usize = 1 << 20;
@@ -75,6 +76,36 @@ fn right_programs_are_left_alone() {
 
 fn threads_hand_one_block_around() {
     in_child("one_block", &[ON]);
+}
+
+fn streams_end_beside_frees() {
+    in_child("ends_beside_frees", &[ON, ("TCUDA_SIM_SEED", "5")]);
+}
+
+/// A thread frees a block as another ends its stream: what fills the block is done before anybody else has it.
+pub fn scene_ends_beside_frees() {
+    const SIZE: usize = 3 * MIB;
+    let other = Own::on(0);
+    for _ in 0..300 {
+        let stream = create_on(0);
+        let (block, on) = (allocate(SIZE, stream) as usize, stream as usize);
+        ok!(tcuda_stream_synchronize(stream));
+        let both = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                both.wait();
+                free(block as *mut c_void);
+            });
+            both.wait();
+            ok!(tcuda_stream_destroy(handle(on)));
+        });
+        let block = allocate(SIZE, other.0);
+        ok!(tcuda_memset_async(block, 7, SIZE, other.0));
+        ok!(tcuda_synchronize(0));
+        assert!(bytes_of(block, SIZE, other.0).iter().all(|byte| *byte == 7));
+        free(block);
+        expect_none();
+    }
 }
 
 /// What one thread frees another has at once, and frees it while the first is still on its way out of the call.

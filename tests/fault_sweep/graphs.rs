@@ -13,13 +13,6 @@ const OWN: tcuda_pool_id_t = tcuda_pool_id_t { first: 0, second: 0 };
 const GLOBAL: i32 = 0;
 const RELAXED: i32 = 2;
 
-/// What failed once goes the second time.
-fn surely(failures: &mut Failures, destroy: impl Fn() -> Status) {
-    if !failures.note(destroy()) {
-        ok(destroy());
-    }
-}
-
 /// Two graphs with one pool: blocks and pinned memory of a capture, a fork, an end by reset, replays, one of them under way at the end.
 pub fn captured() -> Failures {
     let mut failures = Failures::default();
@@ -76,22 +69,16 @@ pub fn captured() -> Failures {
             }
         }
         for graph in graphs {
-            if !did(tcuda_graph_destroy(graph)) {
-                ok(tcuda_graph_destroy(graph));
-            }
+            surely(&mut did, || tcuda_graph_destroy(graph));
         }
         blocks.into_iter().for_each(|block| ok(tcuda_free_cached(block)));
         did(tcuda_empty_cache(-3));
         did(tcuda_host_empty_cache());
         for event in events.into_iter().filter(|event| !event.is_null()) {
-            if !did(tcuda_event_destroy(event)) {
-                ok(tcuda_event_destroy(event));
-            }
+            surely(&mut did, || tcuda_event_destroy(event));
         }
         for stream in streams.into_iter().filter(|stream| !stream.is_null()) {
-            if !did(tcuda_stream_destroy(stream)) {
-                ok(tcuda_stream_destroy(stream));
-            }
+            surely(&mut did, || tcuda_stream_destroy(stream));
         }
     }
     failures
@@ -152,12 +139,12 @@ pub fn kept() -> Failures {
         let _ = std::fs::remove_file(path);
         did(tcuda_graph_native(first, &mut null_mut(), &mut null_mut()));
         if !on.is_null() {
-            surely(&mut failures, || tcuda_stream_destroy(on));
+            surely(|status| failures.note(status), || tcuda_stream_destroy(on));
         }
         inside.into_iter().for_each(|block| ok(tcuda_free_cached(block)));
-        surely(&mut failures, || tcuda_graph_reset(second));
+        surely(|status| failures.note(status), || tcuda_graph_reset(second));
         for graph in graphs {
-            surely(&mut failures, || tcuda_graph_destroy(graph));
+            surely(|status| failures.note(status), || tcuda_graph_destroy(graph));
         }
         ok(tcuda_free_cached(outside));
         // More than is there while the pools are: they go back under pressure.
@@ -168,7 +155,7 @@ pub fn kept() -> Failures {
         }
         failures.note(tcuda_generator_destroy(generator));
         if !side.is_null() {
-            surely(&mut failures, || tcuda_stream_destroy(side));
+            surely(|status| failures.note(status), || tcuda_stream_destroy(side));
         }
     }
     failures
@@ -209,19 +196,19 @@ pub fn abandoned() -> Failures {
             }
             for stream in if end == 1 { [on, side] } else { [side, on] } {
                 if end == 3 {
-                    surely(&mut failures, || tcuda_graph_reset(graph));
+                    surely(|status| failures.note(status), || tcuda_graph_reset(graph));
                 }
                 if !stream.is_null() {
-                    surely(&mut failures, || tcuda_stream_destroy(stream));
+                    surely(|status| failures.note(status), || tcuda_stream_destroy(stream));
                 }
             }
             // Nothing of it is left: the graph can be captured anew.
             ok(tcuda_graph_reset(graph));
             ok(tcuda_free_cached(block));
-            surely(&mut failures, || tcuda_event_destroy(event));
+            surely(|status| failures.note(status), || tcuda_event_destroy(event));
         }
     }
-    surely(&mut failures, || tcuda_graph_destroy(graph));
+    surely(|status| failures.note(status), || tcuda_graph_destroy(graph));
     failures
 }
 
@@ -334,9 +321,12 @@ pub fn graphed() -> Failures {
                 ok(tcuda_graphed_callable_destroy(made));
             }
         }
-        did(tcuda_stream_synchronize(side));
+        // Nobody else keeps what the last calls read and write.
+        for stream in [side, 0x100 as tcuda_stream_t] {
+            surely(&mut did, || tcuda_stream_synchronize(stream));
+        }
         for stream in streams.into_iter().filter(|stream| !stream.is_null()) {
-            surely(&mut failures, || tcuda_stream_destroy(stream));
+            surely(&mut did, || tcuda_stream_destroy(stream));
         }
         blocks.into_iter().for_each(|block| ok(tcuda_free_cached(block)));
         failures.note(tcuda_empty_cache(-3));

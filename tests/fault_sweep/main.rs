@@ -28,6 +28,8 @@ const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 /// CUDA's invalid value, out of memory, not supported.
 const CODES: [i32; 3] = [1, 2, 801];
+/// At most so many calls fail one after the other: what undoes something too.
+const IN_A_ROW: u64 = 2;
 /// Of so many faults one is seen; the others are mended below. Calls of which nobody hears whether they fail are left out.
 const SHARE: u64 = 4;
 const QUIET: [&CStr; 2] = [c"cudaThreadExchangeStreamCaptureMode", c"cudaMemPoolGetAttribute"];
@@ -157,6 +159,16 @@ fn the_end_of_plain_segments() {
 }
 
 #[test]
+fn memory_that_is_not_given_back_at_once() {
+    in_mode("memory_that_is_not_given_back_at_once", || sweep_what_gives_back(workload));
+}
+
+#[test]
+fn memory_of_pools_that_is_not_given_back_at_once() {
+    in_mode("memory_of_pools_that_is_not_given_back_at_once", || sweep_what_gives_back(work_with_pools));
+}
+
+#[test]
 fn calls_that_fail_every_time() {
     in_mode("calls_that_fail_every_time", sweep_kinds);
 }
@@ -188,6 +200,13 @@ impl Failures {
             Status::TCUDA_ERROR_INVALID_ARGUMENT if !self.0.is_empty() && tcuda_last_error_native() == 0 => false,
             status => self.note(status),
         }
+    }
+}
+
+/// What fails goes in the end: no more than so many calls fail in a row.
+fn surely(mut did: impl FnMut(Status) -> bool, destroy: impl Fn() -> Status) {
+    if !(0..IN_A_ROW).any(|_| did(destroy())) {
+        ok(destroy());
     }
 }
 
@@ -256,8 +275,8 @@ fn workload() -> Failures {
         }
         ok(tcuda_free_cached(block));
         // The stream goes before its memory.
-        if !a.is_null() && !did(tcuda_stream_destroy(a)) {
-            ok(tcuda_stream_destroy(a));
+        if !a.is_null() {
+            surely(&mut did, || tcuda_stream_destroy(a));
         }
         for index in [1, 4, 5, 7] {
             ok(tcuda_free_cached(at(index)));
@@ -268,13 +287,11 @@ fn workload() -> Failures {
         did(tcuda::capi::device::tcuda_mem_get_info(&mut free.0, &mut free.1, 0));
         did(tcuda_empty_cache(0));
         for stream in [b, far] {
-            if !stream.is_null() && !did(tcuda_stream_destroy(stream)) {
-                ok(tcuda_stream_destroy(stream));
+            if !stream.is_null() {
+                surely(&mut did, || tcuda_stream_destroy(stream));
             }
         }
-        if !did(tcuda_event_destroy(event)) {
-            ok(tcuda_event_destroy(event));
-        }
+        surely(&mut did, || tcuda_event_destroy(event));
     }
     failures
 }
@@ -342,9 +359,7 @@ fn work_with_pools() -> Failures {
         for mode in [TCUDA_PAUSE_KEEP, TCUDA_PAUSE_DROP] {
             did(tcuda_mem_pool_pause(first, &mut 0, mode));
             // What failed once works the second time, with everything as it was.
-            if !did(tcuda_mem_pool_resume(first)) {
-                ok(tcuda_mem_pool_resume(first));
-            }
+            surely(&mut did, || tcuda_mem_pool_resume(first));
             let mut byte = 0u8;
             if wrote && mode == TCUDA_PAUSE_KEEP && did(tcuda_copy(std::ptr::from_mut(&mut byte).cast(), blocks[0].cast(), 1, false)) {
                 assert_eq!(byte, 0x5a, "a pause loses nothing");
@@ -358,8 +373,8 @@ fn work_with_pools() -> Failures {
         ok(tcuda_mem_pool_destroy(second));
         ok(tcuda_free_cached(blocks[3]));
         did(tcuda_empty_cache(-3));
-        if !stream.is_null() && !did(tcuda_stream_destroy(stream)) {
-            ok(tcuda_stream_destroy(stream));
+        if !stream.is_null() {
+            surely(&mut did, || tcuda_stream_destroy(stream));
         }
     }
     failures
@@ -396,9 +411,7 @@ fn work_with_green_contexts() -> Failures {
             blocks.into_iter().for_each(|block| ok(tcuda_free_cached(block)));
         }
         for context in contexts {
-            if !did(tcuda_green_context_destroy(context)) {
-                ok(tcuda_green_context_destroy(context));
-            }
+            surely(&mut did, || tcuda_green_context_destroy(context));
         }
     }
     failures
@@ -440,7 +453,7 @@ fn calls_of(name: *const c_char) -> u64 {
 /// Everything was freed: the caches are in order, and empty they hold nothing.
 fn nothing_is_left(when: &str) {
     // What a fault kept from being over with the graphs.
-    tcuda::memory::pools::sweep(true, None);
+    tcuda::memory::pools::empty(None).unwrap();
     if RECORDS.load(Ordering::Relaxed) {
         let snapshot = tcuda::memory::snapshot(None).unwrap();
         (0..2).for_each(|device| {
@@ -509,20 +522,33 @@ fn judge(failures: &Failures, code: i32, when: &str) {
 /// Streams that lived after the first round.
 static STREAMS: AtomicU64 = AtomicU64::new(0);
 
-/// One fault; how many calls were made, and whether something failed.
-fn strike(work: Work, nth: u64, code: i32) -> (u64, bool) {
-    let when = format!("with code {code} at call {nth}");
+/// The call and those behind it, so many in a row, fail; how many calls were made, and whether something failed.
+fn strike(work: Work, nth: u64, in_a_row: u64, code: i32) -> (u64, bool) {
     let before = calls();
-    ok(unsafe { tcuda_sim_fail_at(null(), nth, code) });
+    let when = format!("with code {code} at call {nth}, {in_a_row} in a row");
+    let faults: Vec<_> = (nth..nth + in_a_row).map(|nth| (None, nth, code)).collect();
+    let (made, failed) = strike_with(work, &faults, &when);
+    (made - before, failed)
+}
+
+/// What fails: a function (None: any), its how many-th call from now on (0: all), with a code.
+type Fault = (Option<&'static CStr>, u64, i32);
+
+/// How many calls there were at the end of the work.
+fn strike_with(work: Work, faults: &[Fault], when: &str) -> (u64, bool) {
+    for (call, nth, code) in faults {
+        ok(unsafe { tcuda_sim_fail_at(call.map_or(null(), CStr::as_ptr), *nth, *code) });
+    }
+    let code = faults[0].2;
     let failures = work();
-    let made = calls() - before;
+    let made = calls();
     ok(tcuda_sim_clear_faults());
-    judge(&failures, code, &when);
-    nothing_is_left(&when);
+    judge(&failures, code, when);
+    nothing_is_left(when);
     // Those that were destroyed are used again, some of them at the same time.
     assert!(live().streams <= STREAMS.load(Ordering::Relaxed) + 6, "{} streams {when}", live().streams);
     if code == CODES[0] {
-        graphs::are_guarded(&when);
+        graphs::are_guarded(when);
     }
     (made, !failures.0.is_empty())
 }
@@ -548,12 +574,13 @@ fn sweep_all(work: Work, share: u64) {
     let quiet_before = quiet_calls();
     work();
     let quiet = quiet_calls() - quiet_before;
-    for code in CODES {
+    let one = CODES.map(|code| (code, 1));
+    for (code, in_a_row) in one.into_iter().chain([(CODES[0], IN_A_ROW)]) {
         let (mut nth, mut struck) = (1, 0);
         loop {
-            let (made, failed) = strike(work, nth, code);
+            let (made, failed) = strike(work, nth, in_a_row, code);
             struck += u64::from(failed);
-            works(work, &format!("after code {code} at call {nth}"));
+            works(work, &format!("after code {code} at call {nth}, {in_a_row} in a row"));
             if made < nth {
                 break;
             }
@@ -572,7 +599,7 @@ fn sweep_the_start() {
         for nth in 1..=FIRST {
             ok(unsafe { tcuda_init(null()) });
             STREAMS.store(live().streams, Ordering::Relaxed);
-            strike(workload, nth, code);
+            strike(workload, nth, 1, code);
             works(workload, &format!("after code {code} at call {nth} from the start"));
             finish();
         }
@@ -619,6 +646,31 @@ fn sweep_the_end() {
             break;
         }
     }
+}
+
+/// What gives memory back fails twice in a row, so that it is not given back when it should be; and whatever undoes a mapping that was not opened.
+fn sweep_what_gives_back(work: Work) {
+    works(work, "before all faults");
+    STREAMS.store(live().streams, Ordering::Relaxed);
+    let mut struck = 0;
+    for call in [c"cuMemRelease", c"cuMemUnmap", c"cuMemAddressFree", c"cudaFree", c"cuMemSetAccess"] {
+        for nth in 1.. {
+            let before = calls_of(call.as_ptr());
+            let when = format!("as call {nth} of {} fails", call.to_string_lossy());
+            let faults = match call == c"cuMemSetAccess" {
+                true => [(Some(call), nth, CODES[0]), (Some(c"cuMemUnmap"), 0, CODES[0])],
+                false => [nth, nth + 1].map(|nth| (Some(call), nth, CODES[0])),
+            };
+            strike_with(work, &faults, &when);
+            works(work, &format!("after {when}"));
+            if calls_of(call.as_ptr()) - before < 2 * nth {
+                break;
+            }
+            struck += 1;
+        }
+    }
+    assert!(struck > 20, "{struck}");
+    finish();
 }
 
 /// A whole kind of call fails for some time.

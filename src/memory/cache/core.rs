@@ -546,7 +546,8 @@ impl Core {
         if used {
             self.lent.remove(&id);
             for slot in self.uses.remove(&id).unwrap_or_default() {
-                if slot != owner {
+                // What was used by a stream that is gone, and past, is past.
+                if slot != owner && self.slots[slot as usize].past < u32::MAX {
                     uses.push((slot, self.note_free(slot)));
                 }
             }

@@ -2,10 +2,11 @@
 
 use super::block::{self, State};
 use super::core::{Core, LARGEST, ROUND, Request};
+use super::left::Left;
 use super::physical::{Backing, HandleId};
 use super::policy::{Holding, PIECES, Policy, Terms, UpTo, is_new};
 use super::reach::Reach;
-use super::segment::{self, access_list};
+use super::segment::access_list;
 use super::shares::Idle;
 use super::slot::COMMON;
 use super::stitch::{Found, Plan};
@@ -145,6 +146,7 @@ fn build(
     raws: &[MemHandle],
     access: &[MemAccess],
     has_memory: &mut bool,
+    left: &Left,
 ) -> Result<Vec<MemHandle>> {
     let mut made: Vec<MemHandle> = Vec::new();
     let mut mapped: Vec<(Address, usize)> = Vec::new();
@@ -164,11 +166,9 @@ fn build(
         runtime.mem_set_access(plan.start, at - plan.start, access)
     })();
     if let Err(error) = done {
-        for (at, size) in mapped {
-            let _ = insist(|| runtime.mem_unmap(at, size));
-        }
+        mapped.into_iter().for_each(|(at, size)| left.unmap(runtime, at, size));
         *has_memory = made.len() == plan.make.len();
-        made.into_iter().for_each(|handle| segment::release(runtime, handle));
+        made.into_iter().for_each(|handle| left.release(runtime, handle));
         return Err(error);
     }
     Ok(made)
@@ -379,8 +379,11 @@ impl Cache {
             let core = self.core.quiet();
             plan.parts.iter().filter_map(|part| core.physical[part.handle].backing.raw()).collect()
         };
+        // A mapping that is left may be where the plan wants one.
+        self.left.take_back(runtime);
         let mut has_memory = false;
-        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access_list(self.device), &mut has_memory));
+        let access = access_list(self.device);
+        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access, &mut has_memory, &self.left));
         let mut core = self.core.lock();
         let made = match made {
             Ok(made) => made,
@@ -457,7 +460,7 @@ impl Cache {
         if base + size > lookup::LIMIT || !base.is_multiple_of(ROUND) {
             match backing {
                 Backing::Provided(provider, _) => provider.free(base, size, self.device, stream),
-                _ => drop(insist(|| runtime.outside_capture(|| runtime.free(base)))),
+                _ => drop(self.left.free(runtime, base)),
             }
             return Err(Refusal::Driver(beyond_the_table(base)));
         }

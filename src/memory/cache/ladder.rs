@@ -186,7 +186,11 @@ impl Cache {
         let Climb { runtime, abilities, request, stream, .. } = *climb;
         let all = &Reach::of(climb.slot);
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
-        let capturing = stream.is_capturing().unwrap_or_else(|error| error.status == Status::TCUDA_ERROR_CAPTURE);
+        let capturing = match stream.is_capturing() {
+            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => true,
+            // Nothing of the rungs is for a capture: who may be one goes no further.
+            answer => answer?,
+        };
         // A pluggable allocator may have more than the device.
         let is_beyond = request.need(abilities) > abilities.total && !matches!(abilities.source, Source::Provider(_));
         let nothing_helps = rejects || is_beyond || request.search > LARGEST;

@@ -14,7 +14,7 @@
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
 //! - `rest`      where free memory lies, and when it goes there; `runs` has what is mapped still, and is taken there again
 //! - `grow`      more memory for a request, from the driver or mapped anew
-//! - `segment`   what the device offers, what is held of the driver, and how it goes back
+//! - `segment`   what the device offers, what is held of the driver, and how it goes back; `left` is what it did not take
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `held`      blocks that other processes may use
@@ -35,6 +35,7 @@ pub mod held;
 mod hole;
 mod home;
 mod ladder;
+mod left;
 pub(in crate::memory) mod message;
 #[cfg(test)]
 mod model;
@@ -70,6 +71,7 @@ use crate::memory::totals::Totals;
 use crate::memory::{captures, poison};
 use crate::runtime::table::{MemAllocationProp, RawMemPool};
 use crate::runtime::{Address, Runtime};
+use left::Left;
 use parking_lot::Mutex;
 use pause::Paused;
 use slot::StreamKey;
@@ -120,6 +122,7 @@ pub struct Cache {
     ordered: Mutex<Option<RawMemPool>>,
     /// What goes back there once its stream is captured no more.
     put_off: Mutex<Vec<(Address, StreamKey)>>,
+    left: Left,
 }
 
 impl Cache {
@@ -147,6 +150,7 @@ impl Cache {
             replayed: AtomicBool::new(false),
             ordered: Mutex::new(None),
             put_off: Mutex::new(Vec::new()),
+            left: Left::default(),
         })
     }
 
@@ -157,7 +161,7 @@ impl Cache {
             None => {
                 let source = self.source.lock().clone().unwrap_or_else(provider::current);
                 let splits = !self.core.quiet().no_split;
-                let abilities = segment::abilities(runtime, self.device, source, splits)?;
+                let abilities = segment::abilities(runtime, self.device, source, splits, &self.left)?;
                 Ok(known.insert(abilities).clone())
             }
         }

@@ -11,7 +11,7 @@ use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::reach::Waited;
 use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
-use crate::base::{Result, Status};
+use crate::base::{Result, Status, insist};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::captures;
@@ -270,6 +270,8 @@ impl Cache {
             let mut core = self.core.lock();
             // What threads keep carries the epoch in which it comes home.
             core.collect();
+            // Those whose streams are past already: for them nobody is waited for.
+            core.finish_pending();
             let pending = core.pending.iter().flat_map(|pending| pending.uses.iter().map(|(slot, _)| *slot));
             let mut order: Vec<StreamSlot> = Vec::new();
             for slot in pending.chain(core.awake.iter().copied()) {
@@ -430,8 +432,10 @@ impl Cache {
             return;
         }
         let stream = self.stream(key);
-        let last = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| if stream.is_past_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) })
+        // Nobody can mark it later.
+        let last = insist(|| {
+            let last = || if stream.is_past_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) };
+            runtime::runtime()?.outside_capture(last)
         });
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };

@@ -41,7 +41,8 @@ impl Cache {
         let _ = insist(|| {
             let entered = Stream { device: self.device, raw }.enter()?;
             runtime.outside_capture(|| runtime.free_async(address, entered.raw))
-        });
+        })
+        .or_else(|_| self.left.free(runtime, address));
         self.count_spare(runtime, 0);
         let held = {
             let core = self.core.quiet();
@@ -78,7 +79,7 @@ impl Cache {
     /// What the driver's pool has grown or shrunk by, beside the blocks, is reserved as well. `more`: bytes of blocks that are not counted yet.
     fn count_spare(&self, runtime: &Runtime, more: i64) {
         let Some(pool) = *self.ordered.lock() else { return };
-        let held = runtime.outside_capture(|| runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent));
+        let held = insist(|| runtime.outside_capture(|| runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent)));
         let Ok(held) = held else { return };
         let mut core = self.core.quiet();
         let spare = (held as i64 - core.ordered_bytes as i64 - more).max(0) as usize;

@@ -2,8 +2,9 @@
 //! with what was in it where that was asked for.
 
 use super::block::{self, State};
+use super::left::Left;
 use super::physical::{Backing, HandleId, Mapping};
-use super::segment::{access_list, release};
+use super::segment::access_list;
 use super::{Abilities, Cache};
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status, insist};
@@ -106,7 +107,7 @@ impl Cache {
         for mapping in &mappings {
             poison::leaves(self.device, mapping.start, mapping.size);
         }
-        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles))?;
+        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles, &self.left))?;
         let mut core = self.core.lock();
         for (id, _) in &handles {
             core.physical[*id].backing = Backing::Away;
@@ -117,7 +118,7 @@ impl Cache {
         let given = before - core.reserved();
         drop(core);
         *self.paused.lock() = Some(Paused { handles: handles.iter().map(|(id, _)| *id).collect(), saved, properties });
-        handles.into_iter().for_each(|(_, raw)| release(runtime, raw));
+        handles.into_iter().for_each(|(_, raw)| self.left.release(runtime, raw));
         Ok(given)
     }
 
@@ -158,6 +159,7 @@ impl Cache {
             (sizes, whole, core.physical.mappings().collect::<Vec<_>>())
         };
         let _guard = device::Guard::new(self.device)?;
+        self.left.take_back(runtime);
         let mut made: Vec<MemHandle> = Vec::new();
         let built = runtime.outside_capture(|| {
             for size in &sizes {
@@ -166,17 +168,15 @@ impl Cache {
             let raw_of = |handle| paused.handles.iter().position(|id| *id == handle).map(|at| made[at]);
             let wanted = mappings.iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?)));
             let wanted: Vec<(Mapping, MemHandle)> = wanted.collect();
-            map_all(runtime, self.device, &wanted)?;
+            map_all(runtime, self.device, &wanted, &self.left)?;
             let restore = |saved: &Saved| saved.copy(|address, host, size| runtime.memcpy(address, host, size));
             let restored = paused.saved.iter().try_for_each(restore);
             restored.inspect_err(|_| {
-                for (mapping, _) in &wanted {
-                    let _ = insist(|| runtime.mem_unmap(mapping.start, mapping.size));
-                }
+                wanted.iter().for_each(|(mapping, _)| self.left.unmap(runtime, mapping.start, mapping.size));
             })
         });
         if let Err(error) = built {
-            made.into_iter().for_each(|handle| release(runtime, handle));
+            made.into_iter().for_each(|handle| self.left.release(runtime, handle));
             let error = match error.status {
                 Status::TCUDA_ERROR_OUT_OF_MEMORY => self.too_little_to_resume(runtime, whole, error),
                 _ => error,
@@ -282,7 +282,7 @@ fn save(runtime: &Runtime, live: &[Run]) -> Result<Vec<Saved>> {
 }
 
 /// All or nothing.
-fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)]) -> Result<()> {
+fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)], left: &Left) -> Result<()> {
     let access = access_list(device);
     let mut done = 0;
     let mapped = wanted.iter().try_for_each(|(mapping, raw)| {
@@ -291,19 +291,17 @@ fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)]) -> R
         runtime.mem_set_access(mapping.start, mapping.size, &access)
     });
     mapped.inspect_err(|_| {
-        for (mapping, _) in &wanted[..done] {
-            let _ = insist(|| runtime.mem_unmap(mapping.start, mapping.size));
-        }
+        wanted[..done].iter().for_each(|(mapping, _)| left.unmap(runtime, mapping.start, mapping.size));
     })
 }
 
 /// All or nothing, as far as the driver lets.
-fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(HandleId, MemHandle)]) -> Result<()> {
+fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(HandleId, MemHandle)], left: &Left) -> Result<()> {
     for (at, mapping) in mappings.iter().enumerate() {
         let Err(error) = insist(|| runtime.mem_unmap(mapping.start, mapping.size)) else { continue };
         let raw_of = |id: HandleId| handles.iter().find(|(handle, _)| *handle == id).map(|(_, raw)| *raw);
         let back: Vec<_> = mappings[..at].iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?))).collect();
-        insist(|| map_all(runtime, device, &back))?;
+        insist(|| map_all(runtime, device, &back, left))?;
         return Err(error);
     }
     Ok(())

@@ -40,9 +40,9 @@ impl Cache {
         self.core.lock().pool = Id::own();
     }
 
-    /// Whether nothing of it is in use or held.
+    /// Whether nothing of it is in use or held, and nothing is left that the driver did not take.
     pub fn is_bare(&self) -> bool {
-        self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0
+        self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0 && self.left.is_empty()
     }
 
     /// Gives back what is free and past, without waiting.

@@ -3,6 +3,7 @@
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, ROUND};
+use super::left::Left;
 use super::physical::{Backing, HandleId, Mapping};
 use super::runs::Runs;
 use super::shares::Idle;
@@ -15,7 +16,7 @@ use crate::memory::stats::Family;
 use crate::memory::totals::Event;
 use crate::memory::{captures, options, poison};
 use crate::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
-use crate::runtime::{Address, MemHandle, Runtime};
+use crate::runtime::{Address, Runtime};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Addresses in one stretch, covered by blocks.
@@ -31,25 +32,27 @@ pub struct Area {
 }
 
 /// `splits`: whether memory may be handed out in other pieces than it came in.
-pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool) -> Result<Abilities> {
+pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool, left: &Left) -> Result<Abilities> {
     let total = device::total_memory(device)? as usize;
     let options = options::get();
     let wanted = options.expandable_segments && splits && matches!(source, Source::Driver);
-    let virtual_memory = if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device))? } else { None };
+    let virtual_memory =
+        if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device, left))? } else { None };
     Ok(Abilities { total, virtual_memory, options, source })
 }
 
 /// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
-fn probe(runtime: &Runtime, device: i32) -> Result<Option<(MemAllocationProp, usize)>> {
+fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<Option<(MemAllocationProp, usize)>> {
     const PINNED: i32 = 1;
     const FILE_DESCRIPTOR: i32 = 1;
     let location = device_location(device);
     for (handle_types, gpu_direct_rdma) in [(FILE_DESCRIPTOR, 1), (FILE_DESCRIPTOR, 0), (0, 0)] {
         let properties = MemAllocationProp { kind: PINNED, handle_types, location, gpu_direct_rdma, ..Default::default() };
-        let Ok(granularity) = runtime.granularity(&properties) else { continue };
-        match runtime.mem_create(granularity, &properties) {
+        // What is asked once is the verdict for good.
+        let Ok(granularity) = insist(|| runtime.granularity(&properties)) else { continue };
+        match insist(|| runtime.mem_create(granularity, &properties)) {
             Ok(handle) => {
-                release(runtime, handle);
+                left.release(runtime, handle);
                 return Ok(Some((properties, granularity)));
             }
             Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST => return Err(error),
@@ -75,16 +78,12 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
 
 /// For all work of the device, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has to do where
 /// the device has no room for a block.
-fn wait_beside_captures(runtime: &Runtime, device: i32) -> Result<()> {
+fn wait_beside_captures(runtime: &Runtime, device: i32, left: &Left) -> Result<()> {
     let _guard = device::Guard::new(device)?;
     runtime.outside_capture(|| match runtime.malloc(ROUND) {
-        Ok(block) => insist(|| runtime.free(block)),
+        Ok(block) => left.free(runtime, block),
         Err(_) => captures::wait_for_device(device),
     })
-}
-
-pub(super) fn release(runtime: &Runtime, handle: MemHandle) {
-    let _ = insist(|| runtime.outside_capture(|| runtime.mem_release(handle)));
 }
 
 impl Core {
@@ -222,18 +221,19 @@ impl Cache {
         if self.is_paused() || self.is_fixed() {
             return Ok(());
         }
-        let released = self.release(runtime, Idle::Large(0), usize::MAX);
+        self.left.take_back(runtime);
+        let mut released = self.release(runtime, Idle::Large(0), usize::MAX);
         let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
         old.into_iter().for_each(|mapping| self.end_mapping(runtime, mapping));
         let empty = self.core.lock().take_empty_areas();
         for (first, base, size) in empty {
-            let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size))).is_ok();
+            let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
             let mut core = self.core.lock();
-            if given {
-                core.forget_area(first);
-            } else {
-                core.make_hole(first, State::Unmapped);
+            match given {
+                Ok(()) => core.forget_area(first),
+                Err(_) => core.make_hole(first, State::Unmapped),
             }
+            released = released.and(given);
         }
         let mut core = self.core.lock();
         let whole = core.whole_stopped();
@@ -276,7 +276,7 @@ impl Cache {
             (taken, is_mapped && self.replayed.load(Relaxed))
         };
         // Once for all of it.
-        let waited = if waits { wait_beside_captures(runtime, self.device) } else { Ok(()) };
+        let waited = if waits { wait_beside_captures(runtime, self.device, &self.left) } else { Ok(()) };
         let mut failure = None;
         for (handle, places) in taken {
             if let Err(error) = self.give(runtime, handle, places, &waited) {
@@ -329,7 +329,7 @@ impl Cache {
         match kept.next() {
             None => {
                 if let Some(raw) = raw {
-                    release(runtime, raw);
+                    self.left.release(runtime, raw);
                 }
                 self.core.lock().uncount_handle(handle);
             }
@@ -372,13 +372,14 @@ impl Cache {
         let physical = std::mem::take(&mut core.physical);
         for mapping in physical.mappings() {
             match &physical[mapping.handle].backing {
-                Backing::Virtual(_) => drop(insist(|| runtime.mem_unmap(mapping.start, mapping.size))),
-                Backing::Plain | Backing::Ordered => drop(insist(|| runtime.free(mapping.start))),
+                Backing::Virtual(_) => self.left.unmap(runtime, mapping.start, mapping.size),
+                Backing::Plain | Backing::Ordered => drop(self.left.free(runtime, mapping.start)),
                 Backing::Provided(provider, _) => provider.free(mapping.start, mapping.size, self.device, 0),
                 Backing::Away => {}
             }
         }
-        physical.ids().filter_map(|id| physical[id].backing.raw()).for_each(|raw| release(runtime, raw));
+        physical.ids().filter_map(|id| physical[id].backing.raw()).for_each(|raw| self.left.release(runtime, raw));
+        self.left.forget(runtime);
         for area in core.areas.values().filter(|area| !area.plain) {
             let _ = insist(|| runtime.address_free(area.base, area.size));
         }

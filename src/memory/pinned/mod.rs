@@ -151,29 +151,29 @@ pub fn free(address: Address) -> Result<()> {
 
 /// Notes that a stream uses the block that holds an address.
 pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
-    if address == 0 || record_stream_of(address, stream) { Ok(()) } else { Err(not_a_block(&CORE.lock(), address)) }
+    if address == 0 || record_stream_of(address, stream)? { Ok(()) } else { Err(not_a_block(&CORE.lock(), address)) }
 }
 
-/// The same for any address. False: it is no block's in use.
-pub fn record_stream_of(address: Address, stream: Stream) -> bool {
+/// The same for any address. False: it is no block's in use. Where it cannot be told which graph keeps it, the use is noted, and that the answer.
+pub fn record_stream_of(address: Address, stream: Stream) -> Result<bool> {
     if !READY.load(Acquire) {
-        return false;
+        return Ok(false);
     }
     // Before the lock: a thread's first use of its default stream asks the driver.
     let key = StreamKey::of(stream);
-    let keeper = if captures::any() { captures::keeper_of(stream) } else { None };
+    let keeper = if captures::any() { captures::keeper_of(stream) } else { Ok(None) };
     let mut core = CORE.lock();
     if core.block_in_use(address).is_none() {
-        return false;
+        return Ok(false);
     }
     let serial = core.streams.serial_of(stream, key);
     let noted = core.note_use(address, serial);
     drop(core);
-    if let Some(keeper) = keeper {
+    watch::tell(|| Happening::Uses { address, on: stream.place() });
+    if let Some(keeper) = keeper? {
         keeper.keep(address);
     }
-    watch::tell(|| Happening::Uses { address, on: stream.place() });
-    noted
+    Ok(noted)
 }
 
 #[cold]

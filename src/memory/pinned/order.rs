@@ -3,7 +3,7 @@
 //! recorded, and is recorded when memory is wanted next. An idle stream needs none.
 
 use super::core::{self, CORE};
-use crate::base::{Error, Result, Status};
+use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::cache::slot::StreamKey;
@@ -346,8 +346,10 @@ fn goes(is_meant: impl Fn(&Slot) -> bool) {
         meant.map(|(serial, slot)| (*serial, slot.stream)).collect()
     };
     for (serial, stream) in going {
-        let last = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| if stream.is_past_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) })
+        // Nobody can mark it later.
+        let last = insist(|| {
+            let last = || if stream.is_past_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) };
+            runtime::runtime()?.outside_capture(last)
         });
         let mut core = CORE.lock();
         if let Some(slot) = core.streams.slots.get_mut(&serial) {

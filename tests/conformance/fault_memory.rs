@@ -1,0 +1,124 @@
+//! Memory where a call fails on the way: what is in use is nobody else's, and what is freed comes back.
+
+use crate::graph::{G, MIB, OWN, RELAXED};
+use crate::kit::*;
+use crate::{get, ok, tests};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use tcuda::base::Status;
+use tcuda::capi::copy::tcuda_memset_async;
+use tcuda::capi::device::tcuda_synchronize;
+use tcuda::capi::graph::{tcuda_graph_capture_begin, tcuda_graph_reset};
+use tcuda::capi::memory::*;
+use tcuda::capi::pinned::*;
+use tcuda::capi::pool::*;
+use tcuda::capi::sim::*;
+use tcuda::capi::stream::*;
+
+tests![
+    a_stream_ends_as_a_call_fails: [Faults],
+    a_captured_stream_that_cannot_be_asked_is_lent_nothing: [Faults],
+    a_captured_use_that_cannot_be_noted_is_none: [Faults],
+];
+
+const SIZE: usize = 12 * MIB;
+
+/// What fails at the `nth` call that is made for it, for some rounds.
+struct Fault {
+    nth: u64,
+    made: u64,
+}
+
+impl Fault {
+    fn strikes(&mut self, work: impl FnOnce() -> Status) -> Status {
+        const INVALID_VALUE: i32 = 1;
+        let calls = || get!(0, out => tcuda_sim_call_count(out, null()));
+        let before = calls();
+        ok!(tcuda_sim_fail_at(null(), self.nth, INVALID_VALUE));
+        let status = work();
+        ok!(tcuda_sim_clear_faults());
+        self.made = calls() - before;
+        status
+    }
+}
+
+/// Rounds in each of which the next call fails, until there is none.
+fn each_call_fails(mut round: impl FnMut(&mut Fault)) {
+    let mut fault = Fault { nth: 0, made: 0 };
+    while fault.nth <= fault.made {
+        fault.nth += 1;
+        round(&mut fault);
+    }
+    assert!(fault.nth > 1);
+}
+
+/// Its last mark is one that nobody can make later.
+fn a_stream_ends_as_a_call_fails() {
+    empty_caches();
+    let own = Own::on(0);
+    let pin = || get!(null_mut(), out => tcuda_host_malloc_cached(out, SIZE));
+    each_call_fails(|fault| {
+        let user = create_on(0);
+        let (block, pinned) = (allocate(SIZE, own.0), pin());
+        ok!(tcuda_record_stream(block, user));
+        ok!(tcuda_host_record_stream(pinned, user));
+        let gate = Gate::on(user);
+        if fault.strikes(|| unsafe { tcuda_stream_destroy(user) }) != Status::TCUDA_SUCCESS {
+            ok!(tcuda_stream_destroy(user));
+        }
+        free(block);
+        ok!(tcuda_host_free_cached(pinned));
+        gate.open();
+        ok!(tcuda_synchronize(0));
+        assert_eq!(stat(0, "active_bytes.all.current"), 0, "call {}", fault.nth);
+        assert_eq!(pin(), pinned, "call {}", fault.nth);
+        ok!(tcuda_host_free_cached(pinned));
+    });
+    ok!(tcuda_host_empty_cache());
+    empty_caches();
+}
+
+/// A replay would write to what is another's by then.
+fn a_captured_stream_that_cannot_be_asked_is_lent_nothing() {
+    empty_caches();
+    let (own, mut pool) = (Own::on(0), null_mut());
+    let options =
+        tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: null_mut(), use_on_oom: 1, no_split: 0 };
+    ok!(tcuda_mem_pool_create(&mut pool, 0, &options));
+    let lends: [*mut c_void; 2] = [SIZE, MIB].map(|size| get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, own.0, pool)));
+    free(lends[0]);
+    let limit = Limit::of(0, stat(0, "reserved_bytes.all.current") as u64);
+    each_call_fails(|fault| {
+        let graph = G::new();
+        ok!(tcuda_graph_capture_begin(graph.0, own.0, OWN, RELAXED));
+        let mut block = null_mut();
+        let status = fault.strikes(|| unsafe { tcuda_malloc_cached(&mut block, SIZE, own.0) });
+        assert_ne!(status, Status::TCUDA_SUCCESS, "call {}: {block:?} is lent to a graph", fault.nth);
+        ok!(tcuda_graph_reset(graph.0));
+    });
+    drop(limit);
+    free(lends[1]);
+    ok!(tcuda_mem_pool_destroy(pool));
+    empty_caches();
+}
+
+/// Memory that a replay reads is not given out again while there is a graph, unless the call said that it noted no use.
+fn a_captured_use_that_cannot_be_noted_is_none() {
+    let own = Own::on(0);
+    let block = allocate(512, own.0);
+    let allocated = || get!(null_mut(), out => tcuda_host_malloc_cached(out, 5000));
+    each_call_fails(|fault| {
+        let (graph, pinned) = (G::new(), allocated());
+        ok!(tcuda_graph_capture_begin(graph.0, own.0, OWN, RELAXED));
+        let status = fault.strikes(|| unsafe { tcuda_host_record_stream(pinned, own.0) });
+        ok!(tcuda_memset_async(block, 1, 512, own.0));
+        graph.end();
+        ok!(tcuda_host_free_cached(pinned));
+        ok!(tcuda_synchronize(0));
+        let other = allocated();
+        assert!(status != Status::TCUDA_SUCCESS || other != pinned, "call {}: a graph's memory was given out again", fault.nth);
+        ok!(tcuda_host_free_cached(other));
+    });
+    free(block);
+    ok!(tcuda_host_empty_cache());
+}
