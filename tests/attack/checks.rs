@@ -1,7 +1,7 @@
 //! What has to be true: of the contents of a block, in the order of its work; of the statistics whenever all is at rest; and at the end.
 
 use crate::memory::name;
-use crate::model::{Kind, Pool, World};
+use crate::model::{HOST, Kind, Pool, World};
 use crate::plan::{Feature, MIB};
 use crate::program::ok;
 use crate::trail::note;
@@ -25,13 +25,14 @@ use crate::trouble::ALL;
 
 /// Pinned memory that work writes what it finds to; each piece serves one check, which a graph may repeat.
 pub struct Slots {
-    start: usize,
+    pub start: usize,
     next: AtomicUsize,
 }
 
 const PART: usize = 8;
 const SLOT: usize = 3 * PART;
 const SLOTS: usize = 20_000;
+pub const BYTES: usize = SLOT * SLOTS;
 
 pub struct Slot {
     at: usize,
@@ -41,14 +42,16 @@ pub struct Slot {
 
 /// What a host function looks at.
 struct Seen {
-    slot: Slot,
+    places: [usize; 3],
     length: usize,
+    value: u8,
+    words: String,
 }
 
 impl Slots {
     pub fn new() -> Slots {
         let mut start = null_mut();
-        ok!(tcuda_host_malloc_cached(&mut start, SLOT * SLOTS));
+        ok!(tcuda_host_malloc_cached(&mut start, BYTES));
         Slots { start: start as usize, next: AtomicUsize::new(0) }
     }
 
@@ -67,15 +70,25 @@ impl Slot {
 
     /// Looks, behind the copies, at what they found. It stays for replays.
     pub fn verify(self, length: usize) -> (tcuda_host_fn_t, *mut c_void) {
-        (Some(look), Box::into_raw(Box::new(Seen { slot: self, length })).cast())
+        verify([0, 1, 2].map(|at| self.part(at) as usize), length, self.value, self.words)
     }
 }
 
+/// For a host function, which looks at memory of the host.
+pub fn verify(places: [usize; 3], length: usize, value: u8, words: String) -> (tcuda_host_fn_t, *mut c_void) {
+    (Some(look), Box::into_raw(Box::new(Seen { places, length, value, words })).cast())
+}
+
 unsafe extern "C" fn look(seen: *mut c_void) {
-    let Seen { slot: Slot { at, value, words }, length } = unsafe { &*seen.cast::<Seen>() };
-    for part in 0..3 {
-        let found = unsafe { std::slice::from_raw_parts((at + PART * part) as *const u8, *length) };
-        assert!(found.iter().all(|byte| byte == value), "contents of {words}: {found:02x?} in part {part}, where all are {value:02x}");
+    let Seen { places, length, value, words } = unsafe { &*seen.cast::<Seen>() };
+    look_at(*places, *length, *value, words);
+}
+
+/// Now.
+pub fn look_at(places: [usize; 3], length: usize, value: u8, words: &str) {
+    for (part, place) in places.into_iter().enumerate() {
+        let found = unsafe { std::slice::from_raw_parts(place as *const u8, length) };
+        assert!(found.iter().all(|byte| *byte == value), "contents of {words}: {found:02x?} in part {part}, where all are {value:02x}");
     }
 }
 
@@ -84,6 +97,13 @@ unsafe extern "C" fn look(seen: *mut c_void) {
 pub fn stats(device: i32) -> tcuda_memory_stats_t {
     let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..Default::default() };
     ok!(tcuda_memory_stats(&mut stats, device));
+    stats
+}
+
+pub fn pinned_stats() -> tcuda_host_memory_stats_t {
+    let mut stats: tcuda_host_memory_stats_t = unsafe { std::mem::zeroed() };
+    stats.struct_size = size_of::<tcuda_host_memory_stats_t>();
+    ok!(tcuda_host_memory_stats(&mut stats));
     stats
 }
 
@@ -137,10 +157,39 @@ pub fn rest(world: &World, exact: bool) {
             );
         }
     }
+    pinned_rest(world);
     if world.plan.has(Feature::Poison) {
         let mut found = 0;
         ok!(tcuda_memory_check_poison(&mut found, ALL));
         assert_eq!(found, 0, "writes to freed memory");
+    }
+}
+
+/// An emptied cache has found out what is past; a stream that cannot be asked, the device can.
+fn pinned_rest(world: &World) {
+    const PAGE: usize = 4096;
+    memory::pinned::check();
+    ok!(tcuda_host_empty_cache());
+    let owned = world.owned(HOST);
+    let rounded = |size: &usize| size.next_multiple_of(if *size < PAGE { 512 } else { PAGE }) as i64;
+    let right = (owned.len() as i64, owned.values().map(rounded).sum::<i64>());
+    let stats = pinned_stats();
+    let active = (stats.active_requests.current, stats.active_bytes.current);
+    if world.plan.has(Feature::Graphs) || world.paused.load(SeqCst) > 0 {
+        // They keep what they use, and what was in memory that is paused is in pinned memory.
+        assert!(active.0 >= right.0 && active.1 >= right.1, "pinned blocks and their bytes are {active:?}, but {right:?} are in use");
+    } else {
+        assert_eq!(active, right, "pinned blocks in use, and their bytes");
+    }
+    let held = stats.allocated_bytes.current;
+    assert!(held >= active.1, "{held} pinned bytes are held, of which {} are active", active.1);
+    for (name, stat) in [
+        ("allocations", stats.allocations),
+        ("allocated_bytes", stats.allocated_bytes),
+        ("active_requests", stats.active_requests),
+        ("active_bytes", stats.active_bytes),
+    ] {
+        assert!(stat.peak >= stat.current && stat.current >= 0, "pinned {name}: now {}, at most {}", stat.current, stat.peak);
     }
 }
 
@@ -235,6 +284,7 @@ pub fn make_room(world: &World) {
         ok!(tcuda_set_memory_limit(u64::MAX, device));
         ok!(tcuda_sim_set_memory((16 << 10) * MIB as u64, device));
     }
+    ok!(tcuda_host_set_memory_limit(u64::MAX));
 }
 
 /// What all threads had is given back, each of them its own before.
@@ -243,6 +293,10 @@ pub fn end(world: &World) {
         let block = block.taken();
         world.dies(block.address);
         ok!(tcuda_free_cached(block.address as _));
+    }
+    for pin in std::mem::take(&mut *world.shelf_of_pins.lock().unwrap()) {
+        world.dies(pin.address);
+        ok!(tcuda_host_free_cached(pin.address as _));
     }
     for pool in std::mem::take(&mut *world.pools.lock().unwrap()) {
         note!("pool {} ends", pool.handle);
@@ -256,9 +310,9 @@ pub fn end(world: &World) {
     }
     ok!(tcuda_change_current_allocator(null_mut()));
     rest(world, !world.plan.has(Feature::Faults));
+    world.dies(world.slots.start);
     ok!(tcuda_host_free_cached(world.slots.start as _));
     ok!(tcuda_empty_cache(ALL));
-    ok!(tcuda_host_empty_cache());
     rest(world, true);
     for device in world.defaults.iter().map(|stream| stream.device) {
         let stats = stats(device);
@@ -269,9 +323,7 @@ pub fn end(world: &World) {
         assert_eq!(plugin.holds(), 0, "segments of allocator 0x{:x} at the end", plugin.handle);
         ok!(tcuda_pluggable_allocator_destroy(plugin.raw()));
     }
-    let mut pinned: tcuda_host_memory_stats_t = unsafe { std::mem::zeroed() };
-    pinned.struct_size = size_of::<tcuda_host_memory_stats_t>();
-    ok!(tcuda_host_memory_stats(&mut pinned));
+    let pinned = pinned_stats();
     assert_eq!((pinned.active_bytes.current, pinned.allocated_bytes.current), (0, 0), "pinned memory at the end");
     nothing_lives(world);
 }

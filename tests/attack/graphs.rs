@@ -130,6 +130,7 @@ impl Program {
             16 => self.empty(),
             17 => self.free_one(),
             18 => self.allocate(),
+            19 if self.has(Feature::Pinned) && self.random.chance(50) => self.use_pinned(),
             19 => self.use_elsewhere(),
             _ => {}
         }
@@ -144,7 +145,10 @@ impl Program {
         }
         self.world.born(block as usize, size, stream.device);
         let mut block = Block::new(block as usize, size, stream);
-        self.stamp(&mut block, &held);
+        match self.has(Feature::Pinned) && self.random.chance(40) {
+            true => self.feed_captured(&mut block, &held),
+            false => self.stamp(&mut block, &held),
+        }
         capture.blocks.push(block);
     }
 

@@ -1,13 +1,13 @@
 //! Random programs against the library's memory, through its C functions, on the simulated device: several threads allocate, write, use on
 //! other streams, hand on and free blocks, with memory pools that lend and are paused, graphs that share pools, allocators of their own, streams
-//! that end, limits, options that change, and calls of CUDA that fail. What the library's own tests put beside each other is what somebody
-//! thought of; here it is what a seed says.
+//! that end, pinned memory, threads' own default streams, limits, options that change, and calls of CUDA that fail. What the library's own tests
+//! put beside each other is what somebody thought of; here it is what a seed says.
 //!
 //! ```text
 //! plan        what a seed means: the machine, the features, each choice
 //! model       who owns a block, behind which work it may be touched, what is in it
 //! program     one thread's program: what it has, and what its calls may answer
-//! memory  streams  pools  graphs  plugins  trouble         its actions
+//! memory  pinned  streams  pools  graphs  plugins  trouble its actions
 //! checks      contents in the order of work, statistics at each rest, nothing left at the end
 //! trail       what each thread did last, which a failure prints
 //! children    seeds side by side, each in a process of its own
@@ -25,6 +25,7 @@ mod children;
 mod graphs;
 mod memory;
 mod model;
+mod pinned;
 mod plan;
 mod plugins;
 mod pools;
@@ -67,9 +68,10 @@ fn attack(plan: &'static Plan) {
     }
     let all = Barrier::new(plan.threads + 1);
     std::thread::scope(|scope| {
+        let mut threads = Vec::new();
         for thread in 1..=plan.threads {
             let all = &all;
-            scope.spawn(move || one_thread(world, thread, all));
+            threads.push(scope.spawn(move || one_thread(world, thread, all)));
         }
         for round in 1..=plan.rests {
             all.wait();
@@ -80,6 +82,8 @@ fn attack(plan: &'static Plan) {
             }
             all.wait();
         }
+        // To its very end, with which a thread's own default streams go.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     if plan.has(Feature::Shutdown) {
         ok!(tcuda_shutdown());
@@ -112,7 +116,7 @@ impl Program {
         while let Some(pool) = self.open.pop() {
             ok!(tcuda_mem_pool_end(pool.raw()));
         }
-        let mut parts = vec![0, 1, 2];
+        let mut parts = vec![0, 1, 2, 3];
         while !parts.is_empty() {
             match parts.swap_remove(self.random.below(parts.len())) {
                 0 => {
@@ -121,6 +125,11 @@ impl Program {
                     }
                 }
                 1 => {
+                    while let Some(pin) = self.pins.pop() {
+                        self.release_pin(pin);
+                    }
+                }
+                2 => {
                     note!("all graphs end");
                     while let Some(graph) = self.graphs.pop() {
                         ok!(tcuda_graph_destroy(graph.raw()));
@@ -177,7 +186,7 @@ fn seeds() {
 fn what_is_planted_is_found() {
     for plant in PLANTS {
         let words = match plant {
-            Plant::Done | Plant::Unrecorded => "contents of",
+            Plant::Done | Plant::Unrecorded | Plant::Unnoted => "contents of",
             Plant::Freed => "overlaps",
             Plant::Lost => "blocks of device",
         };

@@ -18,9 +18,9 @@ use tcuda::runtime::{RawStream, Runtime};
 use tcuda::stream::{self, Stream};
 
 /// What an output holds before a call, and still does after one that fails.
-const UNTOUCHED: *mut c_void = std::ptr::dangling_mut();
+pub const UNTOUCHED: *mut c_void = std::ptr::dangling_mut();
 /// No device has as much.
-const ABSURD: usize = 1 << 33;
+pub const ABSURD: usize = 1 << 33;
 
 impl Program {
     /// Edges, then small ones, then large ones.
@@ -169,7 +169,7 @@ impl Program {
 
     /// Work that the library hears nothing of, as that of a program's own kernels; its own copies and fills tell it by themselves which stream
     /// uses what.
-    fn unseen(&self, held: &Held, work: impl FnOnce(&Runtime, RawStream) -> Result<()>) -> bool {
+    pub fn unseen(&self, held: &Held, work: impl FnOnce(&Runtime, RawStream) -> Result<()>) -> bool {
         let done =
             stream::resolve(held.stream.handle).and_then(Stream::enter_current).and_then(|entered| work(entered.runtime, entered.raw));
         if let Err(error) = &done {
@@ -271,7 +271,7 @@ impl Program {
         self.delay(&held);
     }
 
-    fn delay(&mut self, held: &Held) {
+    pub fn delay(&mut self, held: &Held) {
         let time = self.random.below(600_000);
         note!("{time} ns of work on {}", name(held.stream));
         did!(self, tcuda_sim_delay(held.raw(), time as u64));
@@ -281,9 +281,25 @@ impl Program {
 
     pub fn shelve(&mut self) {
         let Some(at) = self.pick_block().filter(|at| self.blocks[*at].is_free_to_go()) else { return };
-        let block = self.blocks.swap_remove(at);
+        let mut block = self.blocks.swap_remove(at);
+        if !self.makes_public(&mut block) {
+            return self.blocks.push(block);
+        }
         note!("0x{:x} onto the shelf", block.address);
         self.world.shelf.lock().unwrap().push(Shelved::of(block));
+    }
+
+    /// Other threads can go on from where it is: behind a stream that they can name.
+    fn makes_public(&self, block: &mut Block) -> bool {
+        if block.home.kind != Kind::PerThread && block.order.last().kind != Kind::PerThread {
+            return true;
+        }
+        let default = self.world.default(block.device());
+        let passed = self.touch(block, &default.hold()) && self.wait_for(&default.hold(), &block.home);
+        if passed && block.home.kind == Kind::PerThread {
+            block.home = default.clone();
+        }
+        passed
     }
 
     pub fn take(&mut self) {

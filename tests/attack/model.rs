@@ -21,7 +21,11 @@
 //! **Pools.** A block of a pool that one thread alone uses, and may pause, knows it: while the pool is paused nobody touches the block. Whatever
 //! a pool lends to others, be it its program's own other pool, is theirs, pause or not.
 //!
-//! **Streams that end.** Before a stream is destroyed the default stream of its device waits for it; from then on that one stands for it.
+//! **Pinned memory.** A `Pin` has one order as a block has, in which the host takes part: before it reads or writes it waits for the last stream.
+//! The streams may be of any device. Memory of the cache is freed at any time, the program's own once the last stream was waited for.
+//!
+//! **Streams that end.** Before a stream is destroyed the default stream of its device waits for it; from then on that one stands for it. A
+//! thread's own default stream nobody else can name: what crosses to another thread has passed its device's default stream before.
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::Cell;
@@ -32,13 +36,15 @@ use std::sync::{Arc, Mutex};
 use tcuda::capi::pool::tcuda_mem_pool_t;
 use tcuda::capi::structs::tcuda_stream_t;
 
-use crate::checks::Slots;
+use crate::checks::{self, Slots};
 use crate::plan::Plan;
 use crate::plugins::Plugin;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Default,
+    /// The default stream of one thread alone.
+    PerThread,
     Created,
     /// One of the library's, which is never destroyed.
     FromPool,
@@ -110,6 +116,12 @@ impl Order {
     }
 }
 
+/// Start, middle and end, and how much of each.
+fn places(address: usize, size: usize) -> ([usize; 3], usize) {
+    let length = size.min(8);
+    ([0, (size - length) / 2, size - length].map(|at| address + at), length)
+}
+
 pub struct Block {
     pub address: usize,
     pub size: usize,
@@ -135,10 +147,8 @@ impl Block {
         self.home.device
     }
 
-    /// Its start, middle and end, and how much of each.
     pub fn places(&self) -> ([usize; 3], usize) {
-        let length = self.size.min(8);
-        ([0, (self.size - length) / 2, self.size - length].map(|at| self.address + at), length)
+        places(self.address, self.size)
     }
 
     pub fn is_away(&self) -> bool {
@@ -168,6 +178,23 @@ impl Shelved {
     pub fn taken(self) -> Block {
         let order = Order::of(&self.last);
         Block { order, value: self.value, ..Block::new(self.address, self.size, &self.home) }
+    }
+}
+
+/// Pinned memory.
+pub struct Pin {
+    pub address: usize,
+    pub size: usize,
+    /// The program's own, which it registered.
+    pub is_registered: bool,
+    /// Behind whose work all lies that ever touched it; None: nothing but the host did, or it has waited.
+    pub last: Option<Arc<Stream>>,
+    pub value: Option<u8>,
+}
+
+impl Pin {
+    pub fn places(&self) -> ([usize; 3], usize) {
+        places(self.address, self.size)
     }
 }
 
@@ -210,12 +237,16 @@ impl Pool {
     }
 }
 
+/// In the place of a device: pinned memory.
+pub const HOST: i32 = -1;
+
 /// What all threads know.
 pub struct World {
     pub plan: &'static Plan,
     pub defaults: Vec<Arc<Stream>>,
     pub streams: Mutex<Vec<Arc<Stream>>>,
     pub shelf: Mutex<Vec<Shelved>>,
+    pub shelf_of_pins: Mutex<Vec<Pin>>,
     /// Pools of all threads, none of which is paused.
     pub pools: Mutex<Vec<Arc<Pool>>>,
     pub plugins: Mutex<Vec<Arc<Plugin>>>,
@@ -229,17 +260,20 @@ impl World {
     pub fn new(plan: &'static Plan, slots: Slots) -> World {
         const FIRST_DEFAULT: usize = 0x100;
         let default = |device| Stream::new((FIRST_DEFAULT + device) as tcuda_stream_t, device as i32, Kind::Default, None);
-        World {
+        let world = World {
             plan,
             defaults: (0..plan.devices).map(default).collect(),
             streams: Mutex::default(),
             shelf: Mutex::default(),
+            shelf_of_pins: Mutex::default(),
             pools: Mutex::default(),
             plugins: Mutex::default(),
             paused: AtomicUsize::new(0),
             slots,
             live: Mutex::default(),
-        }
+        };
+        world.born(world.slots.start, checks::BYTES, HOST);
+        world
     }
 
     pub fn default(&self, device: i32) -> &Arc<Stream> {
@@ -261,7 +295,7 @@ impl World {
         assert!(self.live.lock().unwrap().remove(&address).is_some(), "0x{address:x} is no block of the program");
     }
 
-    /// What is owned on a device: addresses and sizes.
+    /// What is owned on a device, or of the host: addresses and sizes.
     pub fn owned(&self, device: i32) -> BTreeMap<usize, usize> {
         let live = self.live.lock().unwrap();
         live.iter().filter(|(_, (_, on))| *on == device).map(|(address, (size, _))| (*address, *size)).collect()

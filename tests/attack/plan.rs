@@ -49,6 +49,10 @@ pub enum Feature {
     Ends,
     /// Allocators of the program's own, below the caches and below pools.
     Plugins,
+    /// Pinned memory, of the cache and of the program.
+    Pinned,
+    /// The default streams that are one thread's.
+    PerThread,
     /// Limits that come and go, and devices with less memory.
     Limits,
     /// Options of the caches that change.
@@ -68,12 +72,14 @@ pub enum Feature {
 use Feature::*;
 
 /// Each with how many of a hundred seeds have it.
-const FEATURES: [(Feature, usize); 12] = [
+const FEATURES: [(Feature, usize); 14] = [
     (Pools, 60),
     (Pauses, 50),
     (Graphs, 50),
     (Ends, 50),
     (Plugins, 30),
+    (Pinned, 50),
+    (PerThread, 30),
     (Limits, 40),
     (Options, 25),
     (Faults, 20),
@@ -93,13 +99,15 @@ pub enum Plant {
     Done,
     /// The program does not say which streams use a block.
     Unrecorded,
+    /// It does not say which streams use pinned memory.
+    Unnoted,
     /// A block of the program is freed behind its back, so that its memory is handed out again.
     Freed,
     /// A block is forgotten.
     Lost,
 }
 
-pub const PLANTS: [Plant; 4] = [Plant::Done, Plant::Unrecorded, Plant::Freed, Plant::Lost];
+pub const PLANTS: [Plant; 5] = [Plant::Done, Plant::Unrecorded, Plant::Unnoted, Plant::Freed, Plant::Lost];
 
 impl Plant {
     pub fn named(name: &str) -> Option<Plant> {

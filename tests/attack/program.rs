@@ -2,7 +2,7 @@
 
 use crate::graphs::Graph;
 use crate::memory::name;
-use crate::model::{Block, Held, Kind, Pool, Share, Stream, World};
+use crate::model::{Block, Held, Kind, Pin, Pool, Share, Stream, World};
 use crate::plan::{Feature, Plant, Random};
 use crate::trail::note;
 use std::ffi::CStr;
@@ -12,6 +12,7 @@ use tcuda::base::Status;
 use tcuda::capi::error::{tcuda_last_error_message, tcuda_last_error_native};
 use tcuda::capi::memory::tcuda_record_stream;
 use tcuda::capi::stream::tcuda_stream_wait_stream;
+use tcuda::capi::structs::tcuda_stream_t;
 
 /// Calls the library, of which a failure must be one that the plan accounts for; whether it succeeded.
 macro_rules! did {
@@ -42,6 +43,7 @@ pub struct Program {
     thread: usize,
     steps: usize,
     pub blocks: Vec<Block>,
+    pub pins: Vec<Pin>,
     /// Pools that are open in this thread, the newest last.
     pub open: Vec<Arc<Pool>>,
     /// Pools that it alone uses, and may pause.
@@ -54,16 +56,23 @@ pub struct Program {
     pub is_capturing: bool,
     /// What it freed last: its size and its stream.
     pub freed: Option<(usize, Arc<Stream>)>,
+    pub freed_pin: Option<usize>,
+    /// Its own default stream.
+    own: Option<Arc<Stream>>,
 }
 
 impl Program {
     pub fn new(world: &'static World, thread: usize) -> Program {
+        // The handle means the current device's, or that of the memory beside it.
+        const PER_THREAD: tcuda_stream_t = 2 as _;
+        let own = world.plan.has(Feature::PerThread).then(|| Stream::new(PER_THREAD, 0, Kind::PerThread, None));
         Program {
             world,
             random: Random::of(world.plan.seed, thread, 0),
             thread,
             steps: 0,
             blocks: Vec::new(),
+            pins: Vec::new(),
             open: Vec::new(),
             pools: Vec::new(),
             graphs: Vec::new(),
@@ -71,6 +80,8 @@ impl Program {
             captured: Vec::new(),
             is_capturing: false,
             freed: None,
+            freed_pin: None,
+            own,
         }
     }
 
@@ -82,7 +93,7 @@ impl Program {
     pub fn step(&mut self) {
         self.steps += 1;
         self.random = Random::of(self.world.plan.seed, self.thread, self.steps);
-        match self.random.below(100) {
+        match self.random.below(112) {
             0..=27 => self.allocate(),
             28..=47 => self.free_one(),
             48..=51 => self.shelve(),
@@ -102,6 +113,7 @@ impl Program {
             94 => self.empty(),
             95..=96 => self.wait(),
             97 => self.plant(),
+            100..=111 if self.has(Feature::Pinned) => self.use_pinned(),
             _ => {}
         }
     }
@@ -136,10 +148,10 @@ impl Program {
 
     // ---- order
 
-    /// A stream that is nobody's alone, of one device or of any.
+    /// A stream of all threads, or the thread's own default stream; of one device or of any.
     pub fn pick_stream(&mut self, device: Option<i32>) -> Arc<Stream> {
         let mut streams = self.world.streams.lock().unwrap().clone();
-        streams.extend(self.world.defaults.iter().cloned());
+        streams.extend(self.world.defaults.iter().chain(&self.own).cloned());
         streams.retain(|stream| device.is_none_or(|device| device == stream.device));
         self.random.pick(&streams).unwrap()
     }

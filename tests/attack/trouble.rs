@@ -10,13 +10,13 @@ use tcuda::base::Status;
 use tcuda::capi::device::tcuda_mem_get_info;
 use tcuda::capi::history::tcuda_memory_record_history;
 use tcuda::capi::memory::*;
-use tcuda::capi::pinned::tcuda_host_empty_cache;
+use tcuda::capi::pinned::{tcuda_host_empty_cache, tcuda_host_set_memory_limit};
 use tcuda::capi::sim::*;
 use tcuda::capi::snapshot::*;
 
 pub const ALL: i32 = -3;
 
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 15] = [
     "",
     "expandable_segments:False",
     "expandable_segments:False,large_segment_size_mb:11",
@@ -29,10 +29,13 @@ const OPTIONS: [&str; 12] = [
     "throw_on_cudamalloc_oom:True",
     "per_process_memory_fraction:0.5",
     "per_process_memory_fraction:1.0",
+    "pinned_use_cuda_host_register:True",
+    "pinned_max_cached_size_mb:1",
+    "pinned_limit_mb:8",
 ];
 
 /// Any call, and those that the caches live by.
-const CALLS: [&str; 24] = [
+const CALLS: [&str; 30] = [
     "cuMemCreate",
     "cuMemMap",
     "cuMemUnmap",
@@ -57,6 +60,12 @@ const CALLS: [&str; 24] = [
     "cudaGraphInstantiateWithFlags",
     "cudaGraphLaunch",
     "cudaHostAlloc",
+    "cudaFreeHost",
+    "cudaHostRegister",
+    "cudaHostUnregister",
+    "cudaMemcpyAsync",
+    "cudaLaunchHostFunc",
+    "cudaDeviceSynchronize",
 ];
 
 impl Program {
@@ -109,7 +118,7 @@ impl Program {
             false => self.random.below(256 * MIB) as u64,
         };
         let thousandths = if bytes == u64::MAX { 1000 } else { self.random.below(1000) };
-        match self.random.below(3) {
+        match self.random.below(4) {
             0 => {
                 note!("the limit of {device} is {bytes}");
                 did!(self, tcuda_set_memory_limit(bytes, device));
@@ -117,6 +126,11 @@ impl Program {
             1 => {
                 note!("{thousandths} thousandths of {device}");
                 did!(self, tcuda_set_per_process_memory_fraction(thousandths as f64 / 1000.0, device));
+            }
+            2 => {
+                let bytes = if bytes == u64::MAX { bytes } else { bytes / 32 };
+                note!("the limit of pinned memory is {bytes}");
+                did!(self, tcuda_host_set_memory_limit(bytes));
             }
             _ => {
                 let bytes = bytes.min(4096 * MIB as u64).max(64 * MIB as u64);
