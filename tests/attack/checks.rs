@@ -6,7 +6,7 @@ use crate::plan::{Feature, MIB};
 use crate::program::ok;
 use crate::trail::note;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tcuda::capi::device::tcuda_synchronize;
@@ -14,6 +14,7 @@ use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
 use tcuda::capi::plugin::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::sanitizer::tcuda_sanitizer_report_t;
 use tcuda::capi::sim::*;
 use tcuda::capi::snapshot::*;
 use tcuda::capi::stream::*;
@@ -90,6 +91,12 @@ pub fn look_at(places: [usize; 3], length: usize, value: u8, words: &str) {
         let found = unsafe { std::slice::from_raw_parts(place as *const u8, length) };
         assert!(found.iter().all(|byte| *byte == value), "contents of {words}: {found:02x?} in part {part}, where all are {value:02x}");
     }
+}
+
+/// What the sanitizer says, to the thread whose call it was.
+pub unsafe extern "C" fn reported(report: *const tcuda_sanitizer_report_t, _: *mut c_void) {
+    let text = unsafe { CStr::from_ptr((*report).text) };
+    panic!("the sanitizer reports: {}", text.to_string_lossy());
 }
 
 // ---- rest

@@ -47,6 +47,7 @@ use tcuda::capi::graph::tcuda_graph_destroy;
 use tcuda::capi::history::tcuda_memory_record_history;
 use tcuda::capi::init::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::sanitizer::tcuda_sanitizer_set_callback;
 use tcuda::capi::stream::*;
 use tcuda::runtime::sim;
 
@@ -59,6 +60,7 @@ fn attack(plan: &'static Plan) {
     ok!(tcuda_init(std::ptr::null()));
     ok!(tcuda_set_device(0));
     let world: &World = Box::leak(Box::new(World::new(plan, Slots::new())));
+    ok!(tcuda_sanitizer_set_callback(Some(checks::reported), std::ptr::null_mut()));
     if plan.has(Feature::History) {
         const EVERYTHING: i32 = 2;
         ok!(tcuda_memory_record_history(EVERYTHING, u64::MAX, true, ALL));
@@ -187,6 +189,7 @@ fn what_is_planted_is_found() {
     for plant in PLANTS {
         let words = match plant {
             Plant::Done | Plant::Unrecorded | Plant::Unnoted => "contents of",
+            Plant::Unordered => "the sanitizer reports: Race",
             Plant::Freed => "overlaps",
             Plant::Lost => "blocks of device",
         };

@@ -11,6 +11,7 @@ use tcuda::base::{Result, Status};
 use tcuda::capi::copy::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
+use tcuda::capi::sanitizer::tcuda_sanitizer_annotate_access;
 use tcuda::capi::sim::tcuda_sim_delay;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -21,6 +22,10 @@ use tcuda::stream::{self, Stream};
 pub const UNTOUCHED: *mut c_void = std::ptr::dangling_mut();
 /// No device has as much.
 pub const ABSURD: usize = 1 << 33;
+
+/// Modes of an access.
+pub const READS: i32 = 1;
+pub const WRITES: i32 = 2;
 
 impl Program {
     /// Edges, then small ones, then large ones.
@@ -161,15 +166,25 @@ impl Program {
         let (places, length) = block.places();
         let is_unseen = self.random.chance(70);
         let write = |place: usize| match is_unseen {
-            true => self.unseen(held, |runtime, raw| runtime.memset_async(place, value.into(), length, raw)),
+            true => self.unseen(held, &[(place, WRITES)], length, |runtime, raw| runtime.memset_async(place, value.into(), length, raw)),
             false => did!(self, tcuda_memset_async(place as _, value.into(), length, held.raw())),
         };
         block.value = places.map(write).iter().all(|wrote| *wrote).then_some(value);
     }
 
-    /// Work that the library hears nothing of, as that of a program's own kernels; its own copies and fills tell it by themselves which stream
-    /// uses what.
-    pub fn unseen(&self, held: &Held, work: impl FnOnce(&Runtime, RawStream) -> Result<()>) -> bool {
+    /// Work that only the sanitizer hears of, as that of a program's own kernels; the library's own copies and fills tell it by themselves which
+    /// stream uses what.
+    pub fn unseen(
+        &self,
+        held: &Held,
+        places: &[(usize, i32)],
+        length: usize,
+        work: impl FnOnce(&Runtime, RawStream) -> Result<()>,
+    ) -> bool {
+        let tell = |(place, mode)| did!(self, tcuda_sanitizer_annotate_access(place as _, length, mode, held.raw(), c"unseen".as_ptr()));
+        if !places.iter().copied().all(tell) {
+            return false;
+        }
         let done =
             stream::resolve(held.stream.handle).and_then(Stream::enter_current).and_then(|entered| work(entered.runtime, entered.raw));
         if let Err(error) = &done {
@@ -178,6 +193,10 @@ impl Program {
             assert!(accounted, "{error}");
         }
         done.is_ok()
+    }
+
+    pub fn copy_unseen(&self, held: &Held, to: usize, from: usize, length: usize) -> bool {
+        self.unseen(held, &[(to, WRITES), (from, READS)], length, |runtime, raw| runtime.memcpy_async(to, from, length, raw))
     }
 
     /// Its value, seen in the order of its work: by a copy and a host function, or now.
@@ -201,7 +220,7 @@ impl Program {
         let (places, length) = block.places();
         let is_unseen = self.random.chance(70);
         let copy = |(at, place): (usize, usize)| match is_unseen {
-            true => self.unseen(held, |runtime, raw| runtime.memcpy_async(slot.part(at) as usize, place, length, raw)),
+            true => self.copy_unseen(held, slot.part(at) as usize, place, length),
             false => did!(self, tcuda_copy_async(slot.part(at), place as _, length, held.raw())),
         };
         if places.into_iter().enumerate().all(copy) {

@@ -2,7 +2,7 @@
 //! on, and free it while all that still goes on.
 
 use crate::checks::{look_at, verify};
-use crate::memory::{ABSURD, UNTOUCHED, name};
+use crate::memory::{ABSURD, READS, UNTOUCHED, WRITES, name};
 use crate::model::{Block, HOST, Held, Pin, World};
 use crate::plan::{MIB, Plant};
 use crate::program::{Program, did, message, ok};
@@ -12,9 +12,13 @@ use std::ffi::c_void;
 use tcuda::base::Status;
 use tcuda::capi::copy::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::sanitizer::tcuda_sanitizer_annotate_access;
 use tcuda::capi::stream::*;
+use tcuda::capi::structs::tcuda_stream_t;
 
 const PAGE: usize = 4096;
+/// The host in the place of a stream.
+const HOSTS: tcuda_stream_t = 0x81 as _;
 
 impl Program {
     pub fn use_pinned(&mut self) {
@@ -100,8 +104,15 @@ impl Program {
     fn write_by_host(&mut self, pin: &mut Pin) {
         let value = self.random.below(256) as u8;
         let (places, length) = pin.places();
-        places.into_iter().for_each(|place| unsafe { (place as *mut u8).write_bytes(value, length) });
+        places.into_iter().for_each(|place| {
+            self.tell_of_host(place, length, WRITES);
+            unsafe { (place as *mut u8).write_bytes(value, length) }
+        });
         pin.value = Some(value);
+    }
+
+    fn tell_of_host(&self, place: usize, length: usize, mode: i32) {
+        ok!(tcuda_sanitizer_annotate_access(place as _, length, mode, HOSTS, c"the host".as_ptr()));
     }
 
     /// Whether the host may touch it from here on.
@@ -131,7 +142,10 @@ impl Program {
         let Some(value) = pin.value else { return };
         let (places, length) = pin.places();
         let words = |last| format!("pinned 0x{:x} of {} bytes, last on {last}", pin.address, pin.size);
-        let Some(last) = &pin.last else { return look_at(places, length, value, &words("the host".into())) };
+        let Some(last) = &pin.last else {
+            places.into_iter().for_each(|place| self.tell_of_host(place, length, READS));
+            return look_at(places, length, value, &words("the host".into()));
+        };
         let held = last.hold();
         if self.note_use(pin, &held) {
             let (function, data) = verify(places, length, value, words(name(held.stream)));
@@ -212,7 +226,7 @@ impl Program {
         (0..3).all(|at| {
             let (to, from) = if to_block { (places[at], pinned[at]) } else { (pinned[at], places[at]) };
             match is_unnoted {
-                true => self.unseen(held, |runtime, raw| runtime.memcpy_async(to, from, length, raw)),
+                true => self.copy_unseen(held, to, from, length),
                 false => did!(self, tcuda_copy_async(to as _, from as _, length, held.raw())),
             }
         })
@@ -237,7 +251,9 @@ impl Program {
             let (value, (places, length)) = (self.random.below(256) as u8, pin.places());
             let is_unnoted = self.is_unnoted();
             let fill = |place: usize| match is_unnoted {
-                true => self.unseen(&held, |runtime, raw| runtime.memset_async(place, value.into(), length, raw)),
+                true => {
+                    self.unseen(&held, &[(place, WRITES)], length, |runtime, raw| runtime.memset_async(place, value.into(), length, raw))
+                }
                 false => did!(self, tcuda_memset_async(place as _, value.into(), length, held.raw())),
             };
             let filled = (!is_unnoted || self.note_use(&pin, &held)) && places.into_iter().all(fill);

@@ -65,6 +65,8 @@ pub enum Feature {
     History,
     /// Freed memory is watched.
     Poison,
+    /// The order of all accesses is watched.
+    Sanitizer,
     /// It ends with a shutdown over all that there is.
     Shutdown,
 }
@@ -72,7 +74,7 @@ pub enum Feature {
 use Feature::*;
 
 /// Each with how many of a hundred seeds have it.
-const FEATURES: [(Feature, usize); 14] = [
+const FEATURES: [(Feature, usize); 15] = [
     (Pools, 60),
     (Pauses, 50),
     (Graphs, 50),
@@ -86,6 +88,7 @@ const FEATURES: [(Feature, usize); 14] = [
     (Large, 40),
     (History, 20),
     (Poison, 15),
+    (Sanitizer, 20),
     (Shutdown, 20),
 ];
 
@@ -101,13 +104,15 @@ pub enum Plant {
     Unrecorded,
     /// It does not say which streams use pinned memory.
     Unnoted,
+    /// Streams do not wait for each other.
+    Unordered,
     /// A block of the program is freed behind its back, so that its memory is handed out again.
     Freed,
     /// A block is forgotten.
     Lost,
 }
 
-pub const PLANTS: [Plant; 5] = [Plant::Done, Plant::Unrecorded, Plant::Unnoted, Plant::Freed, Plant::Lost];
+pub const PLANTS: [Plant; 6] = [Plant::Done, Plant::Unrecorded, Plant::Unnoted, Plant::Unordered, Plant::Freed, Plant::Lost];
 
 impl Plant {
     pub fn named(name: &str) -> Option<Plant> {
@@ -181,6 +186,7 @@ impl Plan {
         config::set("TCUDA_SIM_PEERS", self.peers.into());
         config::set("TCUDA_ALLOC_CONF", self.options.into());
         config::set("TCUDA_MEMORY_POISON", u8::from(self.has(Poison)).to_string());
+        config::set("TCUDA_SANITIZER", u8::from(self.has(Sanitizer)).to_string());
     }
 }
 
