@@ -8,6 +8,7 @@ use crate::trail::note;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::memory::*;
@@ -120,8 +121,11 @@ pub fn pool_stats(pool: &Pool) -> tcuda_memory_stats_t {
     stats
 }
 
-/// Each thread, before the rest: no fault waits any more, and nothing is under way.
+/// Each thread, before the rest: no fault waits any more, and nothing is under way. One after the other: its own default stream a thread alone can
+/// ask how far it is, and statistics leave that to another one that is at it just now.
 pub fn settle(world: &World) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap();
     ok!(tcuda_sim_clear_faults());
     for device in &world.defaults {
         ok!(tcuda_synchronize(device.device));

@@ -4,7 +4,7 @@
 use crate::checks::{look_at, verify};
 use crate::memory::{ABSURD, READS, UNTOUCHED, WRITES, name};
 use crate::model::{Block, HOST, Held, Pin, World};
-use crate::plan::{MIB, Plant};
+use crate::plan::{Feature, MIB, Plant};
 use crate::program::{Program, did, message, ok};
 use crate::trail::note;
 use std::alloc::{Layout, alloc, dealloc};
@@ -211,9 +211,17 @@ impl Program {
             self.check(&block);
         }
         self.blocks.push(block);
-        match self.random.chance(60) {
-            true => self.release_pin(pin),
-            false => self.pins.push(pin),
+        drop(held);
+        if self.has(Feature::Ends) && self.random.chance(15) {
+            self.end_this(&stream);
+        }
+        if self.random.chance(60) {
+            self.release_pin(pin);
+            if self.random.chance(50) {
+                self.allocate_pinned();
+            }
+        } else {
+            self.pins.push(pin);
         }
     }
 
@@ -232,10 +240,17 @@ impl Program {
         })
     }
 
-    /// A graph keeps what it uses: what is copied from there is there at each replay, though it is freed.
+    /// A graph keeps what it uses, be it from before its capture: what is copied from there is there at each replay, though it is freed.
     pub fn feed_captured(&mut self, block: &mut Block, held: &Held) {
-        let size = 64 + self.random.below(2 * PAGE);
-        let pin = if block.size < 64 { None } else { self.new_pin(size) };
+        let at = self.pins.iter().position(|pin| !pin.is_registered && pin.last.is_none() && pin.size >= 64);
+        let pin = match at {
+            _ if block.size < 64 => None,
+            Some(at) if self.random.chance(70) => Some(self.pins.swap_remove(at)),
+            _ => {
+                let size = 64 + self.random.below(2 * PAGE);
+                self.new_pin(size)
+            }
+        };
         let Some(pin) = pin else { return self.stamp(block, held) };
         note!("  from pinned 0x{:x}", pin.address);
         block.value = pin.value.filter(|_| self.copy_with(&pin, block, true, held));
@@ -295,7 +310,6 @@ impl Program {
         if self.random.chance(50) {
             self.check_pin(&pin);
         }
-        self.freed_pin = Some(pin.size);
         if self.random.chance(30) {
             self.free_later(pin);
         } else {
@@ -304,8 +318,9 @@ impl Program {
     }
 
     /// No fault and no state makes a free fail.
-    fn free_pin(&self, pin: Pin) {
+    fn free_pin(&mut self, pin: Pin) {
         note!("pinned 0x{:x} is freed", pin.address);
+        self.freed_pin = Some(pin.size);
         free_now(self.world, pin.address);
     }
 
@@ -314,6 +329,7 @@ impl Program {
         let stream = self.pick_stream(None);
         let held = stream.hold();
         note!("pinned 0x{:x} is freed by a host function on {}", pin.address, name(&stream));
+        self.freed_pin = Some(pin.size);
         let freeing = Box::into_raw(Box::new((self.world, pin.address)));
         if !did!(self, tcuda_stream_add_host_function(held.raw(), Some(free_in_order), freeing.cast())) {
             self.pins.push(pin);

@@ -150,8 +150,12 @@ impl Program {
 
     /// A stream of all threads, or the thread's own default stream; of one device or of any.
     pub fn pick_stream(&mut self, device: Option<i32>) -> Arc<Stream> {
+        let own = self.own.clone().filter(|own| device.is_none_or(|device| device == own.device));
+        if let Some(own) = own.filter(|_| self.random.chance(30)) {
+            return own;
+        }
         let mut streams = self.world.streams.lock().unwrap().clone();
-        streams.extend(self.world.defaults.iter().chain(&self.own).cloned());
+        streams.extend(self.world.defaults.iter().cloned());
         streams.retain(|stream| device.is_none_or(|device| device == stream.device));
         self.random.pick(&streams).unwrap()
     }

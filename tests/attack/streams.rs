@@ -32,10 +32,19 @@ impl Program {
 
     pub fn end_stream(&mut self) {
         let streams = self.world.streams.lock().unwrap().clone();
-        let Some(stream) = self.random.pick(&streams).filter(|stream| stream.kind == Kind::Created) else { return };
+        if let Some(stream) = self.random.pick(&streams) {
+            self.end_this(&stream);
+        }
+    }
+
+    /// Unless it is a stream that does not end, or somebody holds it.
+    pub fn end_this(&mut self, stream: &Arc<Stream>) {
+        if stream.kind != Kind::Created {
+            return;
+        }
         let waits = !self.is_capturing && self.random.chance(30);
         let ended = stream.end(|raw, heir| {
-            note!("{} ends", name(&stream));
+            note!("{} ends", name(stream));
             let ordered = match waits {
                 true => did!(self, tcuda_stream_synchronize(raw)),
                 false => did!(self, tcuda_stream_wait_stream(heir.hold().raw(), raw)),
@@ -43,7 +52,7 @@ impl Program {
             ordered && did!(self, tcuda_stream_destroy(raw))
         });
         if ended {
-            self.world.streams.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &stream));
+            self.world.streams.lock().unwrap().retain(|other| !Arc::ptr_eq(other, stream));
         }
     }
 
