@@ -2244,9 +2244,10 @@ tcuda_status_t tcuda_record_stream(void *ptr, tcuda_stream_t stream);
 /**
  * Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the
  * streams that freed or used free blocks, for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing
- * before the first allocation.
+ * before the first allocation. Memory of pools and graphs that were destroyed goes with it.
  *
  * @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+ * @return the first failure, when all else went back. What failed stays for the next time.
  */
 tcuda_status_t tcuda_empty_cache(int32_t device);
 
@@ -2433,12 +2434,14 @@ tcuda_status_t tcuda_host_free_cached(void *ptr);
 
 /**
  * Notes that a stream uses a block (torch's CachingHostAllocator_recordEvent). When the block is freed, it is given out again only after
- * the work that the stream had been given until then. Costs no call of the driver, neither now nor at the free.
+ * the work that the stream had been given until then. Costs no call of the driver, neither now nor at the free, unless graphs are being captured:
+ * then the driver says whether the stream is, and where it fails to, that is the answer, with the use noted but nothing kept for a graph.
  *
  * @param ptr    an address in a block; NULL does nothing. Memory of somebody else is TCUDA_ERROR_INVALID_POINTER.
  * @param stream of any device; NULL: the default stream of the current device.
  */
-tcuda_status_t tcuda_host_record_stream(void *ptr, tcuda_stream_t stream);
+tcuda_status_t tcuda_host_record_stream(void *ptr,
+                                        tcuda_stream_t stream);
 
 /**
  * Gives all free pinned memory back to the driver (torch's CachingHostAllocator_emptyCache). Waits for the streams that use freed blocks;

@@ -305,9 +305,10 @@ pub unsafe extern "C" fn tcuda_record_stream(ptr: *mut c_void, stream: tcuda_str
 
 /// Gives all free memory of the cache back to the driver (torch.cuda.empty_cache); what memory pools have free is theirs. Waits for the
 /// streams that freed or used free blocks, for the whole device where one of them is gone; what a capturing stream freed stays. Does nothing
-/// before the first allocation.
+/// before the first allocation. Memory of pools and graphs that were destroyed goes with it.
 ///
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
+/// @return the first failure, when all else went back. What failed stays for the next time.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_empty_cache(device: i32) -> tcuda_status_t {
     guard("tcuda_empty_cache", || {

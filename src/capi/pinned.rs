@@ -118,7 +118,8 @@ unsafe extern "C" fn host_free_cached(ptr: *mut c_void) -> tcuda_status_t {
 }
 
 /// Notes that a stream uses a block (torch's CachingHostAllocator_recordEvent). When the block is freed, it is given out again only after
-/// the work that the stream had been given until then. Costs no call of the driver, neither now nor at the free.
+/// the work that the stream had been given until then. Costs no call of the driver, neither now nor at the free, unless graphs are being captured:
+/// then the driver says whether the stream is, and where it fails to, that is the answer, with the use noted but nothing kept for a graph.
 ///
 /// @param ptr    an address in a block; NULL does nothing. Memory of somebody else is TCUDA_ERROR_INVALID_POINTER.
 /// @param stream of any device; NULL: the default stream of the current device.

@@ -105,7 +105,8 @@ impl Retired {
                     Wait::Event(event) if runtime.event_query(event.raw())? => {
                         watch::tell(|| Happening::EventDone { event: event.raw() });
                     }
-                    Wait::Device if wait => captures::wait_for_device(self.device)?,
+                    // While a graph is captured there nobody can wait: the next time.
+                    Wait::Device if wait && !captures::is_on(self.device) => captures::wait_for_device(self.device)?,
                     Wait::Event(_) | Wait::Device => return Ok(false),
                 }
             }

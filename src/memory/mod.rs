@@ -371,10 +371,13 @@ fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     });
     let (Some(on), Some(cache)) = (filled, cache) else { return hand_back(address, stream) };
     // All of a stream that goes counts as done: what is filled on it has to come before.
-    let (_steady, _stays) = (captures::steady(), cache.hold_marks());
-    if with_block(address, |core, id| Ok(core.ends_on(id, stream).0 == Some(on)))? {
-        poison::freed(address, size, on);
+    let marks = (captures::steady(), cache.hold_marks());
+    let is_still = |core: &mut Core, id| Ok(core.ends_on(id, stream).0 == Some(on) && !core.paused && !core.is_held(id));
+    if !with_block(address, is_still)? {
+        drop(marks);
+        return hand_back(address, stream);
     }
+    poison::freed(address, size, on);
     hand_back(address, stream).inspect_err(|_| poison::not_freed(address, size))
 }
 

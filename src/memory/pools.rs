@@ -268,9 +268,10 @@ fn give_back(wait: bool, device: Option<i32>) -> Result<()> {
     };
     for cache in ending.into_iter().filter(|cache| device.is_none_or(|device| device == cache.device)) {
         let given = if wait { cache.empty() } else { cache.release_past(runtime) };
+        let is_over = given.is_ok() && cache.has_gone();
         let mut pools = POOLS.write();
         let at = pools.ending.iter().position(|other| std::ptr::eq(*other, cache));
-        if let Some(at) = at.filter(|_| given.is_ok() && cache.is_bare()) {
+        if let Some(at) = at.filter(|_| is_over && cache.is_bare()) {
             cache.forget_pool();
             pools.ending.swap_remove(at);
             pools.idle.push(cache);

@@ -26,6 +26,7 @@ tests![
     a_capture_ends_with_its_graph_and_with_its_stream,
     a_capture_whose_end_fails_can_be_ended: [Faults],
     a_capture_ends_with_its_thread,
+    caches_are_emptied_beside_a_capture,
     another_thread_cannot_end_it_unless_it_is_relaxed,
     a_thread_that_ends_leaves_the_captures_of_others,
     a_capture_that_the_end_of_a_thread_begins_is_ended,
@@ -214,6 +215,27 @@ fn a_capture_ends_with_its_graph_and_with_its_stream() {
         ok!(tcuda_event_destroy(fork));
         is_usable(Own::new().0);
     }
+    empty_caches();
+}
+
+/// What is left of a graph waits for a stream that is captured: it goes the next time, and that is no failure.
+fn caches_are_emptied_beside_a_capture() {
+    let (own, block) = (Own::on(0), allocate(MIB, NULL));
+    let write = || ok!(tcuda_memset_async(block, 1, MIB, own.0));
+    let first = G::captured(own.0, || {
+        free(allocate(MIB, own.0));
+        write();
+    });
+    first.replay(own.0);
+    let second = G::new();
+    second.begin(own.0);
+    drop(first);
+    write();
+    ok!(tcuda_empty_cache(0));
+    second.end();
+    drop(second);
+    ok!(tcuda_stream_synchronize(own.0));
+    free(block);
     empty_caches();
 }
 

@@ -453,7 +453,7 @@ fn calls_of(name: *const c_char) -> u64 {
 /// Everything was freed: the caches are in order, and empty they hold nothing.
 fn nothing_is_left(when: &str) {
     // What a fault kept from being over with the graphs.
-    tcuda::memory::pools::empty(None).unwrap();
+    tcuda::memory::pools::empty(None).expect(when);
     if RECORDS.load(Ordering::Relaxed) {
         let snapshot = tcuda::memory::snapshot(None).unwrap();
         (0..2).for_each(|device| {

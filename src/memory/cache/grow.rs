@@ -380,7 +380,7 @@ impl Cache {
             plan.parts.iter().filter_map(|part| core.physical[part.handle].backing.raw()).collect()
         };
         // A mapping that is left may be where the plan wants one.
-        self.left.take_back(runtime);
+        self.left.take_back(runtime, self.device);
         let mut has_memory = false;
         let access = access_list(self.device);
         let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access, &mut has_memory, &self.left));
@@ -460,7 +460,7 @@ impl Cache {
         if base + size > lookup::LIMIT || !base.is_multiple_of(ROUND) {
             match backing {
                 Backing::Provided(provider, _) => provider.free(base, size, self.device, stream),
-                _ => drop(self.left.free(runtime, base)),
+                _ => drop(insist(|| runtime.outside_capture(|| runtime.free(base)))),
             }
             return Err(Refusal::Driver(beyond_the_table(base)));
         }

@@ -14,7 +14,7 @@
 //! - `stitch`    room out of what is free: memory is mapped a second time, behind other memory; `ends` of such a run
 //! - `rest`      where free memory lies, and when it goes there; `runs` has what is mapped still, and is taken there again
 //! - `grow`      more memory for a request, from the driver or mapped anew
-//! - `segment`   what the device offers, what is held of the driver, and how it goes back; `left` is what it did not take
+//! - `segment`   what the device offers, what is held of the driver, and how it goes back; `left` has what it did not take
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `held`      blocks that other processes may use
@@ -94,7 +94,7 @@ pub struct Abilities {
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
 /// they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between `growing` and `core`; `ordered`
-/// comes behind `driving`, with no other one under it; `put_off` is held for a moment, with none. While `core` is held nothing is asked of the
+/// comes behind `driving`, with no other one under it; `put_off` and `left` are held for a moment, with none. While `core` is held nothing is asked of the
 /// driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which
 /// wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {

@@ -41,8 +41,7 @@ impl Cache {
         let _ = insist(|| {
             let entered = Stream { device: self.device, raw }.enter()?;
             runtime.outside_capture(|| runtime.free_async(address, entered.raw))
-        })
-        .or_else(|_| self.left.free(runtime, address));
+        });
         self.count_spare(runtime, 0);
         let held = {
             let core = self.core.quiet();

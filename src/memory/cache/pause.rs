@@ -159,7 +159,7 @@ impl Cache {
             (sizes, whole, core.physical.mappings().collect::<Vec<_>>())
         };
         let _guard = device::Guard::new(self.device)?;
-        self.left.take_back(runtime);
+        self.left.take_back(runtime, self.device);
         let mut made: Vec<MemHandle> = Vec::new();
         let built = runtime.outside_capture(|| {
             for size in &sizes {
@@ -301,7 +301,11 @@ fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(H
         let Err(error) = insist(|| runtime.mem_unmap(mapping.start, mapping.size)) else { continue };
         let raw_of = |id: HandleId| handles.iter().find(|(handle, _)| *handle == id).map(|(_, raw)| *raw);
         let back: Vec<_> = mappings[..at].iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?))).collect();
-        insist(|| map_all(runtime, device, &back, left))?;
+        insist(|| {
+            // Of a first try.
+            left.take_back(runtime, device);
+            map_all(runtime, device, &back, left)
+        })?;
         return Err(error);
     }
     Ok(())

@@ -45,6 +45,11 @@ impl Cache {
         self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0 && self.left.is_empty()
     }
 
+    /// Whether the driver has it all back, addresses too.
+    pub fn has_gone(&self) -> bool {
+        self.is_bare() && self.core.quiet().areas.is_empty()
+    }
+
     /// Gives back what is free and past, without waiting.
     pub fn release_past(&self, runtime: &Runtime) -> Result<()> {
         self.settle_all();

@@ -78,10 +78,10 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
 
 /// For all work of the device, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has to do where
 /// the device has no room for a block.
-fn wait_beside_captures(runtime: &Runtime, device: i32, left: &Left) -> Result<()> {
+fn wait_beside_captures(runtime: &Runtime, device: i32) -> Result<()> {
     let _guard = device::Guard::new(device)?;
     runtime.outside_capture(|| match runtime.malloc(ROUND) {
-        Ok(block) => left.free(runtime, block),
+        Ok(block) => insist(|| runtime.free(block)),
         Err(_) => captures::wait_for_device(device),
     })
 }
@@ -221,19 +221,20 @@ impl Cache {
         if self.is_paused() || self.is_fixed() {
             return Ok(());
         }
-        self.left.take_back(runtime);
-        let mut released = self.release(runtime, Idle::Large(0), usize::MAX);
+        self.left.take_back(runtime, self.device);
+        let released = self.release(runtime, Idle::Large(0), usize::MAX);
         let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
         old.into_iter().for_each(|mapping| self.end_mapping(runtime, mapping));
         let empty = self.core.lock().take_empty_areas();
         for (first, base, size) in empty {
-            let given = insist(|| runtime.outside_capture(|| runtime.address_free(base, size)));
+            // Addresses hold no memory back: those that stay go the next time.
+            let given = !self.left.is_in(base, size) && insist(|| runtime.outside_capture(|| runtime.address_free(base, size))).is_ok();
             let mut core = self.core.lock();
-            match given {
-                Ok(()) => core.forget_area(first),
-                Err(_) => core.make_hole(first, State::Unmapped),
+            if given {
+                core.forget_area(first);
+            } else {
+                core.make_hole(first, State::Unmapped);
             }
-            released = released.and(given);
         }
         let mut core = self.core.lock();
         let whole = core.whole_stopped();
@@ -276,7 +277,7 @@ impl Cache {
             (taken, is_mapped && self.replayed.load(Relaxed))
         };
         // Once for all of it.
-        let waited = if waits { wait_beside_captures(runtime, self.device, &self.left) } else { Ok(()) };
+        let waited = if waits { wait_beside_captures(runtime, self.device) } else { Ok(()) };
         let mut failure = None;
         for (handle, places) in taken {
             if let Err(error) = self.give(runtime, handle, places, &waited) {
@@ -373,13 +374,13 @@ impl Cache {
         for mapping in physical.mappings() {
             match &physical[mapping.handle].backing {
                 Backing::Virtual(_) => self.left.unmap(runtime, mapping.start, mapping.size),
-                Backing::Plain | Backing::Ordered => drop(self.left.free(runtime, mapping.start)),
+                Backing::Plain | Backing::Ordered => drop(insist(|| runtime.free(mapping.start))),
                 Backing::Provided(provider, _) => provider.free(mapping.start, mapping.size, self.device, 0),
                 Backing::Away => {}
             }
         }
         physical.ids().filter_map(|id| physical[id].backing.raw()).for_each(|raw| self.left.release(runtime, raw));
-        self.left.forget(runtime);
+        self.left.forget(runtime, self.device);
         for area in core.areas.values().filter(|area| !area.plain) {
             let _ = insist(|| runtime.address_free(area.base, area.size));
         }
