@@ -186,14 +186,15 @@ impl Cache {
         let Climb { runtime, abilities, request, stream, .. } = *climb;
         let all = &Reach::of(climb.slot);
         let rejects = matches!(refusal, Refusal::Limit) && abilities.options.throw_on_cudamalloc_oom;
-        let capturing = match stream.is_capturing() {
-            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => true,
-            // Nothing of the rungs is for a capture: who may be one goes no further.
-            answer => answer?,
-        };
         // A pluggable allocator may have more than the device.
         let is_beyond = request.need(abilities) > abilities.total && !matches!(abilities.source, Source::Provider(_));
         let nothing_helps = rejects || is_beyond || request.search > LARGEST;
+        let capturing = match stream.is_capturing() {
+            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => true,
+            Err(_) if nothing_helps => false,
+            // The rungs are not for a capture: who may be one goes no further.
+            answer => answer?,
+        };
         if capturing && !nothing_helps {
             crate::memory::release_idle_others(self, runtime);
             if let Ok(address) = self.search_or_grow(climb, all, UpTo::Limit, None)? {
