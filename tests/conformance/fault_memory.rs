@@ -102,7 +102,7 @@ fn a_captured_stream_that_cannot_be_asked_is_lent_nothing() {
     empty_caches();
 }
 
-/// Memory that a replay reads is not given out again while there is a graph, unless the call said that it noted no use.
+/// Memory that a replay reads is not given out again while there is a graph, unless the call said that it is not kept.
 fn a_captured_use_that_cannot_be_noted_is_none() {
     let own = Own::on(0);
     let block = allocate(512, own.0);

@@ -94,9 +94,9 @@ pub struct Abilities {
 ///
 /// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
 /// they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between `growing` and `core`; `ordered`
-/// comes behind `driving`, with no other one under it; `put_off` and `left` are held for a moment, with none. While `core` is held nothing is asked of the
-/// driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which
-/// wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
+/// comes behind `driving`, with no other one under it; `put_off` and `left` are held for a moment, with none. While `core` is held nothing is asked
+/// of the driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts,
+/// which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     /// Of all caches, those of devices first.
     pub number: u32,
