@@ -10,6 +10,7 @@ use super::physical::Physical;
 use super::policy::{Policy, is_new};
 use super::runs::Runs;
 use super::segment::Area;
+use super::shares::Gathered;
 use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;
 use super::{Abilities, StreamSlot};
@@ -58,6 +59,7 @@ pub struct Core {
     pub moved: BTreeMap<Address, BlockId>,
     pub policy: Policy,
     pub runs: Runs,
+    pub(super) gathered: Gathered,
     pub slots: Vec<Slot>,
     /// The slots that may have free memory or be behind, in their order, and that of what is everybody's: see `wake`.
     pub awake: Vec<StreamSlot>,
@@ -139,6 +141,7 @@ impl Core {
             moved: BTreeMap::new(),
             policy: Policy::default(),
             runs: Runs::default(),
+            gathered: Gathered::default(),
             slots: vec![Slot::new(NOBODY, 0, home, front)],
             awake: Vec::new(),
             wanting: 0,
@@ -265,12 +268,11 @@ impl Core {
         if freed <= self.asks_from() {
             return false;
         }
-        let others: Vec<StreamSlot> = self.awake.iter().copied().filter(|slot| *slot != COMMON).collect();
-        others.iter().for_each(|slot| self.let_in(*slot));
+        (0..self.awake.len()).for_each(|at| self.let_in(self.awake[at]));
         let joins = is_new(self.new_sizes(slot));
+        let mut others = self.awake.iter().filter(|slot| **slot != COMMON);
         let fits = |slot, part| self.closest(slot, request, true).is_some_and(|found| home::fits_within(part, found, request.units()));
-        let asks =
-            ![slot, COMMON].iter().any(|slot| fits(*slot, home::CLOSE)) && (joins || others.iter().any(|slot| fits(*slot, VERY_CLOSE)));
+        let asks = ![slot, COMMON].iter().any(|slot| fits(*slot, home::CLOSE)) && (joins || others.any(|slot| fits(*slot, VERY_CLOSE)));
         if asks {
             self.note_asked(freed);
         }
@@ -643,23 +645,23 @@ impl Core {
     fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
         self.note_asked(self.stats.large_bytes_freed());
         self.give_records_back();
+        let mut past = Vec::new();
         for at in 0..self.awake.len() {
             let slot = self.awake[at];
             if slot == COMMON || !shares(&self.slots[slot as usize]) {
                 continue;
             }
-            let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
-            if std::mem::replace(shared, past) == past && past != u32::MAX {
+            let Slot { past: upto, ref mut shared, .. } = self.slots[slot as usize];
+            if std::mem::replace(shared, upto) == upto && upto != u32::MAX {
                 continue;
             }
             for small in [false, true] {
-                let mut past = Vec::new();
                 self.list(slot, small).each(usize::MAX, |id| {
                     if self.is_past(id) {
                         past.push(id);
                     }
                 });
-                for id in past {
+                for id in past.drain(..) {
                     self.list_remove(id);
                     self.make_free_of(id, COMMON, 0);
                 }
@@ -757,6 +759,7 @@ impl Core {
         self.moved.clear();
         self.policy = Policy::default();
         self.runs = Runs::default();
+        self.gathered = Gathered::default();
         self.look_beside_no_more();
         self.asked_at = 0;
         self.forget_work();

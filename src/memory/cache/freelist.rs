@@ -180,7 +180,9 @@ impl FreeList {
     /// Of blocks that fit alike the one that was freed last is taken first: from now on that with the lowest address.
     pub fn forget_order(&mut self) {
         let table = table();
-        let in_disorder = |class: &usize| !self.of_class(*class).is_sorted_by_key(|id| table.at(id).address());
+        let is_alone = |class: usize| table.at(self.heads[class]).link_next() == self.nil;
+        let is_sorted = |class: usize| self.of_class(class).is_sorted_by_key(|id| table.at(id).address());
+        let in_disorder = |class: &usize| !is_alone(*class) && !is_sorted(*class);
         for class in self.classes().filter(in_disorder).collect::<Vec<_>>() {
             let mut blocks: Vec<BlockId> = self.of_class(class).collect();
             blocks.sort_unstable_by_key(|id| table.at(*id).address());

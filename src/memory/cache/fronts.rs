@@ -88,6 +88,8 @@ impl Fronts {
             wait_for.iter().for_each(|front| front.disarm());
         }
         armed[..own_count].iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
+        armed.clear();
+        self.armed = armed;
         self.find_at_work();
     }
 

@@ -58,6 +58,11 @@ impl Mapping {
     pub fn end(&self) -> Address {
         self.start + self.size
     }
+
+    /// What of its handle is mapped within a range that it overlaps.
+    pub fn part(&self, from: Address, to: Address) -> Range<usize> {
+        from.max(self.start) - self.start..to.min(self.end()) - self.start
+    }
 }
 
 /// The how many-th mapping it is.
@@ -227,13 +232,19 @@ impl Physical {
 
     /// The mappings that overlap a range, by address.
     #[inline]
-    pub fn overlapping(&self, from: Address, to: Address) -> impl Iterator<Item = Mapping> {
+    pub fn overlapping(&self, from: Address, to: Address) -> impl Iterator<Item = &Mapping> {
         let mut note = self.pages.get(from).unwrap_or_else(|| self.overlapping_or_next(from));
         std::iter::from_fn(move || {
-            let noted = self.notes.get(note as usize).filter(|noted| noted.mapping.start < to)?;
-            note = noted.next;
-            Some(noted.mapping)
+            let Noted { mapping, next, .. } = self.notes.get(note as usize).filter(|noted| noted.mapping.start < to)?;
+            note = *next;
+            Some(mapping)
         })
+    }
+
+    /// Those that overlap a range and reach beyond it, or where no handle was mapped first: few, of which each costs more than all others.
+    #[inline]
+    pub fn cut_or_second(&self, from: Address, to: Address) -> impl Iterator<Item = &Mapping> {
+        self.overlapping(from, to).filter(move |mapping| !mapping.first || mapping.start < from || mapping.end() > to)
     }
 
     /// The mapping that overlaps or follows an address.
@@ -327,7 +338,9 @@ mod tests {
             expected.sort_unstable_by_key(|mapping| mapping.start);
             assert!(physical.mappings().eq(expected.iter().copied()));
             expected.retain(|mapping| mapping.start < from + length && mapping.end() > from);
-            assert_eq!(physical.overlapping(from, from + length).collect::<Vec<_>>(), expected);
+            assert_eq!(physical.overlapping(from, from + length).copied().collect::<Vec<_>>(), expected);
+            expected.retain(|mapping| !mapping.first || mapping.start < from || mapping.end() > from + length);
+            assert_eq!(physical.cut_or_second(from, from + length).copied().collect::<Vec<_>>(), expected);
         }
     }
 }

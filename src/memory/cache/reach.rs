@@ -82,6 +82,7 @@ impl Core {
         if ![COMMON, reach.slot].into_iter().all(has_free) && !others.any(has_free) {
             return best;
         }
+        let mut run: VecDeque<BlockId> = VecDeque::new();
         let firsts = self.free_within(reach, small, most).filter(|id| block::at(*id).owner() != COMMON);
         for mut first in firsts {
             let mut before = block::left_of(first);
@@ -92,7 +93,7 @@ impl Core {
             if self.is_free(reach, before) {
                 continue;
             }
-            let mut run: VecDeque<BlockId> = VecDeque::new();
+            run.clear();
             let mut size = 0;
             for id in block::chain(first).take_while(|id| self.is_free(reach, *id)) {
                 run.push_back(id);

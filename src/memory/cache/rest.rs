@@ -41,7 +41,7 @@ impl Core {
         }
         let away = self.away_handles(most);
         let mut leaving: Vec<Span> = Vec::with_capacity(away.len());
-        let mut going: Vec<Going> = Vec::new();
+        let mut going: Vec<Going> = Vec::with_capacity(away.len());
         for of_handle in away.chunk_by(|one, next| one.handle == next.handle) {
             let Some(owner) = self.owner_of_all(of_handle, asks) else { continue };
             if leaving.len() + of_handle.len() > SPANS {

@@ -7,8 +7,9 @@ use super::core::{Core, Request};
 use super::home::CLOSE;
 use super::physical::{HandleId, Physical};
 use super::reach::Reach;
-use super::shares::{LOOK_AT, Span, Stretch, joined};
+use super::shares::{Gathered, LOOK_AT, Span, Stretch, joined};
 use crate::runtime::Address;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -57,11 +58,10 @@ struct Run {
 }
 
 /// What is free of each handle, as far as it may be of use in a run.
-struct FreeParts<'a> {
-    stretches: &'a [Stretch],
+struct FreeParts {
     /// Those of a handle that are free without a gap.
     parts: Vec<Range<usize>>,
-    of_handle: Vec<OfHandle>,
+    of_handle: Vec<Range<u32>>,
     /// Handles that are free as a whole.
     whole: Vec<bool>,
     /// Of all parts.
@@ -72,20 +72,14 @@ struct FreeParts<'a> {
     alone: usize,
 }
 
-#[derive(Clone, Default)]
-struct OfHandle {
-    stretches: Range<u32>,
-    parts: Range<u32>,
-}
-
-impl FreeParts<'_> {
+impl FreeParts {
     /// What touches neither end of its handle has no neighbours: it counts from a size on. Handles are named below `names`.
-    fn new(names: usize, size_of: impl Fn(HandleId) -> usize, stretches: &[Stretch], alone: usize) -> FreeParts<'_> {
-        let (parts, of_handle) = (Vec::with_capacity(stretches.len()), vec![OfHandle::default(); names]);
-        let mut free = FreeParts { stretches, parts, of_handle, whole: vec![false; names], bytes: 0, tail: 0, head: 0, alone: 0 };
+    fn new(names: usize, size_of: impl Fn(HandleId) -> usize, stretches: &[Stretch], alone: usize) -> FreeParts {
+        let (parts, of_handle) = (Vec::with_capacity(stretches.len()), vec![0..0; names]);
+        let mut free = FreeParts { parts, of_handle, whole: vec![false; names], bytes: 0, tail: 0, head: 0, alone: 0 };
         let mut at = 0;
         while let Some(&Stretch { handle, .. }) = stretches.get(at) {
-            let (begin, first, size) = (at as u32, free.parts.len() as u32, size_of(handle));
+            let (first, size) = (free.parts.len() as u32, size_of(handle));
             while let Some(&Stretch { offset: from, .. }) = stretches.get(at).filter(|next| next.handle == handle) {
                 let mut to = from;
                 while let Some(next) = stretches.get(at).filter(|next| next.handle == handle && next.offset == to) {
@@ -103,20 +97,15 @@ impl FreeParts<'_> {
                     }
                 }
             }
-            free.of_handle[handle as usize] = OfHandle { stretches: begin..at as u32, parts: first..free.parts.len() as u32 };
+            free.of_handle[handle as usize] = first..free.parts.len() as u32;
         }
         free
     }
 
     #[inline]
     fn of(&self, handle: HandleId) -> &[Range<usize>] {
-        let Range { start, end } = self.of_handle[handle as usize].parts;
+        let Range { start, end } = self.of_handle[handle as usize];
         &self.parts[start as usize..end as usize]
-    }
-
-    fn stretches_of(&self, handle: HandleId) -> &[Stretch] {
-        let Range { start, end } = self.of_handle[handle as usize].stretches;
-        &self.stretches[start as usize..end as usize]
     }
 
     /// What a run of so many bytes has in whole handles side by side, if it has any in each case.
@@ -150,20 +139,6 @@ impl FreeParts<'_> {
             }
         }
         best
-    }
-
-    /// Whether all of a run is mapped, and free. A handle may be in it twice.
-    fn hold(&self, physical: &Physical, from: Address, to: Address) -> bool {
-        let mut at = from;
-        for mapping in physical.overlapping(from, to) {
-            let (start, end) = (from.max(mapping.start), to.min(mapping.end()));
-            let (first, last) = (start - mapping.start, end - mapping.start);
-            if start > at || !self.of(mapping.handle).iter().any(|part| part.start <= first && last <= part.end) {
-                return false;
-            }
-            at = end;
-        }
-        at == to
     }
 }
 
@@ -221,31 +196,51 @@ impl Core {
     /// Room in a run that is mapped still: one that such a request got before, else the shortest. None: there is none of what is free, which
     /// `stretches` is then.
     pub fn take_mapped(&mut self, reach: &Reach, request: &Request, stretches: &mut Option<Vec<Stretch>>) -> Option<Address> {
-        let all = self.stretches(reach, LOOK_AT, false);
-        let free = FreeParts::new(self.physical.names(), |handle| self.physical[handle].size, &all, request.search);
-        // No run has a handle twice: with less free there is none, however much is mapped.
-        let run = (free.bytes >= request.search).then(|| {
-            let known = self.runs.of(reach.slot, request).filter(|(from, to)| free.hold(&self.physical, *from, *to));
-            let areas = self.areas.values().filter(|area| area.small == request.small && !area.plain);
-            let spaces = areas.map(|area| area.base..area.base + area.size);
-            let shortest = std::iter::once_with(|| free.shortest_run(&self.physical, spaces, request.search)).flatten();
-            known.chain(shortest).find_map(|(from, to)| self.mapped_run(&free, from, to))
+        let mut free = std::mem::take(&mut self.gathered);
+        self.gather(&mut free, reach, LOOK_AT, false);
+        let known =
+            self.runs.of(reach.slot, request).filter(|run| self.is_all_free(&free, *run)).find_map(|run| self.mapped_run(&free, run));
+        let run = known.or_else(|| {
+            let all = stretches.insert(free.in_order());
+            self.shortest_run(request, all).and_then(|run| self.mapped_run(&free, run))
         });
-        let Some(run) = run.flatten() else {
-            *stretches = Some(all);
-            return None;
-        };
+        self.gathered = free;
+        let run = run?;
+        *stretches = None;
         self.revive(reach, request, run)
     }
 
+    /// Whether all of a run is mapped, and free. A handle may be in it twice.
+    fn is_all_free(&self, free: &Gathered, (from, to): (Address, Address)) -> bool {
+        let mut at = from;
+        for mapping in self.physical.overlapping(from, to) {
+            let part = mapping.part(from, to);
+            if mapping.start + part.start > at || free.within(mapping.handle, &part) < part.len() {
+                return false;
+            }
+            at = mapping.start + part.end;
+        }
+        at == to
+    }
+
+    fn shortest_run(&self, request: &Request, stretches: &[Stretch]) -> Option<(Address, Address)> {
+        let parts = FreeParts::new(self.physical.names(), |handle| self.physical[handle].size, stretches, request.search);
+        // No run has a handle twice: with less free there is none, however much is mapped.
+        if parts.bytes < request.search {
+            return None;
+        }
+        let areas = self.areas.values().filter(|area| area.small == request.small && !area.plain);
+        parts.shortest_run(&self.physical, areas.map(|area| area.base..area.base + area.size), request.search)
+    }
+
     /// Where the bytes of a run lie, all of which is free. None: a handle is in it twice, which would be the same bytes.
-    fn mapped_run(&self, free: &FreeParts, from: Address, to: Address) -> Option<Run> {
+    fn mapped_run(&self, free: &Gathered, (from, to): (Address, Address)) -> Option<Run> {
         const SOME: usize = 16;
-        let mut handles = Vec::with_capacity(SOME);
+        let mut handles: SmallVec<[HandleId; SOME]> = SmallVec::new();
         let mut run = Run { from, to, here: Vec::new(), away: Vec::with_capacity(SOME), whole: Vec::with_capacity(SOME) };
         for mapping in self.physical.overlapping(from, to) {
-            let part = from.max(mapping.start) - mapping.start..to.min(mapping.end()) - mapping.start;
-            for stretch in free.stretches_of(mapping.handle) {
+            let part = mapping.part(from, to);
+            for stretch in free.of(mapping.handle) {
                 let Some(span) = stretch.within(&part) else { continue };
                 let spans = if stretch.address - stretch.offset == mapping.start { &mut run.here } else { &mut run.away };
                 spans.push(span);
@@ -397,7 +392,7 @@ mod tests {
             let free = FreeParts::new(physical.names(), |handle| physical[handle].size, &stretches, enough);
             let parts = |space: &Range<Address>| {
                 let mappings = physical.overlapping(space.start, space.end);
-                let of_mapping = |mapping: Mapping| {
+                let of_mapping = |&mapping: &Mapping| {
                     let part = move |part: &Range<usize>| (mapping.start + part.start, part.len(), mapping.handle);
                     free.of(mapping.handle).iter().map(part)
                 };

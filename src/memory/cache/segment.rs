@@ -5,7 +5,6 @@ use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::{Core, ROUND};
 use super::left::Left;
 use super::physical::{Backing, HandleId, Mapping};
-use super::runs::Runs;
 use super::shares::Idle;
 use super::slot::COMMON;
 use super::{Abilities, Cache, StreamSlot};
@@ -242,7 +241,7 @@ impl Cache {
         drop(whole);
         let (in_use, frees) = (core.stats.active().bytes, core.stats.frees());
         core.policy.restart(in_use, frees);
-        core.runs = Runs::default();
+        (core.runs, core.gathered) = Default::default();
         core.forget_habits();
         released
     }

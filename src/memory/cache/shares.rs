@@ -42,6 +42,12 @@ pub struct Stretch {
 }
 
 impl Stretch {
+    /// What of a mapping a free block has that goes from one address to another.
+    fn of(mapping: &Mapping, block: BlockId, from: Address, to: Address) -> Stretch {
+        let part = mapping.part(from, to);
+        Stretch { handle: mapping.handle, offset: part.start, block, address: mapping.start + part.start, size: part.len() }
+    }
+
     fn end(&self) -> Address {
         self.address + self.size
     }
@@ -58,27 +64,61 @@ impl Stretch {
     }
 }
 
-/// By handle, of which there are so many names, and place in it, as what is free of a handle begins nowhere twice.
-fn in_order(stretches: Vec<Stretch>, names: usize) -> Vec<Stretch> {
-    // Where the next one of each handle goes: behind all of those before.
-    let mut next: Vec<u32> = vec![0; names + 1];
-    stretches.iter().for_each(|stretch| next[stretch.handle as usize + 1] += 1);
-    let mut before = 0;
-    for next in &mut next {
-        before += *next;
-        *next = before;
+/// What is free as it is found, that of each handle linked, so that a few handles are looked at without all of it being put in order. The memory for
+/// it stays for the next time.
+#[derive(Default)]
+pub struct Gathered {
+    /// Each with one more than the place of what was found before of its handle; 0: nothing was.
+    stretches: Vec<(Stretch, u32)>,
+    /// Of each handle the same for all that was found.
+    last: Vec<u32>,
+}
+
+impl Gathered {
+    /// Handles are named below `names`.
+    fn clear(&mut self, names: usize) {
+        self.stretches.drain(..).for_each(|(stretch, _)| self.last[stretch.handle as usize] = 0);
+        self.last.resize(names.max(self.last.len()), 0);
     }
-    let mut ordered = stretches.clone();
-    for stretch in stretches {
-        let next = &mut next[stretch.handle as usize];
-        ordered[*next as usize] = stretch;
-        *next += 1;
+
+    pub(super) fn push(&mut self, stretch: Stretch) {
+        let last = &mut self.last[stretch.handle as usize];
+        let before = std::mem::replace(last, self.stretches.len() as u32 + 1);
+        self.stretches.push((stretch, before));
     }
-    let several = |of_handle: &&mut [Stretch]| of_handle.len() > 1;
-    for of_handle in ordered.chunk_by_mut(|one, next| one.handle == next.handle).filter(several) {
-        of_handle.sort_unstable_by_key(|stretch| stretch.offset);
+
+    /// What is free of a handle, in no order.
+    pub fn of(&self, handle: HandleId) -> impl Iterator<Item = &Stretch> {
+        let mut next = self.last[handle as usize];
+        std::iter::from_fn(move || {
+            let (stretch, before) = &self.stretches[next.checked_sub(1)? as usize];
+            next = *before;
+            Some(stretch)
+        })
     }
-    ordered
+
+    /// How much of a part of a handle is free.
+    pub fn within(&self, handle: HandleId, part: &Range<usize>) -> usize {
+        self.of(handle).filter_map(|stretch| stretch.within(part)).map(|span| span.to - span.from).sum()
+    }
+
+    /// Handles of which something is free, each once.
+    fn handles(&self) -> impl Iterator<Item = HandleId> {
+        self.stretches.iter().filter(|(_, before)| *before == 0).map(|(stretch, _)| stretch.handle)
+    }
+
+    /// By handle and place in it, as what is free of a handle begins nowhere twice.
+    pub fn in_order(&self) -> Vec<Stretch> {
+        let mut ordered: Vec<Stretch> = Vec::with_capacity(self.stretches.len());
+        for handle in 0..self.last.len() {
+            let from = ordered.len();
+            ordered.extend(self.of(handle as HandleId));
+            if ordered.len() > from + 1 {
+                ordered[from..].sort_unstable_by_key(|stretch| stretch.offset);
+            }
+        }
+        ordered
+    }
 }
 
 /// What of a handle is free.
@@ -107,45 +147,37 @@ fn spans_of(shares: &[Share], stretches: &[Stretch]) -> Vec<(HandleId, Vec<Span>
 }
 
 impl Core {
-    /// The free blocks that count, of the largest `most` of each stream and kind.
-    fn free_blocks(&self, most: usize, plain: bool, counts: impl Fn(BlockId) -> bool) -> Vec<BlockId> {
-        let mut blocks = Vec::with_capacity(LOOK_AT);
+    /// The free blocks of which memory may be taken, the largest `most` of each stream and kind.
+    fn each_free(&self, most: usize, plain: bool, mut act: impl FnMut(BlockId)) {
         // What is watched where it lies stays there.
         if !plain && poison::is_on() {
-            return blocks;
+            return;
         }
         for list in self.awake.iter().flat_map(|slot| [false, true].map(|small| self.list(*slot, small))) {
             list.each(most, |id| {
-                if counts(id) && (plain || block::at(id).mapped()) {
-                    blocks.push(id);
+                if plain || block::at(id).mapped() {
+                    act(id);
                 }
             });
         }
-        blocks
     }
 
-    /// The free bytes of blocks, as far as a mapping and what is free of it count.
-    fn stretches_of(&self, blocks: &[BlockId], counts: impl Fn(&Mapping, &Stretch) -> bool) -> Vec<Stretch> {
-        let mut stretches = Vec::with_capacity(blocks.len() + self.physical.count());
-        for id in blocks {
-            let block = block::at(*id);
-            let (from, to) = (block.address(), block.end());
-            for mapping in self.physical.overlapping(from, to) {
-                let address = mapping.start.max(from);
-                let size = mapping.end().min(to) - address;
-                let stretch = Stretch { handle: mapping.handle, offset: address - mapping.start, block: *id, address, size };
-                if counts(&mapping, &stretch) {
-                    stretches.push(stretch);
-                }
+    /// What is free and within reach of the largest `most` blocks of each stream and kind.
+    pub fn gather(&self, into: &mut Gathered, reach: &Reach, most: usize, plain: bool) {
+        into.clear(self.physical.names());
+        self.each_free(most, plain, |id| {
+            if self.reaches(reach, id) {
+                let (from, to) = (block::at(id).address(), block::at(id).end());
+                self.physical.overlapping(from, to).for_each(|mapping| into.push(Stretch::of(mapping, id, from, to)));
             }
-        }
-        stretches
+        });
     }
 
-    /// What is free and within reach of the largest `most` blocks of each stream and kind, by handle and place in it.
+    /// The same by handle and place in it.
     pub fn stretches(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Stretch> {
-        let all = self.stretches_of(&self.free_blocks(most, plain, |id| self.reaches(reach, id)), |_, _| true);
-        in_order(all, self.physical.names())
+        let mut free = Gathered::default();
+        self.gather(&mut free, reach, most, plain);
+        free.in_order()
     }
 
     pub fn shares(&self, stretches: &[Stretch]) -> Vec<Share> {
@@ -191,13 +223,57 @@ impl Core {
 
     /// What is free of the handles that are free as a whole, whosever that is, but not in one piece where they were mapped first; by handle and
     /// place in it.
-    pub fn away_handles(&self, most: usize) -> Vec<Stretch> {
-        let is_away = |mapping: &Mapping, stretch: &Stretch| stretch.size < mapping.size || !mapping.first;
-        let mut stretches = self.stretches_of(&self.free_blocks(most, false, |_| true), is_away);
-        let mut free: Vec<usize> = vec![0; self.physical.names()];
-        stretches.iter().for_each(|stretch| free[stretch.handle as usize] += stretch.size);
-        stretches.retain(|stretch| free[stretch.handle as usize] == self.physical[stretch.handle].size);
-        stretches.sort_unstable_by_key(|stretch| (stretch.handle, stretch.offset));
-        stretches
+    pub fn away_handles(&mut self, most: usize) -> Vec<Stretch> {
+        let mut free = std::mem::take(&mut self.gathered);
+        free.clear(self.physical.names());
+        self.each_free(most, false, |id| {
+            let (from, to) = (block::at(id).address(), block::at(id).end());
+            self.physical.cut_or_second(from, to).for_each(|mapping| free.push(Stretch::of(mapping, id, from, to)));
+        });
+        let size = |handle: HandleId| self.physical[handle].size;
+        let is_whole = |handle: &HandleId| free.within(*handle, &(0..size(*handle))) == size(*handle);
+        let mut away: Vec<Stretch> = free.handles().filter(is_whole).flat_map(|handle| free.of(handle)).copied().collect();
+        away.sort_unstable_by_key(|stretch| (stretch.handle, stretch.offset));
+        self.gathered = free;
+        away
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::numbers;
+
+    #[test]
+    fn what_was_gathered_against_a_plain_list() {
+        const HANDLES: usize = 20;
+        let mut below = numbers::random(12345);
+        let mut free = Gathered::default();
+        for round in 0..500 {
+            let names = 1 + below(HANDLES);
+            let mut plain: Vec<Stretch> = Vec::new();
+            free.clear(names);
+            for at in 0..below(40) {
+                // No place of a handle twice.
+                let (handle, offset) = (below(names) as HandleId, at * 10);
+                let stretch = Stretch { handle, offset, block: at as BlockId, address: below(1000), size: 1 + below(10) };
+                plain.push(stretch);
+                free.push(stretch);
+            }
+            let mut handles: Vec<HandleId> = free.handles().collect();
+            handles.sort_unstable();
+            let of = |handle| plain.iter().filter(move |stretch| stretch.handle == handle);
+            assert!(handles.into_iter().eq((0..names as HandleId).filter(|handle| of(*handle).next().is_some())), "round {round}");
+            let part = below(200)..200 + below(200);
+            for handle in 0..names as HandleId {
+                let bytes =
+                    |stretch: &Stretch| part.clone().filter(|at| (stretch.offset..stretch.offset + stretch.size).contains(at)).count();
+                assert_eq!(free.within(handle, &part), of(handle).map(bytes).sum(), "round {round}");
+                assert_eq!(free.of(handle).count(), of(handle).count());
+            }
+            plain.sort_unstable_by_key(|stretch| (stretch.handle, stretch.offset));
+            let places = |stretches: &[Stretch]| stretches.iter().map(|stretch| (stretch.handle, stretch.block)).collect::<Vec<_>>();
+            assert_eq!(places(&free.in_order()), places(&plain), "round {round}");
+        }
     }
 }
