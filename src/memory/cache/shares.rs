@@ -230,8 +230,7 @@ impl Core {
             let (from, to) = (block::at(id).address(), block::at(id).end());
             self.physical.cut_or_second(from, to).for_each(|mapping| free.push(Stretch::of(mapping, id, from, to)));
         });
-        let size = |handle: HandleId| self.physical[handle].size;
-        let is_whole = |handle: &HandleId| free.within(*handle, &(0..size(*handle))) == size(*handle);
+        let is_whole = |handle: &HandleId| free.of(*handle).map(|stretch| stretch.size).sum::<usize>() == self.physical[*handle].size;
         let mut away: Vec<Stretch> = free.handles().filter(is_whole).flat_map(|handle| free.of(handle)).copied().collect();
         away.sort_unstable_by_key(|stretch| (stretch.handle, stretch.offset));
         self.gathered = free;
