@@ -318,8 +318,9 @@ fn many_streams_come_and_go() {
     }
     free(kept);
     tcuda::memory::check(0);
-    // Streams that are gone leave nothing that others could not have, once the patterns that are filled in are there.
-    assert!(!Capability::Unfilled.is_there() || stat(0, "reserved_bytes.all.peak") <= 8 * MIB as i64);
+    // Streams that are gone leave nothing that others could not have. To fill freed memory is work of theirs, behind which it waits.
+    let most = if Capability::Unfilled.is_there() { 8 } else { 64 };
+    assert!(stat(0, "reserved_bytes.all.peak") <= most * MIB as i64);
     empty_caches();
 }
 

@@ -59,6 +59,7 @@ pub struct Core {
     pub moved: BTreeMap<Address, BlockId>,
     pub policy: Policy,
     pub runs: Runs,
+    /// For who looks at what is free, until the look is over.
     pub(super) gathered: Gathered,
     pub slots: Vec<Slot>,
     /// The slots that may have free memory or be behind, in their order, and that of what is everybody's: see `wake`.
@@ -645,23 +646,23 @@ impl Core {
     fn share_past_of(&mut self, shares: impl Fn(&Slot) -> bool) {
         self.note_asked(self.stats.large_bytes_freed());
         self.give_records_back();
-        let mut past = Vec::new();
+        let mut done = Vec::new();
         for at in 0..self.awake.len() {
             let slot = self.awake[at];
             if slot == COMMON || !shares(&self.slots[slot as usize]) {
                 continue;
             }
-            let Slot { past: upto, ref mut shared, .. } = self.slots[slot as usize];
-            if std::mem::replace(shared, upto) == upto && upto != u32::MAX {
+            let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
+            if std::mem::replace(shared, past) == past && past != u32::MAX {
                 continue;
             }
             for small in [false, true] {
                 self.list(slot, small).each(usize::MAX, |id| {
                     if self.is_past(id) {
-                        past.push(id);
+                        done.push(id);
                     }
                 });
-                for id in past.drain(..) {
+                for id in done.drain(..) {
                     self.list_remove(id);
                     self.make_free_of(id, COMMON, 0);
                 }

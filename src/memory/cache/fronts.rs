@@ -73,6 +73,7 @@ impl Fronts {
         self.of_parts.iter().for_each(|front| front.unchoose());
         armed.append(&mut self.of_parts);
         if armed.is_empty() {
+            self.armed = armed;
             return;
         }
         self.stops += 1;

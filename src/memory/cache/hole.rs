@@ -48,7 +48,7 @@ impl Core {
 
     /// Takes ranges out of free blocks; each becomes a block in the driver's hands. The answer is in the order of the ranges.
     pub fn cut_out_all(&mut self, spans: &[Span]) -> Vec<BlockId> {
-        let mut order: SmallVec<[usize; 16]> = (0..spans.len()).collect();
+        let mut order: Vec<usize> = (0..spans.len()).collect();
         // From the right: a block keeps its name for what lies before the cut.
         order.sort_unstable_by_key(|at| std::cmp::Reverse(spans[*at].from));
         let mut cut = vec![NIL; spans.len()];
@@ -93,13 +93,16 @@ impl Core {
     /// something that may still be in use.
     pub fn take_moved(&mut self, from: Address, to: Address, past: bool) -> Option<BlockId> {
         let first = *self.moved.range(..=from).next_back()?.1;
-        let covering: SmallVec<[BlockId; 8]> = block::chain(first).take_while(|id| block::at(*id).address() < to).collect();
-        let is_there = |id: &BlockId| {
-            let block = block::at(*id);
-            block.state() == State::Moved && block.end() > from && (!past || self.is_past(*id))
-        };
-        if !covering.iter().all(is_there) {
-            return None;
+        let mut covering: SmallVec<[BlockId; 8]> = SmallVec::new();
+        for id in block::chain(first) {
+            let block = block::at(id);
+            if block.address() >= to {
+                break;
+            }
+            if block.state() != State::Moved || block.end() <= from || (past && !self.is_past(id)) {
+                return None;
+            }
+            covering.push(id);
         }
         let mut whole = NIL;
         for id in covering {

@@ -142,6 +142,19 @@ impl FreeParts {
     }
 }
 
+/// Whether all of a run is mapped, and free. A handle may be in it twice.
+fn is_all_free(physical: &Physical, free: &Gathered, (from, to): (Address, Address)) -> bool {
+    let mut at = from;
+    for mapping in physical.overlapping(from, to) {
+        let part = mapping.part(from, to);
+        if mapping.start + part.start > at || free.within(mapping.handle, &part) < part.len() {
+            return false;
+        }
+        at = mapping.start + part.end;
+    }
+    at == to
+}
+
 /// Free parts that are mapped side by side, of no handle twice, and hardly more than are asked for.
 struct SideBySide {
     /// The sizes of those that came last; from the `first` on they are side by side.
@@ -198,29 +211,15 @@ impl Core {
     pub fn take_mapped(&mut self, reach: &Reach, request: &Request, stretches: &mut Option<Vec<Stretch>>) -> Option<Address> {
         let mut free = std::mem::take(&mut self.gathered);
         self.gather(&mut free, reach, LOOK_AT, false);
-        let known =
-            self.runs.of(reach.slot, request).filter(|run| self.is_all_free(&free, *run)).find_map(|run| self.mapped_run(&free, run));
-        let run = known.or_else(|| {
-            let all = stretches.insert(free.in_order());
-            self.shortest_run(request, all).and_then(|run| self.mapped_run(&free, run))
-        });
-        self.gathered = free;
-        let run = run?;
-        *stretches = None;
-        self.revive(reach, request, run)
-    }
-
-    /// Whether all of a run is mapped, and free. A handle may be in it twice.
-    fn is_all_free(&self, free: &Gathered, (from, to): (Address, Address)) -> bool {
-        let mut at = from;
-        for mapping in self.physical.overlapping(from, to) {
-            let part = mapping.part(from, to);
-            if mapping.start + part.start > at || free.within(mapping.handle, &part) < part.len() {
-                return false;
-            }
-            at = mapping.start + part.end;
+        let is_all_free = |run: &(Address, Address)| is_all_free(&self.physical, &free, *run);
+        let mut run = self.runs.of(reach.slot, request).filter(is_all_free).find_map(|run| self.mapped_run(&free, run));
+        if run.is_none() {
+            let all = free.in_order();
+            run = self.shortest_run(request, &all).and_then(|run| self.mapped_run(&free, run));
+            *stretches = run.is_none().then_some(all);
         }
-        at == to
+        self.gathered = free;
+        self.revive(reach, request, run?)
     }
 
     fn shortest_run(&self, request: &Request, stretches: &[Stretch]) -> Option<(Address, Address)> {
@@ -356,7 +355,7 @@ mod tests {
         const PAGE: usize = 2 << 20;
         const PAGES: usize = 60;
         let mut below = numbers::random(12345);
-        let (mut found, mut across) = (0, 0);
+        let (mut found, mut across, mut whole) = (0, 0, 0);
         for round in 0..2000 {
             let mut physical = Physical::default();
             // Side by side, as reservations may be: no run goes from one into the other.
@@ -402,10 +401,24 @@ mod tests {
             let best = in_each.into_iter().flatten().min_by_key(|(from, to)| to - from);
             assert_eq!(free.shortest_run(&physical, spaces.iter().cloned(), enough), best, "round {round}");
             found += usize::from(best.is_some());
+            let mut gathered = Gathered::default();
+            gathered.clear(physical.names());
+            stretches.iter().for_each(|stretch| gathered.push(*stretch));
+            assert!(best.is_none_or(|run| is_all_free(&physical, &gathered, run)), "round {round}");
+            let is_free = |at: Address| {
+                let mapping = physical.overlapping(at, at + 1).next();
+                mapping.is_some_and(|mapping| stretches.iter().any(|part| part.handle == mapping.handle && part.has(at - mapping.start)))
+            };
+            let from = (PAGES + below(2 * PAGES)) * PAGE + below(PAGE / 512) * 512;
+            if let Some(to) = (from..3 * PAGES * PAGE).step_by(512).take(8 * PAGE / 512).find(|at| !is_free(*at)) {
+                assert!(to == from || is_all_free(&physical, &gathered, (from, to)), "round {round}");
+                assert!(!is_all_free(&physical, &gathered, (from, to + 512)), "round {round}");
+                whole += usize::from(to > from);
+            }
             let both: Vec<_> = spaces.iter().flat_map(parts).collect();
             across += usize::from(plain_search(&both, enough) != best);
         }
-        assert!(found > 500 && across > 10, "{found} {across}");
+        assert!(found > 500 && across > 10 && whole > 100, "{found} {across} {whole}");
     }
 
     #[test]

@@ -56,6 +56,11 @@ impl Stretch {
         Span { block: self.block, from: self.address, to: self.end() }
     }
 
+    #[cfg(test)]
+    pub fn has(&self, offset: usize) -> bool {
+        (self.offset..self.offset + self.size).contains(&offset)
+    }
+
     /// What of it lies in a part of the handle.
     pub fn within(&self, part: &Range<usize>) -> Option<Span> {
         let (from, to) = (self.offset.max(part.start), (self.offset + self.size).min(part.end));
@@ -64,8 +69,8 @@ impl Stretch {
     }
 }
 
-/// What is free as it is found, that of each handle linked, so that a few handles are looked at without all of it being put in order. The memory for
-/// it stays for the next time.
+/// What is free as it is found, that of each handle linked, so that a few handles are looked at without all of it being put in order. Each look
+/// begins anew; what stays is the host's memory for it.
 #[derive(Default)]
 pub struct Gathered {
     /// Each with one more than the place of what was found before of its handle; 0: nothing was.
@@ -76,9 +81,9 @@ pub struct Gathered {
 
 impl Gathered {
     /// Handles are named below `names`.
-    fn clear(&mut self, names: usize) {
+    pub(super) fn clear(&mut self, names: usize) {
         self.stretches.drain(..).for_each(|(stretch, _)| self.last[stretch.handle as usize] = 0);
-        self.last.resize(names.max(self.last.len()), 0);
+        self.last.resize(names, 0);
     }
 
     pub(super) fn push(&mut self, stretch: Stretch) {
@@ -174,10 +179,12 @@ impl Core {
     }
 
     /// The same by handle and place in it.
-    pub fn stretches(&self, reach: &Reach, most: usize, plain: bool) -> Vec<Stretch> {
-        let mut free = Gathered::default();
+    pub fn stretches(&mut self, reach: &Reach, most: usize, plain: bool) -> Vec<Stretch> {
+        let mut free = std::mem::take(&mut self.gathered);
         self.gather(&mut free, reach, most, plain);
-        free.in_order()
+        let ordered = free.in_order();
+        self.gathered = free;
+        ordered
     }
 
     pub fn shares(&self, stretches: &[Stretch]) -> Vec<Share> {
@@ -196,7 +203,7 @@ impl Core {
     }
 
     /// The handles of such sizes that are free as a whole and past, the largest or the smallest first.
-    pub fn idle_handles(&self, which: Idle) -> Vec<(HandleId, Vec<Span>)> {
+    pub fn idle_handles(&mut self, which: Idle) -> Vec<(HandleId, Vec<Span>)> {
         let stretches = self.stretches(&Reach::of(COMMON), usize::MAX, true);
         let mut shares = self.shares(&stretches);
         shares.retain(|share| share.head == share.size);
@@ -265,8 +272,7 @@ mod tests {
             assert!(handles.into_iter().eq((0..names as HandleId).filter(|handle| of(*handle).next().is_some())), "round {round}");
             let part = below(200)..200 + below(200);
             for handle in 0..names as HandleId {
-                let bytes =
-                    |stretch: &Stretch| part.clone().filter(|at| (stretch.offset..stretch.offset + stretch.size).contains(at)).count();
+                let bytes = |stretch: &Stretch| part.clone().filter(|at| stretch.has(*at)).count();
                 assert_eq!(free.within(handle, &part), of(handle).map(bytes).sum(), "round {round}");
                 assert_eq!(free.of(handle).count(), of(handle).count());
             }

@@ -116,7 +116,10 @@ impl Core {
         }
         let stretches = stretches.unwrap_or_else(|| self.stretches(reach, LOOK_AT, false));
         match self.stitch(reach, request, terms, budget, up_to, stretches) {
-            Found::No(_) => self.stitch(reach, request, terms, budget, up_to, self.stretches(reach, usize::MAX, false)),
+            Found::No(_) => {
+                let all = self.stretches(reach, usize::MAX, false);
+                self.stitch(reach, request, terms, budget, up_to, all)
+            }
             found => found,
         }
     }
