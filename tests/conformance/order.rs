@@ -315,12 +315,15 @@ fn many_streams_come_and_go() {
         if round % 2 == 1 {
             blocks.into_iter().for_each(free);
         }
+        // To fill freed memory is work, which shuffled streams may do late.
+        if !Capability::Unfilled.is_there() {
+            ok!(tcuda_synchronize(0));
+        }
     }
     free(kept);
     tcuda::memory::check(0);
-    // Streams that are gone leave nothing that others could not have. To fill freed memory is work of theirs, behind which it waits.
-    let most = if Capability::Unfilled.is_there() { 8 } else { 64 };
-    assert!(stat(0, "reserved_bytes.all.peak") <= most * MIB as i64);
+    // Streams that are gone leave nothing that others could not have.
+    assert!(stat(0, "reserved_bytes.all.peak") <= 8 * MIB as i64);
     empty_caches();
 }
 
