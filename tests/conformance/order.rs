@@ -45,6 +45,13 @@ fn freed(stream: tcuda_stream_t) -> *mut c_void {
     block
 }
 
+/// To fill freed memory is work, which shuffled streams may do late.
+fn wait_for_patterns() {
+    if !Capability::Unfilled.is_there() {
+        ok!(tcuda_synchronize(0));
+    }
+}
+
 fn pending() -> i64 {
     stat(0, "active_bytes.all.current") - stat(0, "allocated_bytes.all.current")
 }
@@ -201,6 +208,7 @@ fn a_block_outlives_its_stream() {
     assert_eq!(pending(), SIZE as i64);
     gate.open();
     synchronize(b.0);
+    wait_for_patterns();
     assert_eq!(freed(b.0), block);
     empty_caches();
 }
@@ -315,10 +323,7 @@ fn many_streams_come_and_go() {
         if round % 2 == 1 {
             blocks.into_iter().for_each(free);
         }
-        // To fill freed memory is work, which shuffled streams may do late.
-        if !Capability::Unfilled.is_there() {
-            ok!(tcuda_synchronize(0));
-        }
+        wait_for_patterns();
     }
     free(kept);
     tcuda::memory::check(0);
