@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 pub const LARGEST_HANDLE: usize = 512 << 20;
 /// A handle is at most this share of what is held...
 const SHARE: usize = 100;
-/// ... or this one of the request, whichever is more, since that is wanted as a whole...
+/// ... or this one of what is held beyond so much, since of a large program there are handles enough that each keeps little back...
+const SHARE_OF_MORE: usize = 25;
+const MORE: usize = 2 << 30;
+/// ... or this one of the request, whichever is most, since that is wanted as a whole...
 const REQUEST_SHARE: usize = 12;
 /// ... and no more than so many mean blocks...
-const MEAN_BLOCKS: usize = 2;
+const MEAN_BLOCKS: usize = 8;
 /// ... with several streams these: what one has free of a handle, or freed since it was asked, the others cannot join, so that more of them stay
 /// half in use...
 const SHARE_OF_STREAMS: usize = 1000;
@@ -361,8 +364,11 @@ impl Policy {
         let Holding { reserved, granularity, .. } = *holding;
         let several = holding.is_several();
         let divisor = STEP.pow(self.fineness);
-        let (share, blocks) = if several { (SHARE_OF_STREAMS, MEAN_BLOCKS_OF_STREAMS) } else { (SHARE, MEAN_BLOCKS) };
-        let usual = (reserved / (share * divisor)).max(need / (REQUEST_SHARE * divisor)).min(blocks * holding.mean);
+        let (share, blocks) = match several {
+            true => (reserved / SHARE_OF_STREAMS, MEAN_BLOCKS_OF_STREAMS),
+            false => ((reserved / SHARE).max(reserved.saturating_sub(MORE) / SHARE_OF_MORE), MEAN_BLOCKS),
+        };
+        let usual = (share.max(need / REQUEST_SHARE) / divisor).min(blocks * holding.mean);
         // Up or down, whichever is nearer.
         let usual = (usual + granularity / 2) / granularity * granularity;
         // Each block that stays among others that went keeps about one handle back. With slack for unrest there is room for that.

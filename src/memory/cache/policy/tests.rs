@@ -48,19 +48,29 @@ fn handles_are_as_small_as_can_be_where_memory_is_scarce() {
 }
 
 #[test]
+fn handles_of_a_large_program_are_larger() {
+    let options = Options::default();
+    let largest = |held: usize, streams: usize| {
+        Policy::default().terms(&Holding { streams, total: 1024 * GIB, ..holding(held) }, MIB, &options).largest >> 20
+    };
+    assert_eq!([GIB, 2 * GIB, 7 * GIB, 12 * GIB].map(|held| largest(held, 1)), [10, 20, 204, 410]);
+    assert_eq!([GIB, 2 * GIB, 7 * GIB, 12 * GIB].map(|held| largest(held, 2)), [2, 2, 8, 12]);
+}
+
+#[test]
 fn handles_are_finer_with_several_streams() {
     let mut policy = Policy::default();
     let options = Options::default();
     let mut largest = |need: usize, streams: usize| {
-        policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(16 * GIB) }, need, &options).largest >> 20
+        policy.terms(&Holding { streams, total: 1024 * GIB, ..holding(6 * GIB) }, need, &options).largest >> 20
     };
-    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [164, 16, 16]);
+    assert_eq!([1, 2, 9].map(|streams| largest(4 << 20, streams)), [164, 6, 6]);
     // Those of a large request are not.
     assert_eq!([4, 8].map(|need| [1, 2].map(|streams| largest(need * GIB, streams))), [[342, 342], [512, 512]]);
     let mut of_small_blocks = |streams: usize| {
         policy.terms(&Holding { streams, mean: 10 << 20, total: 1024 * GIB, ..holding(16 * GIB) }, 4 << 20, &options).largest >> 20
     };
-    assert_eq!([1, 2].map(&mut of_small_blocks), [20, 10]);
+    assert_eq!([1, 2].map(&mut of_small_blocks), [80, 10]);
 }
 
 #[test]
@@ -100,7 +110,7 @@ fn handles_are_large_again_when_small_ones_were_made_anew() {
     let mut policy = Policy::default();
     let options = Options::default();
     let terms = |policy: &mut Policy, reserved: usize, active: usize| {
-        policy.terms(&Holding { active, most: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 3 * GIB / 2, &options)
+        policy.terms(&Holding { active, most: 8 * GIB, total: 1024 * GIB, ..holding(reserved) }, 6 * GIB, &options)
     };
     let coarse = terms(&mut policy, 8 * GIB, 8 * GIB);
     assert!(!coarse.scarce && !coarse.coarsen && coarse.excess == 0);
