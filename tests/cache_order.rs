@@ -5,8 +5,11 @@ mod gate;
 mod marks;
 
 use gate::Gate;
-use std::sync::{Mutex, MutexGuard};
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, mpsc};
 use tcuda::base::{Status, config};
+use tcuda::device;
 use tcuda::memory::{self, stats::Family, stats::Pool};
 use tcuda::runtime::{self, code, sim};
 use tcuda::stream::{self, Stream};
@@ -299,6 +302,75 @@ fn blocks_that_ended_threads_used_are_done_with_the_device() {
     std::thread::spawn(move || memory::record_stream(block, PER_THREAD).unwrap()).join().unwrap();
     memory::free(block).unwrap();
     assert_eq!(held(Family::ActiveBytes), 0);
+}
+
+/// Frees its block from a destructor of its thread, which has the thread's default stream work on it before that.
+struct Late(RefCell<Option<(usize, mpsc::Sender<Gate>)>>);
+
+impl Late {
+    fn free(&self) {
+        if let Some((block, gates)) = self.0.take() {
+            gates.send(Gate::on(PER_THREAD)).unwrap();
+            memory::free(block).unwrap();
+        }
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+unsafe extern "C" fn free_late(late: *mut c_void) {
+    drop(unsafe { Box::from_raw(late.cast::<Late>()) });
+}
+
+/// What a destructor frees waits for what the thread's default stream was given by then: one that runs last of the thread's own values, and one of a
+/// pthread key, when that stream has ended and work on it is work on another one.
+#[test]
+fn what_a_thread_frees_in_its_last_destructors_waits_for_its_default_stream() {
+    thread_local!(static LATE: Late = const { Late(RefCell::new(None)) });
+    let _turn = machine();
+    let other = own();
+    let mut key = 0;
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(free_late)) }, 0);
+    for (size, owner, is_key) in [8 * M, 3000].into_iter().flat_map(|size| {
+        let cases = [(PER_THREAD, false), (PER_THREAD, true), (other, false), (other, true)];
+        cases.map(move |(owner, is_key)| (size, owner, is_key))
+    }) {
+        memory::empty_cache(None).unwrap();
+        let (send, gates) = mpsc::channel();
+        let block = std::thread::spawn(move || {
+            LATE.with(|_| ());
+            let block = memory::allocate(size, 1, owner).unwrap();
+            memory::record_stream(block, PER_THREAD).unwrap();
+            let late = Some((block, send));
+            if is_key {
+                let late = Box::into_raw(Box::new(Late(RefCell::new(late))));
+                assert_eq!(unsafe { libc::pthread_setspecific(key, late.cast()) }, 0);
+            } else {
+                LATE.with(|own| own.0.replace(late));
+            }
+            block
+        });
+        let block = block.join().unwrap();
+        let has_block = |blocks: &[usize]| blocks.iter().any(|start| *start < block + size && block < start + size);
+        let case = format!("{size} bytes of {owner:?}, by a key {is_key}");
+        let gate = gates.recv().unwrap();
+        let before: Vec<usize> = (0..4).map(|_| memory::allocate(size, 1, other).unwrap()).collect();
+        assert!(!has_block(&before), "{case}: a block that the device uses went to another stream");
+        drop(gate);
+        device::synchronize(0).unwrap();
+        memory::set_limit(Some(held(Family::ReservedBytes)), 0).unwrap();
+        let after: Vec<usize> = std::iter::from_fn(|| memory::allocate(size, 1, other).ok()).collect();
+        assert!(has_block(&after), "{case}: what is past serves nobody");
+        memory::set_limit(None, 0).unwrap();
+        before.into_iter().chain(after).for_each(|block| memory::free(block).unwrap());
+        memory::check(0);
+    }
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
+    stream::destroy(other.raw).unwrap();
 }
 
 #[test]

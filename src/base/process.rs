@@ -123,9 +123,9 @@ pub fn thread() -> u64 {
     NUMBER.get()
 }
 
-/// What each of them does at its end, the first first.
-type Ends = [Option<fn()>; 4];
-thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 4]) });
+/// What each of them does at its end, the last first.
+type Ends = [Option<fn()>; 8];
+thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 8]) });
 
 /// Has `end` called after the calling thread's own values were dropped: those that the destructor of a pthread key is the first to make never are.
 /// Where the system has no key left it is not called.
@@ -146,7 +146,12 @@ static ENDED: u8 = 0;
 
 unsafe extern "C" fn ended(_: *mut c_void) {
     let _whole = Uncancelled::enter();
-    ENDS.take().into_iter().flatten().for_each(|end| end());
+    ENDS.take().into_iter().flatten().rev().for_each(|end| end());
+}
+
+/// To be called before CUDA is there: of keys the one made first comes first, so that what a thread had of tcuda's ends before what it had of CUDA's.
+pub fn order_ends() {
+    end_key();
 }
 
 /// Made at the first need; of two threads that make one the second gives its own back.

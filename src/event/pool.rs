@@ -30,9 +30,9 @@ static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 /// Hands the thread's events over when the thread ends.
 struct Home(Store);
 
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _whole = Uncancelled::enter();
+impl Home {
+    /// From here on its store has room for none.
+    fn end(&self) {
         // In the child of a fork another thread of the parent may have held a lock.
         if process::is_forked() {
             return;
@@ -43,8 +43,16 @@ impl Drop for Home {
     }
 }
 
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
+        self.end();
+    }
+}
+
 thread_local! {
     static HOME: Home = {
+        process::at_end(|| _ = HOME.try_with(Home::end));
         let store = Store::new(Mutex::new(Vec::with_capacity(OWN)));
         STORES.lock().push(store.clone());
         Home(store)
@@ -87,7 +95,7 @@ fn take_shared(device: i32) -> Result<RawEvent> {
 pub fn give(device: i32, event: RawEvent) {
     let kept = HOME.try_with(|home| {
         let mut idle = home.0.lock();
-        let room = idle.len() < OWN;
+        let room = idle.len() < OWN.min(idle.capacity());
         if room {
             idle.push(Idle { device, event });
         }

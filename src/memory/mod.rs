@@ -44,7 +44,7 @@ use crate::event;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::Request;
-use cache::slot::StreamKey;
+use cache::slot::{self, StreamKey};
 use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
 use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
@@ -135,11 +135,19 @@ fn stream_goes(stream: Stream) -> Result<()> {
     Ok(())
 }
 
-/// A thread ends, and its per-thread default streams with it.
-fn thread_ends(thread: u64) {
+/// A thread ends, and its per-thread default streams with it, or CUDA has ended them already.
+fn thread_ends(thread: u64, are_there: bool) {
     if process::is_running() {
-        all(None).into_iter().for_each(|cache| cache.thread_ends(thread));
-        pinned::thread_ends(thread);
+        all(None).into_iter().for_each(|cache| cache.thread_ends(thread, are_there));
+        pinned::thread_ends(thread, are_there);
+    }
+}
+
+/// It is about to end: how far its default streams are may not be known later.
+fn thread_settles(thread: u64) {
+    if process::is_running() {
+        all(None).into_iter().for_each(|cache| cache.thread_settles(thread));
+        pinned::settle();
     }
 }
 
@@ -383,6 +391,11 @@ fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
 
 #[inline]
 fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
+    if slot::is_ending() {
+        let ended = with_block(address, |core, id| Ok(core.follows_ended(id).then_some(core.device)))?;
+        // By now work on the thread's default stream is work on another one.
+        ended.map_or(Ok(()), |device| record_stream(address, Stream { device, raw: stream::PER_THREAD }))?;
+    }
     // The key first: a thread's first use of its default stream calls the driver.
     let stream = stream.map(|stream| (stream, StreamKey::of(stream)));
     let held = with_block(address, |core, id| {

@@ -531,6 +531,15 @@ impl Runtime {
         Ok(flags)
     }
 
+    /// None: this CUDA has no such call.
+    pub fn stream_id(&self, stream: RawStream) -> Result<Option<u64>> {
+        let mut id = 0;
+        match self.table.cudaStreamGetId {
+            Some(function) => self.check("cudaStreamGetId", unsafe { function(stream, &mut id) }).map(|()| Some(id)),
+            None => Ok(None),
+        }
+    }
+
     pub fn stream_is_capturing(&self, stream: RawStream) -> Result<bool> {
         let mut status = 0;
         call!(self.cudaStreamIsCapturing(stream, &mut status))?;

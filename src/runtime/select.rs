@@ -44,6 +44,7 @@ fn initialise() -> Result<&'static Runtime> {
     // Before: a child does not wait for a thread that is not there.
     process::refuse_forks();
     let runtime = CELL.get_or_try_init(|| {
+        process::order_ends();
         // Before CUDA has threads, with which the first memory would have to wait for it.
         process::has_barrier();
         let choice = Choice::parse(config::get("TCUDA_BACKEND").as_deref().unwrap_or("cuda"))?;

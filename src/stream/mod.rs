@@ -69,6 +69,19 @@ impl Stream {
         Ok(Entered { runtime: runtime::runtime()?, raw: self.raw, _guard: Some(guard) })
     }
 
+    /// What tells it from all others of the process, also from a thread's default stream of later. None: CUDA does not tell (before 12.0, or while it
+    /// is captured).
+    pub fn id(self) -> Option<u64> {
+        let id = || {
+            if self.is_capturing()? {
+                return Ok(None);
+            }
+            let entered = self.enter()?;
+            entered.runtime.stream_id(entered.raw)
+        };
+        runtime::runtime().and_then(|runtime| runtime.outside_capture(id)).unwrap_or(None)
+    }
+
     /// Whether all work given to it so far is done.
     pub fn query(self) -> Result<bool> {
         let entered = self.enter()?;

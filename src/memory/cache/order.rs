@@ -146,7 +146,7 @@ impl Cache {
     /// As `settle`, but what is past stays with its stream. False: there is nothing to be learned.
     pub fn learn(&self, slot: StreamSlot) -> bool {
         let _driving = self.driving.lock();
-        let mut questions = {
+        let questions = {
             let mut core = self.core.lock();
             core.collect();
             if !core.concerns_others(slot) {
@@ -154,6 +154,12 @@ impl Cache {
             }
             core.questions()
         };
+        self.ask_all(questions);
+        true
+    }
+
+    /// What they are known to be past by now is free. Nobody else asks or marks.
+    fn ask_all(&self, mut questions: Vec<Question>) {
         // A query would end a capture that another thread makes in CUDA's global mode.
         let _ = runtime::runtime().and_then(|runtime| {
             runtime.outside_capture(|| {
@@ -168,7 +174,6 @@ impl Cache {
         let mut core = self.core.lock();
         questions.into_iter().for_each(|question| core.keep_marks(question));
         core.finish_pending();
-        true
     }
 
     /// Whether to ask how far the streams are would tell anything of blocks that wait for them. For who only looks: no thread is stopped, and nobody
@@ -417,15 +422,30 @@ impl Cache {
     /// A stream is about to go: the last that is recorded on it, so that its free memory and what it used are settled later, also
     /// blocks that are freed only then. If not even that works, synchronising the device settles them.
     pub fn stream_goes(&self, stream: Stream) {
-        self.key_goes(StreamKey::of(stream));
+        self.key_goes(StreamKey::of(stream), true);
     }
 
-    /// The same for the default stream of a thread that ends.
-    pub fn thread_ends(&self, thread: u64) {
-        self.key_goes(StreamKey { raw: stream::PER_THREAD, thread });
+    /// The same for the default stream of a thread that ends, if it is there still.
+    pub fn thread_ends(&self, thread: u64, is_there: bool) {
+        self.key_goes(StreamKey { raw: stream::PER_THREAD, thread }, is_there);
     }
 
-    fn key_goes(&self, key: StreamKey) {
+    /// How far a thread's default stream is with what was freed so far, or a mark on it.
+    pub fn thread_settles(&self, thread: u64) {
+        let _driving = self.driving.lock();
+        let question = {
+            let mut core = self.core.lock();
+            core.collect();
+            let slot = core.find_slot(StreamKey { raw: stream::PER_THREAD, thread });
+            let Some(slot) = slot.filter(|slot| core.slots[*slot as usize].is_behind()) else { return };
+            let count = core.end_epoch(slot);
+            core.question(slot, count)
+        };
+        self.ask_all(vec![question]);
+        self.core.lock().share_past();
+    }
+
+    fn key_goes(&self, key: StreamKey, is_there: bool) {
         let _driving = self.driving.lock();
         let known = self.core.lock().find_slot(key).is_some();
         if !known {
@@ -433,17 +453,19 @@ impl Cache {
         }
         let stream = self.stream(key);
         // Nobody can mark it later.
-        let last = insist(|| {
-            let last = || if stream.is_past_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) };
-            runtime::runtime()?.outside_capture(last)
+        let last = is_there.then(|| {
+            insist(|| {
+                let last = || if stream.is_past_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) };
+                runtime::runtime()?.outside_capture(last)
+            })
         });
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
         let serial = core.slots[slot as usize].serial;
         match last {
-            Ok(None) => core.advance(slot, serial, u32::MAX),
-            Ok(mark) => core.slots[slot as usize].marks.extend(mark),
-            Err(_) => {}
+            Some(Ok(None)) => core.advance(slot, serial, u32::MAX),
+            Some(Ok(mark)) => core.slots[slot as usize].marks.extend(mark),
+            Some(Err(_)) | None => {}
         }
         core.forget_stream(key);
         core.finish_pending();

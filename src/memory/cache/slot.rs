@@ -7,10 +7,12 @@ use super::front::{self, Front};
 use super::home::Home;
 use super::order::{Mark, Serial};
 use crate::base::spared::Uncancelled;
-use crate::base::{Error, Result, Status};
-use crate::runtime::{RawStream, runtime};
+use crate::base::{Error, Result, Status, process};
+use crate::runtime::RawStream;
 use crate::stream::{self, Stream};
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A stream as the cache sees it: the per-thread default stream is another one in every thread.
@@ -32,32 +34,71 @@ impl StreamKey {
     pub fn reachable(self) -> bool {
         self.raw != stream::PER_THREAD || self.thread == this_thread(None)
     }
+
+    /// Whether it is a default stream that the calling thread had, and which has ended.
+    pub fn has_ended_here(self) -> bool {
+        let last = LAST.get();
+        self.raw == stream::PER_THREAD && last != 0 && self.thread <= last && (self.thread ^ last) % STEP == 0
+    }
 }
 
-/// A number of this thread's own, never used again. When the thread ends, so does its default stream, which has to be there when the
-/// number is made: what is made first ends last. 0 for a thread that never used it.
+/// The default streams that a thread has, one for each device. Destructors may use them until CUDA ends them, and what comes to use them then has
+/// others, by a number of their own.
+#[derive(Clone, Copy)]
+struct Own {
+    number: u64,
+    /// One of them, and what tells it from a later one.
+    stream: Stream,
+    id: Option<u64>,
+}
+
+/// From one number of a thread to its next one: more than there are threads.
+const STEP: u64 = 1 << 48;
+// Plain cells: they can be used as long as the thread runs.
+thread_local!(static OWN: Cell<Option<Own>> = const { Cell::new(None) });
+// The number of those that ended last, or 0.
+thread_local!(static LAST: Cell<u64> = const { Cell::new(0) });
+
+/// A number of this thread's own, never used again. 0 for a thread that never used its default stream.
 fn this_thread(used: Option<Stream>) -> u64 {
-    use std::cell::OnceCell;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    struct Number(u64);
-    impl Drop for Number {
+    /// Where CUDA was there before tcuda, its end of a thread comes before tcuda's: what was freed by now is asked for while that can be done.
+    struct Settles;
+    impl Drop for Settles {
         fn drop(&mut self) {
             let _whole = Uncancelled::enter();
-            crate::memory::thread_ends(self.0);
+            if let Some(own) = OWN.get() {
+                crate::memory::thread_settles(own.number);
+            }
         }
     }
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local!(static OWN: OnceCell<Number> = const { OnceCell::new() });
-    // A plain cell: the other, which is dropped with the thread, is registered only after the stream.
-    thread_local!(static KNOWN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
-    let known = KNOWN.get();
-    let Some(stream) = used.filter(|_| known == 0) else { return known };
-    // Where it is captured it is there.
-    let _ = runtime().and_then(|runtime| runtime.outside_capture(|| Ok(stream.is_capturing()? || stream.query()?)));
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    KNOWN.set(number);
-    let _ = OWN.try_with(|own| own.set(Number(number)));
+    thread_local!(static SETTLES: Settles = const { Settles });
+    if let Some(own) = OWN.get() {
+        return own.number;
+    }
+    let Some(stream) = used else { return 0 };
+    let number = match LAST.get() {
+        0 => NEXT.fetch_add(1, Relaxed),
+        last => last + STEP,
+    };
+    OWN.set(Some(Own { number, stream, id: stream.id() }));
+    let _ = SETTLES.try_with(|_| ());
+    process::at_end(own_ends);
     number
+}
+
+fn own_ends() {
+    let Some(own) = OWN.get() else { return };
+    // If CUDA has ended it, the one that is there by now says nothing of its work.
+    let is_there = own.id.is_some() && own.stream.id() == own.id;
+    crate::memory::thread_ends(own.number, is_there);
+    LAST.set(own.number);
+    OWN.set(None);
+}
+
+/// Whether default streams of the calling thread have ended: it is in its last destructors.
+pub fn is_ending() -> bool {
+    LAST.get() != 0
 }
 
 /// The stream whose order a block follows. Its thread, or one that frees it, may be changing it.
@@ -180,9 +221,12 @@ impl Core {
         let mut in_use = vec![false; self.slots.len()];
         for area in self.areas.values() {
             for id in block::chain(area.first) {
-                // A moved block says by its stream when its mapping may end.
-                let state = block::at(id).state();
-                let done = matches!(state, State::Unmapped | State::Busy) || (state == State::Moved && self.is_past(id));
+                // A moved block says by its stream when its mapping may end, and one that is being moved when it may be used if that fails.
+                let done = match block::at(id).state() {
+                    State::Unmapped => true,
+                    State::Moved | State::Busy => self.is_past(id),
+                    _ => false,
+                };
                 if !done {
                     in_use[slot_of_block(id) as usize] = true;
                 }
@@ -197,6 +241,12 @@ impl Core {
     pub fn follows(&self, id: BlockId, key: StreamKey) -> bool {
         let slot = &self.slots[slot_of_block(id) as usize];
         slot.key == key && !slot.gone
+    }
+
+    /// Whether it follows, or was used on, a default stream of the calling thread that has ended.
+    pub fn follows_ended(&self, id: BlockId) -> bool {
+        let has_ended = |slot: StreamSlot| self.slots[slot as usize].key.has_ended_here();
+        has_ended(slot_of_block(id)) || self.uses.get(&id).into_iter().flatten().any(|slot| has_ended(*slot))
     }
 
     /// The stream ends: its handle may come to mean another one.

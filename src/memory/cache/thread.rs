@@ -110,7 +110,9 @@ pub fn arm_to_free(cache: &Cache, block: BlockId) -> bool {
         return false;
     }
     let slot = slot_of_block(block);
-    let ordinary = slot != COMMON && block::at(block).mapped() && block::at(block).clean();
+    // Of a stream of this thread's that has ended, a destructor may use it on the one that there is now.
+    let has_ended = core.slots[slot as usize].key.has_ended_here();
+    let ordinary = slot != COMMON && !has_ended && block::at(block).mapped() && block::at(block).clean();
     ordinary && core.arm(whole.as_deref_mut(), thread, slot, false).map(|front| thread.take_for(front)).is_some()
 }
 

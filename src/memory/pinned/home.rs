@@ -35,6 +35,8 @@ struct Bin {
 pub struct Home {
     busy: AtomicBool,
     bins: [Bin; 1 << BINS_BITS],
+    /// Its thread has ended, and calls from its last destructors: it keeps nothing any more.
+    over: AtomicBool,
     pub figures: Figures,
 }
 
@@ -112,18 +114,30 @@ impl Figures {
 /// A thread's home; it goes with the thread.
 struct Own(Arc<Home>);
 
-impl Drop for Own {
-    fn drop(&mut self) {
-        let _whole = Uncancelled::enter();
+impl Own {
+    fn end(&self) {
         // In the child of a fork another thread of the parent may have held a lock.
-        if !process::is_forked() {
+        if !process::is_forked() && !self.0.over.swap(true, Relaxed) {
             self.0.empty();
+            self.0.bins.iter().for_each(|bin| bin.kind.store(0, Relaxed));
             CORE.lock().forget_home(&self.0);
         }
     }
 }
 
-thread_local!(static OWN: Own = Own(Home::new()));
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _whole = Uncancelled::enter();
+        self.end();
+    }
+}
+
+thread_local! {
+    static OWN: Own = {
+        process::at_end(|| _ = OWN.try_with(Own::end));
+        Own(Home::new())
+    };
+}
 
 impl Home {
     fn new() -> Arc<Home> {
@@ -198,6 +212,9 @@ fn hand_out(home: &Home, bin: &Bin, kind: Kind) -> Option<Address> {
 
 #[cold]
 fn devote(bin: &Bin, kind: Kind, home: &Home) {
+    if home.over.load(Relaxed) {
+        return;
+    }
     bin.kind.store(kind.raw(), Relaxed);
     bin.asked.store(1, Relaxed);
     if bin.count.load(Relaxed) != 0 {

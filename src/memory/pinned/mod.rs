@@ -36,7 +36,7 @@ use self::core::{CORE, Core};
 use crate::base::process;
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
-use crate::memory::cache::slot::StreamKey;
+use crate::memory::cache::slot::{self, StreamKey};
 use crate::memory::captures;
 use crate::memory::options::{self, Node, PinnedLimit};
 use crate::runtime::{self, Address, api::Place};
@@ -145,8 +145,17 @@ pub fn free(address: Address) -> Result<()> {
         return Ok(());
     }
     watch::tell(|| Happening::HostFreeing { address });
-    let freed = if home::keep(address) { Ok(()) } else { CORE.lock().free(address) };
+    let freed = if home::keep(address) { Ok(()) } else { free_home(address) };
     freed.inspect_err(|_| watch::tell(|| Happening::Kept { address }))
+}
+
+fn free_home(address: Address) -> Result<()> {
+    if slot::is_ending() {
+        // By now work on the thread's default streams is work on others.
+        let ended = CORE.lock().ended_uses(address);
+        ended.into_iter().try_for_each(|stream| record_stream_of(address, stream).map(drop))?;
+    }
+    CORE.lock().free(address)
 }
 
 /// Notes that a stream uses the block that holds an address.
@@ -251,10 +260,17 @@ pub fn limit() -> Result<Option<usize>> {
     Ok(CORE.lock().limit)
 }
 
-/// The per-thread default streams of a thread that ends.
-pub fn thread_ends(thread: u64) {
+/// The per-thread default streams of a thread that ends, if they are there still.
+pub fn thread_ends(thread: u64, are_there: bool) {
     if READY.load(Acquire) {
-        order::thread_ends(thread);
+        order::thread_ends(thread, are_there);
+    }
+}
+
+/// How far streams are, as far as that tells of blocks that wait for them.
+pub fn settle() {
+    if READY.load(Acquire) {
+        order::settle(true);
     }
 }
 

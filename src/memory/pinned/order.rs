@@ -82,6 +82,11 @@ impl Streams {
         Some(slot.epoch)
     }
 
+    /// The stream, if it is a default stream of the calling thread that has ended.
+    pub fn ended_here(&self, serial: Serial) -> Option<Stream> {
+        self.slots.get(&serial).filter(|slot| slot.key.has_ended_here()).map(|slot| slot.stream)
+    }
+
     pub fn is_past(&self, serial: Serial, count: u64) -> bool {
         self.slots.get(&serial).is_none_or(|slot| slot.past >= count)
     }
@@ -329,16 +334,16 @@ pub fn keeper_goes(serial: Serial) {
 /// A stream is about to go: the last that is recorded on it covers all its uses, also of blocks that are freed only then. If not even
 /// that works, waiting for the device does.
 pub fn stream_goes(stream: Stream) -> Result<()> {
-    goes(|slot| slot.stream.device == stream.device && slot.key == StreamKey::of(stream));
+    goes(|slot| slot.stream.device == stream.device && slot.key == StreamKey::of(stream), true);
     Ok(())
 }
 
-/// The same for the default streams of a thread that ends.
-pub fn thread_ends(thread: u64) {
-    goes(|slot| slot.key == StreamKey { raw: stream::PER_THREAD, thread });
+/// The same for the default streams of a thread that ends, if they are there still.
+pub fn thread_ends(thread: u64, are_there: bool) {
+    goes(|slot| slot.key == StreamKey { raw: stream::PER_THREAD, thread }, are_there);
 }
 
-fn goes(is_meant: impl Fn(&Slot) -> bool) {
+fn goes(is_meant: impl Fn(&Slot) -> bool, are_there: bool) {
     let _asking = ASKING.lock();
     let going: Vec<(Serial, Stream)> = {
         let core = CORE.lock();
@@ -347,17 +352,19 @@ fn goes(is_meant: impl Fn(&Slot) -> bool) {
     };
     for (serial, stream) in going {
         // Nobody can mark it later.
-        let last = insist(|| {
-            let last = || if stream.is_past_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) };
-            runtime::runtime()?.outside_capture(last)
+        let last = are_there.then(|| {
+            insist(|| {
+                let last = || if stream.is_past_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) };
+                runtime::runtime()?.outside_capture(last)
+            })
         });
         let mut core = CORE.lock();
         if let Some(slot) = core.streams.slots.get_mut(&serial) {
             slot.gone = true;
             match last {
-                Ok(None) => slot.past = u64::MAX,
-                Ok(Some(mark)) => slot.marks.push_back(mark),
-                Err(_) => {}
+                Some(Ok(None)) => slot.past = u64::MAX,
+                Some(Ok(Some(mark))) => slot.marks.push_back(mark),
+                Some(Err(_)) | None => {}
             }
         }
         core.finish_pending();

@@ -250,7 +250,7 @@ impl Sim {
     pub(super) fn stream(&'static self, raw: RawStream) -> Result<(u64, usize), Code> {
         let id = match raw {
             0 | 1 => return self.current().map(|device| (self.scheduler.line().state.legacy[device], device)),
-            2 => thread::default_stream(self, self.current()?)?,
+            2 => thread::default_stream(self, self.current()?),
             _ => stream::stream_id(raw).ok_or(code::INVALID_HANDLE)?,
         };
         let line = self.scheduler.line();

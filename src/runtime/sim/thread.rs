@@ -5,6 +5,7 @@ use super::Sim;
 use crate::base::process;
 use crate::base::spared::Uncancelled;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 struct Thread {
@@ -25,16 +26,15 @@ struct Owned {
     contexts: Vec<usize>,
 }
 
-impl Drop for Owned {
-    fn drop(&mut self) {
-        let _whole = Uncancelled::enter();
-        // The child of a fork must not take locks that a thread of the parent may have held.
-        if !process::is_forked() {
-            for (sim, _, stream) in &self.streams {
-                sim.retire_stream(*stream);
-            }
-        }
+/// As CUDA's, they end when the thread's own values are gone, and before that serve their destructors.
+fn end() {
+    let _whole = Uncancelled::enter();
+    let owned = OWNED.replace(ManuallyDrop::new(Owned { streams: Vec::new(), contexts: Vec::new() }));
+    // The child of a fork must not take locks that a thread of the parent may have held.
+    if !process::is_forked() {
+        owned.streams.iter().for_each(|(sim, _, stream)| sim.retire_stream(*stream));
     }
+    drop(ManuallyDrop::into_inner(owned));
 }
 
 thread_local! {
@@ -48,7 +48,7 @@ thread_local! {
             in_host_function: Cell::new(false),
         }
     };
-    static OWNED: RefCell<Owned> = const { RefCell::new(Owned { streams: Vec::new(), contexts: Vec::new() }) };
+    static OWNED: RefCell<ManuallyDrop<Owned>> = const { RefCell::new(ManuallyDrop::new(Owned { streams: Vec::new(), contexts: Vec::new() })) };
 }
 
 /// At the start of every call.
@@ -121,7 +121,8 @@ pub fn in_host_function(work: impl FnOnce()) {
 
 /// Makes a device current and remembers the one before.
 pub fn push_context(device_pushed: usize) -> Result<(), Code> {
-    OWNED.try_with(|owned| owned.borrow_mut().contexts.push(device())).map_err(|_| code::INVALID_CONTEXT)?;
+    process::at_end(end);
+    OWNED.with_borrow_mut(|owned| owned.contexts.push(device()));
     set_device(device_pushed);
     Ok(())
 }
@@ -129,22 +130,20 @@ pub fn push_context(device_pushed: usize) -> Result<(), Code> {
 /// The device that was current, and is no more.
 pub fn pop_context() -> Result<usize, Code> {
     let popped = device();
-    let before = OWNED.try_with(|owned| owned.borrow_mut().contexts.pop()).ok().flatten().ok_or(code::INVALID_CONTEXT)?;
+    let before = OWNED.with_borrow_mut(|owned| owned.contexts.pop()).ok_or(code::INVALID_CONTEXT)?;
     set_device(before);
     Ok(popped)
 }
 
-/// This thread's own default stream of a device, made at first use. Err: the thread is ending.
-pub fn default_stream(sim: &'static Sim, device: usize) -> Result<u64, Code> {
-    OWNED
-        .try_with(|owned| {
-            let mut owned = owned.borrow_mut();
-            let found = owned.streams.iter().find(|(s, d, _)| std::ptr::eq(*s, sim) && *d == device);
-            found.map(|(_, _, stream)| *stream).unwrap_or_else(|| {
-                let stream = sim.make_stream(device, 0, 0, false);
-                owned.streams.push((sim, device, stream));
-                stream
-            })
+/// This thread's own default stream of a device, made at first use.
+pub fn default_stream(sim: &'static Sim, device: usize) -> u64 {
+    OWNED.with_borrow_mut(|owned| {
+        let found = owned.streams.iter().find(|(s, d, _)| std::ptr::eq(*s, sim) && *d == device);
+        found.map(|(_, _, stream)| *stream).unwrap_or_else(|| {
+            process::at_end(end);
+            let stream = sim.make_stream(device, 0, 0, false);
+            owned.streams.push((sim, device, stream));
+            stream
         })
-        .map_err(|_| code::INVALID_HANDLE)
+    })
 }
