@@ -6,6 +6,7 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use tcuda::base::Status::*;
 use tcuda::capi::copy::*;
@@ -15,9 +16,11 @@ use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::plugin::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
+use tcuda::capi::structs::tcuda_stream_t;
 
 tests![
     a_fork_that_is_not_joined_leaves_all_usable,
@@ -40,6 +43,7 @@ tests![
     a_capture_out_of_memory: [VirtualMemory],
     a_shutdown_ends_a_capture,
     a_graph_goes_while_a_launch_of_the_programs_own_runs,
+    a_graph_goes_from_a_pluggable_allocator_while_a_launch_of_the_programs_own_runs,
     memory_of_a_graph_goes_behind_one_wait: [Faults, VirtualMemory],
     a_shutdown_beside_a_capture_of_another_thread,
 ];
@@ -571,6 +575,49 @@ fn a_graph_goes_while_a_launch_of_the_programs_own_runs() {
     opener.join().unwrap();
     ok!(tcuda_stream_synchronize(other.0));
     empty_caches();
+}
+
+/// The stream that works, what came back of memory, and whether any did before the stream was done.
+static WORKS: AtomicUsize = AtomicUsize::new(0);
+static BACK: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static EARLY: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" fn gives(size: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) -> *mut c_void {
+    tcuda::runtime::runtime().unwrap().malloc(size).map_or(null_mut(), |address| address as *mut c_void)
+}
+
+/// For the next one who asks, as far as it knows.
+unsafe extern "C" fn recycles(ptr: *mut c_void, _: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) {
+    EARLY.fetch_or(!tcuda::runtime::runtime().unwrap().stream_query(WORKS.load(Relaxed)).unwrap(), Relaxed);
+    BACK.lock().unwrap().push(ptr as usize);
+}
+
+/// An allocator of the program's own does not wait as the driver does.
+fn a_graph_goes_from_a_pluggable_allocator_while_a_launch_of_the_programs_own_runs() {
+    let plugin = get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(gives), Some(recycles), null_mut()));
+    let (stream, other) = (Own::on(0), Own::on(0));
+    WORKS.store(other.0 as usize, Relaxed);
+    ok!(tcuda_change_current_allocator(plugin));
+    let graph = G::captured(stream.0, || {
+        let block = allocate(4 * MIB, stream.0);
+        fill(block, 7, 4 * MIB, stream.0);
+        free(block);
+    });
+    ok!(tcuda_change_current_allocator(null_mut()));
+    let (mut captured, mut exec) = (null_mut(), null_mut());
+    graph.replay(stream.0);
+    synchronize(stream.0);
+    ok!(tcuda_graph_native(graph.0, &mut captured, &mut exec));
+    let opener = Gate::on(other.0).open_later();
+    tcuda::runtime::runtime().unwrap().graph_launch(exec as usize, other.0 as usize).unwrap();
+    drop(graph);
+    empty_caches();
+    opener.join().unwrap();
+    synchronize(other.0);
+    let back: Vec<usize> = std::mem::take(&mut *BACK.lock().unwrap());
+    assert!(!back.is_empty() && !EARLY.load(Relaxed), "{} came back, before the launch was over: {EARLY:?}", back.len());
+    back.into_iter().for_each(|address| tcuda::runtime::runtime().unwrap().free(address).unwrap());
+    ok!(tcuda_pluggable_allocator_destroy(plugin));
 }
 
 /// And all of it stays where the wait fails, or what the driver keeps: until the next sweep.

@@ -111,6 +111,10 @@ impl Core {
             let id = self.cut_out(id, start, end);
             if whole == NIL { whole = id } else { self.join(whole) }
         }
+        // Of several streams, whose epochs say nothing of each other.
+        if past {
+            block::at(whole).set_ticket(0);
+        }
         Some(whole)
     }
 }

@@ -76,7 +76,7 @@ impl Cache {
     }
 
     /// What the driver's pool has grown or shrunk by, beside the blocks, is reserved as well. `more`: bytes of blocks that are not counted yet.
-    fn count_spare(&self, runtime: &Runtime, more: i64) {
+    pub(super) fn count_spare(&self, runtime: &Runtime, more: i64) {
         let Some(pool) = *self.ordered.lock() else { return };
         let held = insist(|| runtime.outside_capture(|| runtime.mem_pool_attribute(pool, MemPoolAttribute::ReservedCurrent)));
         let Ok(held) = held else { return };

@@ -272,8 +272,9 @@ impl Cache {
                 taken.push((handle, blocks.collect()));
             }
             // cudaFree waits by itself.
-            let is_mapped = taken.iter().any(|(handle, _)| core.physical[*handle].backing.raw().is_some());
-            (taken, is_mapped && self.replayed.load(Relaxed))
+            let waits = |handle: &HandleId| !matches!(core.physical[*handle].backing, Backing::Plain | Backing::Ordered);
+            let waits = self.replayed.load(Relaxed) && taken.iter().any(|(handle, _)| waits(handle));
+            (taken, waits)
         };
         // Once for all of it.
         let waited = if waits { wait_beside_captures(runtime, self.device) } else { Ok(()) };
@@ -283,6 +284,8 @@ impl Cache {
                 failure.get_or_insert(error);
             }
         }
+        // The driver's pool keeps what was a block of its own.
+        self.count_spare(runtime, 0);
         failure.map_or(Ok(()), Err)
     }
 
@@ -306,6 +309,7 @@ impl Cache {
                     // All work on it is done: ordered memory needs no stream, of which each may be captured.
                     Backing::Plain | Backing::Ordered => runtime.free(mapping.start),
                     Backing::Provided(provider, stream) => {
+                        waited.clone()?;
                         let stream = if self.core.lock().is_there(*stream) { *stream } else { 0 };
                         provider.free(mapping.start, mapping.size, self.device, stream);
                         Ok(())
@@ -339,7 +343,10 @@ impl Cache {
                 block::at(owner).set_ticket(0);
                 core.tell_kept(owner);
                 core.make_free(owner);
-                kept.for_each(|block| core.make_hole(block, State::Moved));
+                kept.for_each(|block| {
+                    block::at(block).set_ticket(0);
+                    core.make_hole(block, State::Moved);
+                });
             }
         }
         failure.map_or(Ok(()), Err)
