@@ -838,7 +838,8 @@ typedef struct tcuda_mem_pool_options_t {
      */
     tcuda_pluggable_allocator_t allocator;
     /**
-     * 1: its free memory serves any request of the device that would fail otherwise (torch: use_on_oom).
+     * 1: its free memory serves requests of the device and of its other pools that would fail otherwise (torch: use_on_oom), but where blocks are
+     * to be whole segments (no_split) or to come from a pluggable allocator.
      */
     int32_t use_on_oom;
     /**

@@ -35,7 +35,8 @@ pub struct tcuda_mem_pool_options_t {
     pub struct_size: usize,
     /// Where its segments come from; NULL: the driver (torch: allocator).
     pub allocator: tcuda_pluggable_allocator_t,
-    /// 1: its free memory serves any request of the device that would fail otherwise (torch: use_on_oom).
+    /// 1: its free memory serves requests of the device and of its other pools that would fail otherwise (torch: use_on_oom), but where blocks are
+    /// to be whole segments (no_split) or to come from a pluggable allocator.
     pub use_on_oom: i32,
     /// 1: each block is a segment of its own, a multiple of 2 MiB, as network cards and NCCL want to register it (torch: no_split). Such a
     /// pool cannot be paused.

@@ -2,6 +2,7 @@
 
 use crate::graph::G;
 use crate::kit::*;
+use crate::pools::Apart;
 use crate::{fails, get, ok, tests};
 use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut};
@@ -19,6 +20,7 @@ tests![
     the_cache_is_the_same_above_it,
     a_switch_keeps_old_blocks_right,
     a_pool_of_its_own,
+    what_pools_lend_is_not_its_memory,
     none_left_climbs_the_ladder,
     wrong_memory_is_refused_and_given_back,
     the_same_memory_twice_is_refused,
@@ -218,6 +220,36 @@ fn a_pool_of_its_own() {
         ok!(tcuda_mem_pool_destroy(pool));
         assert_eq!(plugged.held(), 0);
     }
+    plugged.end();
+    empty_caches();
+}
+
+/// Who chose an allocator gets what it gave, or nothing.
+fn what_pools_lend_is_not_its_memory() {
+    empty_caches();
+    let stream = Own::new();
+    let lender = Apart::with(-1, 1, 0);
+    let own = lender.allocate(1000, stream.0);
+    let plugged = Plugged::new();
+    let options = tcuda_mem_pool_options_t {
+        struct_size: size_of::<tcuda_mem_pool_options_t>(),
+        allocator: plugged.handle,
+        use_on_oom: 0,
+        no_split: 0,
+    };
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, -1, &options));
+    let limit = Limit::of(-1, stat(-1, "reserved_bytes.all.current") as u64);
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, pool));
+    ok!(tcuda_change_current_allocator(plugged.handle));
+    fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 1000, stream.0));
+    ok!(tcuda_change_current_allocator(null_mut()));
+    // There was something to lend.
+    free(allocate(1000, stream.0));
+    drop(limit);
+    assert_eq!(lender.stats().allocation.all.allocated, 2);
+    free(own);
+    ok!(tcuda_mem_pool_destroy(pool));
+    lender.end();
     plugged.end();
     empty_caches();
 }

@@ -29,6 +29,7 @@ tests![
     its_own_free_memory_serves_a_larger_request,
     the_devices_free_memory_gives_way_to_a_pool,
     a_pool_lends_to_requests_that_would_fail,
+    nothing_is_lent_to_a_pool_of_whole_segments,
     a_trim_gives_back_what_is_free,
     whole_segments,
     a_block_outlives_its_pool,
@@ -460,6 +461,23 @@ fn a_pool_lends_to_requests_that_would_fail() {
     free(borrowed);
     free(blocks[1]);
     shy.end();
+    kind.end();
+    empty_caches();
+}
+
+fn nothing_is_lent_to_a_pool_of_whole_segments() {
+    empty_caches();
+    let stream = Own::new();
+    let (kind, whole) = (Apart::with(-1, 1, 0), Apart::with(-1, 0, 1));
+    let own = kind.allocate(1000, stream.0);
+    let limit = Limit::of(-1, reserved() as u64);
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream.0, whole.0));
+    // There was something to lend.
+    free(allocate(1000, stream.0));
+    drop(limit);
+    assert_eq!((kind.stats().allocation.all.allocated, whole.reserved()), (2, 0));
+    free(own);
+    whole.end();
     kind.end();
     empty_caches();
 }

@@ -211,7 +211,9 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
-        if let Some(address) = pools::lend(self, request, stream) {
+        if self.borrows(abilities)
+            && let Some(address) = pools::lend(self, request, stream)
+        {
             return Ok(address);
         }
         let room = || self.make_room(climb, &mut self.climbing.lock());
@@ -388,6 +390,7 @@ impl Cache {
             processes,
             of_pools: OfPool::small_and_large(&self.stats.whole().stats()),
             memory_pools: pools::held(self),
+            borrows: self.borrows(abilities),
             largest_free,
             pending,
         };
@@ -397,6 +400,11 @@ impl Cache {
         let text = facts.text();
         hooks::OBSERVERS.tell(|| OutOfMemory { device: self.device, wanted: request.requested, memory, message: text.clone() });
         Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).with_native(native).on_device(self.device).with_bytes(request.requested as u64)
+    }
+
+    /// Whether memory of another pool may serve its requests: not where blocks have to be whole segments, or a program's own allocator gives them.
+    fn borrows(&self, abilities: &Abilities) -> bool {
+        !self.core.quiet().no_split && !matches!(abilities.source, Source::Provider(_))
     }
 
     /// What is free here and the stream may have, with nothing made for it: for a request of another cache, whose program knows nothing of it.

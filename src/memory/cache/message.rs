@@ -33,6 +33,8 @@ pub struct Facts {
     pub of_pools: [OfPool; 2],
     /// Memory pools of the device, those of graphs too.
     pub memory_pools: Vec<Held>,
+    /// What a pool lends would do.
+    pub borrows: bool,
     pub largest_free: usize,
     /// Freed, but in use by these streams still; the largest first.
     pub pending: Vec<(String, usize)>,
@@ -217,10 +219,8 @@ impl Facts {
         if let Some(Held { id, free, .. }) = self.memory_pools.iter().filter(|pool| pool.gives).max_by_key(|pool| pool.free)
             && *free >= self.requested
         {
-            return format!(
-                "The memory pool {id} has {} that nobody uses: tcuda_mem_pool_trim gives it back, and with use_on_oom the pool lends it.",
-                size_text(*free)
-            );
+            let or_lends = if self.borrows { ", and with use_on_oom the pool lends it" } else { "" };
+            return format!("The memory pool {id} has {} that nobody uses: tcuda_mem_pool_trim gives it back{or_lends}.", size_text(*free));
         }
         match self.joins {
             Joins::OptionsForbid if pieces => {
@@ -312,6 +312,7 @@ mod tests {
             from_driver: 2 * GIB,
             processes: Vec::new(),
             memory_pools: Vec::new(),
+            borrows: true,
             of_pools: [OfPool { allocated: GIB, free: 0 }, OfPool { allocated: 12 * GIB, free: GIB }],
             largest_free: 100 * MIB,
             pending: Vec::new(),
@@ -378,8 +379,9 @@ mod tests {
             (Facts { pending: vec![("0x2a".into(), MIB)], ..full() }, "Blocks in use fill the device"),
             (
                 Facts { memory_pools: vec![pool(3, 0, GIB, true), pool(4, GIB, 0, true)], ..pieces() },
-                "The memory pool 3 has 1024.00 MiB that nobody",
+                "The memory pool 3 has 1024.00 MiB that nobody uses: tcuda_mem_pool_trim gives it back, and with use_on_oom",
             ),
+            (Facts { memory_pools: vec![pool(3, 0, GIB, true)], borrows: false, ..pieces() }, "tcuda_mem_pool_trim gives it back."),
             (Facts { memory_pools: vec![pool(3, 0, GIB, false), pool(4, GIB, 0, true)], ..pieces() }, "but apart"),
             (Facts { joins: Joins::OptionsForbid, ..pieces() }, "expandable_segments:True"),
             (Facts { joins: Joins::Never("nobody joins them"), ..pieces() }, "in pieces, and nobody joins them: allocate"),
