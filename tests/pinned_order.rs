@@ -6,7 +6,7 @@ mod marks;
 
 use gate::Gate;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tcuda::base::{Status, config};
@@ -372,14 +372,15 @@ fn a_capturing_stream_is_neither_asked_nor_waited_for() {
     pinned::record_stream(block, stream).unwrap();
     let gate = Gate::on(stream);
     pinned::free(block).unwrap();
-    // Stands for a capture: the simulated device has none yet.
-    fail("cudaStreamIsCapturing", 0, code::CAPTURE_UNSUPPORTED);
+    let runtime = runtime::runtime().unwrap();
+    runtime.begin_capture(stream.raw, 2).unwrap();
     let (queries, events) = (count("cudaStreamQuery"), count("cudaEventRecord"));
     pinned::set_limit(Some(4 * M)).unwrap();
     let error = pinned::allocate(4 * M).unwrap_err();
     assert!(error.message.contains("end the capture"), "{error}");
     assert_eq!((count("cudaStreamQuery"), count("cudaEventRecord")), (queries, events));
-    sim::machine().unwrap().faults().clear();
+    let graph = runtime.end_capture(stream.raw).unwrap();
+    runtime.graph_destroy(graph).unwrap();
     drop(gate);
     assert_eq!(allocate(4 * M), block);
     pinned::free(block).unwrap();
@@ -419,10 +420,11 @@ fn equal_uses_are_waited_for_once() {
         blocks.iter().for_each(|block| free_used(*block, stream));
         pinned::set_limit(Some(held())).unwrap();
         let before = count("cudaStreamIsCapturing");
-        // Stands for a capture.
-        fail("cudaStreamIsCapturing", 0, code::CAPTURE_UNSUPPORTED);
+        let runtime = runtime::runtime().unwrap();
+        runtime.begin_capture(stream.raw, 2).unwrap();
         assert!(pinned::allocate(4 * M).is_err());
-        sim::machine().unwrap().faults().clear();
+        let graph = runtime.end_capture(stream.raw).unwrap();
+        runtime.graph_destroy(graph).unwrap();
         let asked = count("cudaStreamIsCapturing") - before;
         drop(gate);
         stream.synchronize().unwrap();
@@ -572,15 +574,39 @@ fn many_threads_free_each_others_blocks() {
     streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
 }
 
-/// Of two threads that free one block at the same time one is refused.
+/// Of two threads that free one block at the same time one is refused, also where each would keep it to itself: both have asked for its kind.
 #[test]
 fn a_block_is_freed_once() {
+    const ROUNDS: usize = 20_000;
     let _turn = machine();
-    for _ in 0..300 {
-        let block = allocate(4096);
-        let threads: Vec<_> = (0..2).map(|_| std::thread::spawn(move || pinned::free(block).is_ok())).collect();
-        let freed = threads.into_iter().map(|thread| thread.join().unwrap()).filter(|freed| *freed).count();
-        assert_eq!(freed, 1);
-    }
+    let (block, turns) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    // By way of memory that both look at: they go on at once.
+    let meet = |turn: usize| {
+        turns.fetch_add(1, Ordering::SeqCst);
+        while turns.load(Ordering::SeqCst) < 2 * turn {
+            std::thread::yield_now();
+        }
+    };
+    let race = |first: bool| {
+        pinned::free(allocate(4096)).unwrap();
+        let mut has_it = first;
+        let mut freed = 0;
+        for round in 0..ROUNDS {
+            if has_it {
+                block.store(allocate(4096), Ordering::SeqCst);
+            }
+            meet(2 * round + 1);
+            has_it = pinned::free(block.load(Ordering::SeqCst)).is_ok();
+            freed += usize::from(has_it);
+            meet(2 * round + 2);
+        }
+        freed
+    };
+    let freed: usize = std::thread::scope(|scope| {
+        let threads = [true, false].map(|first| scope.spawn(move || race(first)));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(freed, ROUNDS);
+    assert_eq!(pinned::stats().active_requests.current, 0);
     pinned::check();
 }
