@@ -8,10 +8,11 @@
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::watch::{self, Access};
 use crate::base::{Error, Result, Status, insist};
-use crate::memory::Around;
+use crate::memory::{Around, pools};
 use crate::runtime::{self, Address, api, host, kernels};
 use crate::stream::{self, Stream};
 use crate::{device, event, memory};
+use std::fmt::Display;
 use std::ops::Range;
 
 /// Where memory is.
@@ -33,7 +34,7 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Place::Pageable => f.write_str("host memory"),
@@ -72,11 +73,13 @@ pub struct Found {
     pub place: api::Place,
     /// That of tcuda's memory which holds it.
     pub block: Option<Range<Address>>,
+    /// The pool of the block, if it is paused.
+    paused: Option<pools::Id>,
 }
 
 impl From<Around> for Found {
     fn from(around: Around) -> Found {
-        Found { place: api::Place::Device { device: around.device }, block: Some(around.place) }
+        Found { place: api::Place::Device { device: around.device }, block: Some(around.place), paused: around.paused }
     }
 }
 
@@ -94,8 +97,27 @@ impl Found {
         match self.place() {
             Place::Pageable => check_host(name, address, size),
             Place::Pinned => check_pinned(name, address, size, self.block.as_ref()),
-            Place::Device(_) => self.block.as_ref().map_or(Ok(()), |block| check_block(name, address, size, block)),
+            Place::Device(_) => self.check_block(name, address, size),
         }
+    }
+
+    /// Refuses what of a block has no memory: it reaches past the end, or the block's pool is paused.
+    fn check_block(&self, name: impl Display, address: Address, size: usize) -> Result<()> {
+        if let Some(pool) = self.paused {
+            return Err(pool.paused_error().context(format!("'{name}'")));
+        }
+        self.block.as_ref().map_or(Ok(()), |block| check_block(name, address, size, block))
+    }
+
+    /// The same for memory of a device; of somebody else's memory the last byte has to be there.
+    pub fn check_device(&self, name: impl Display + Copy, address: Address, size: usize) -> Result<()> {
+        self.check_block(name, address, size)?;
+        let last = address.saturating_add(size.max(1) - 1);
+        if self.block.is_some() || place_of(last)?.device().is_some() {
+            return Ok(());
+        }
+        let text = format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, behind the memory that begins there.");
+        Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text))
     }
 }
 
@@ -111,7 +133,7 @@ pub fn find_outside(address: Address) -> Result<Found> {
         Some(_) => api::Place::Pinned { device: device::CPU },
         None => runtime::runtime().map_or(Ok(api::Place::Unregistered), |runtime| runtime.place_of(address))?,
     };
-    Ok(Found { place, block })
+    Ok(Found { place, block, paused: None })
 }
 
 pub fn place_of(address: Address) -> Result<Place> {
@@ -126,7 +148,7 @@ fn check_place(name: &str, address: Address, size: usize) -> Result<Place> {
 }
 
 /// Refuses what reaches past pinned memory, as far as the block tells, or of somebody else's memory the last byte: its pages are there as a whole.
-pub fn check_pinned(name: impl std::fmt::Display, address: Address, size: usize, block: Option<&Range<Address>>) -> Result<()> {
+pub fn check_pinned(name: impl Display, address: Address, size: usize, block: Option<&Range<Address>>) -> Result<()> {
     const PAGE: usize = 4096;
     if let Some(block) = block {
         return check_block(name, address, size, block);
@@ -138,13 +160,13 @@ pub fn check_pinned(name: impl std::fmt::Display, address: Address, size: usize,
     Err(ends_nowhere(name, address, size, last))
 }
 
-fn ends_nowhere(name: impl std::fmt::Display, address: Address, size: usize, last: Address) -> Error {
+fn ends_nowhere(name: impl Display, address: Address, size: usize, last: Address) -> Error {
     let text = format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, where no memory is.");
     Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text)
 }
 
 /// Refuses what reaches past a block of tcuda's, in which the address lies.
-fn check_block(name: impl std::fmt::Display, address: Address, size: usize, block: &Range<Address>) -> Result<()> {
+fn check_block(name: impl Display, address: Address, size: usize, block: &Range<Address>) -> Result<()> {
     let Some(beyond) = size.checked_sub(block.end - address).filter(|beyond| *beyond > 0) else { return Ok(()) };
     let text = format!(
         "'{name}': {size} bytes from {address:#x} reach {beyond} bytes past the end of their block, which has {} bytes from {:#x} on.",
@@ -154,21 +176,8 @@ fn check_block(name: impl std::fmt::Display, address: Address, size: usize, bloc
     Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text))
 }
 
-/// Refuses what reaches past memory of a device, as far as the block tells, or of somebody else's memory the last byte.
-pub fn check_device(name: impl std::fmt::Display, address: Address, size: usize, block: Option<&Range<Address>>) -> Result<()> {
-    if let Some(block) = block {
-        return check_block(name, address, size, block);
-    }
-    let last = address.saturating_add(size.max(1) - 1);
-    if place_of(last)?.device().is_some() {
-        return Ok(());
-    }
-    let text = format!("'{name}': {size} bytes from {address:#x} end at {last:#x}, behind the memory that begins there.");
-    Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text))
-}
-
 /// Refuses what the host would fault on, as far as the first and the last byte tell. What belongs to a cache is no host memory.
-pub fn check_host(name: impl std::fmt::Display, address: Address, size: usize) -> Result<()> {
+pub fn check_host(name: impl Display, address: Address, size: usize) -> Result<()> {
     let wrong = |text| Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text));
     if memory::reserves(address).is_some() || !host::is_readable(address) {
         return wrong(format!("'{name}': {address:#x} lies where no memory is (freed?)."));
@@ -339,9 +348,7 @@ pub fn memset_async(to: Address, value: i32, size: usize, handle: usize) -> Resu
     }
     check_range("dst", to, size)?;
     let found = find(to)?;
-    if let Some(block) = &found.block {
-        check_block("dst", to, size, block)?;
-    }
+    found.check_block("dst", to, size)?;
     let stream = match found.place {
         api::Place::Unregistered => {
             check_host("dst", to, size)?;

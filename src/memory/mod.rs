@@ -460,11 +460,16 @@ pub fn device_of_block(address: Address) -> Result<i32> {
 pub struct Around {
     pub place: Range<Address>,
     pub device: i32,
+    /// The pool that it is of, if that is paused: there is no memory then.
+    pub paused: Option<pools::Id>,
 }
 
 /// Does something with the live block that holds an address, under its device's lock. Where it starts there one cache is asked, not all.
 fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, Around) -> T) -> Option<T> {
-    let around = |core: &Core, id| Around { place: block::at(id).range(), device: core.device };
+    let around = |core: &Core, id| {
+        let paused = core.paused.then_some(core.pool);
+        Around { place: block::at(id).range(), device: core.device, paused }
+    };
     if let Some(block) = lookup::find(address)
         && let Some(cache) = cache_of_block(block)
     {
@@ -533,7 +538,7 @@ pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<Around
         Ok(around)
     });
     let around = recorded.transpose()?;
-    if let Some(Around { place, device }) = &around
+    if let Some(Around { place, device, .. }) = &around
         && *device == stream.device
     {
         watch::tell(|| Happening::Uses { address: place.start, on: stream.place() });

@@ -50,6 +50,13 @@ impl Id {
         if self.0 == self.number() { (0, self.0) } else { (self.number(), 0) }
     }
 
+    /// What is asked of the pool has to wait.
+    #[cold]
+    pub fn paused_error(self) -> Error {
+        let text = format!("The memory pool {self} is paused: tcuda_mem_pool_resume brings its memory back.");
+        Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+    }
+
     /// As keys of statistics have it.
     pub fn key(self) -> String {
         let (first, second) = self.pair();

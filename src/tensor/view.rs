@@ -237,7 +237,7 @@ impl View {
     pub fn end_at(&self, found: &Found, stream: Option<Stream>, name: impl Display + Copy) -> Result<End> {
         let bytes = self.bytes();
         match found.place {
-            At::Device { .. } => copy::check_device(name, self.address, bytes, found.block.as_ref())?,
+            At::Device { .. } => found.check_device(name, self.address, bytes)?,
             At::Pinned { .. } => copy::check_pinned(name, self.address, bytes, found.block.as_ref())?,
             At::Unregistered => copy::check_host(name, self.address, bytes)?,
             // Where it ends nobody tells.

@@ -3,18 +3,24 @@
 use crate::graph::G;
 use crate::kit::*;
 use crate::pools::{Apart, reserved};
+use crate::random::F32;
 use crate::{fails, get, ok, tests};
 use std::ptr::{null, null_mut};
+use tcuda::base::dlpack::{CUDA, tcuda_place_t, tcuda_tensor_t};
+use tcuda::capi::comm::tcuda_comm_gather;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_mem_get_info;
+use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::sim::tcuda_sim_set_memory;
+use tcuda::capi::tensor::{tcuda_tensor_copy, tcuda_tensor_fill};
 
 tests![
     a_pause_keeps_contents_and_addresses,
     a_pause_drops_contents_if_asked,
     what_a_paused_pool_refuses,
+    memory_of_a_paused_pool_is_not_touched: [VirtualMemory],
     a_resume_without_room_can_be_tried_again: [VirtualMemory],
     a_resume_takes_what_others_have_free: [VirtualMemory],
     a_pause_among_requests: [VirtualMemory],
@@ -123,6 +129,56 @@ fn what_a_paused_pool_refuses() {
         blocks.into_iter().for_each(free);
         pool.end();
     }
+    empty_caches();
+}
+
+/// A device that touches memory which is not there is lost: what tcuda is asked to do there it refuses, and says what is wrong.
+fn memory_of_a_paused_pool_is_not_touched() {
+    empty_caches();
+    let stream = Own::new();
+    let pool = Apart::new();
+    let (block, beside) = (pool.allocate(4096, stream.0), allocate(4096, stream.0));
+    ok!(tcuda_memset_async(block, 5, 4096, stream.0));
+    ok!(tcuda_memset_async(beside, 6, 4096, stream.0));
+    let inside = block.wrapping_byte_add(512);
+    let mut shape = [64];
+    let mut over = |data| tcuda_tensor_t {
+        data,
+        device: tcuda_place_t { device_type: CUDA, device_id: device() },
+        ndim: 1,
+        dtype: F32,
+        shape: shape.as_mut_ptr(),
+        strides: null_mut(),
+        byte_offset: 0,
+    };
+    let (away, there) = (over(inside), over(beside));
+    let mut host = [7u8; 64];
+    let (bytes, one) = (host.as_mut_ptr().cast(), 1f32);
+    let one = (&raw const one).cast();
+    pool.pause(TCUDA_PAUSE_KEEP);
+    let said = [
+        fails!(INVALID_STATE, tcuda_memset_async(inside, 1, 64, stream.0)),
+        fails!(INVALID_STATE, tcuda_copy_async(inside, beside, 64, stream.0)),
+        fails!(INVALID_STATE, tcuda_copy_async(beside, inside, 64, stream.0)),
+        fails!(INVALID_STATE, tcuda_copy(inside, bytes, 64, false)),
+        fails!(INVALID_STATE, tcuda_copy(bytes, inside, 64, false)),
+        fails!(INVALID_STATE, tcuda_tensor_fill(&away, one, F32, stream.0)),
+        fails!(INVALID_STATE, tcuda_tensor_copy(&away, &there, false, stream.0)),
+        fails!(INVALID_STATE, tcuda_tensor_copy(&there, &away, false, stream.0)),
+        fails!(INVALID_STATE, tcuda_random_uniform(&away, 0.0, 1.0, null_mut(), stream.0)),
+        fails!(INVALID_STATE, tcuda_comm_gather(&mut null_mut(), [&raw const away].as_ptr(), 1, 0, -1)),
+    ];
+    for said in said {
+        assert!(said.contains(" is paused: tcuda_mem_pool_resume"), "{said}");
+    }
+    // That is no work on it.
+    ok!(tcuda_record_stream(block, stream.0));
+    ok!(tcuda_mem_pool_resume(pool.0));
+    assert_eq!(bytes_of(inside, 64, stream.0), [5; 64]);
+    assert_eq!((bytes_of(beside, 64, stream.0), host), (vec![6; 64], [7; 64]));
+    free(block);
+    free(beside);
+    pool.end();
     empty_caches();
 }
 

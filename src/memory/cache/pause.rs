@@ -57,8 +57,7 @@ impl Cache {
 
     #[cold]
     pub fn paused_error(&self) -> Error {
-        let text = format!("The memory pool {} is paused: tcuda_mem_pool_resume brings its memory back.", self.core.quiet().pool);
-        Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
+        self.core.quiet().pool.paused_error()
     }
 
     /// Waits for the device, and gives the pool's memory back; with `keep` what is in blocks in use is kept in pinned memory of the host.
