@@ -32,6 +32,7 @@ tests![
     a_thread_knows_its_annotation,
     annotations_are_the_threads,
     blocks_keep_annotations_without_entries,
+    blocks_that_wait_keep_their_annotation,
     each_device_has_its_own: [TwoDevices],
     what_is_off_is_forgotten,
     what_is_cleared_is_forgotten_in_pools_too,
@@ -587,6 +588,33 @@ fn blocks_keep_annotations_without_entries() {
     assert_eq!((taken.info().entries, taken.info().lost_entries), (0, 0));
     blocks.into_iter().chain([plain]).for_each(free);
     empty_caches();
+}
+
+/// What is freed, but in use by other streams, is still for what it was for.
+fn blocks_that_wait_keep_their_annotation() {
+    empty_caches();
+    let (own, other) = (Own::on(0), Own::on(0));
+    let notes = |blocks: &[*mut c_void]| {
+        let taken = Taken::of(0);
+        blocks.iter().map(|block| (taken.block(*block).state, text(taken.block(*block).annotation))).collect::<Vec<_>>()
+    };
+    for mode in [STATE, ALL] {
+        let _recording = Recording::of(mode, 100);
+        ok!(tcuda_memory_annotate(c"model weights".as_ptr()));
+        let blocks = [1000, 3 * MIB].map(|size| allocate(size, own.0));
+        let gate = Gate::on(other.0);
+        blocks.iter().for_each(|block| ok!(tcuda_record_stream(*block, other.0)));
+        // What frees it is for something else.
+        ok!(tcuda_memory_annotate(c"cleaning up".as_ptr()));
+        blocks.into_iter().for_each(free);
+        assert_eq!(notes(&blocks), [(2, "model weights".into()), (2, "model weights".into())]);
+        // As with blocks in use, a recording that begins anew knows nothing of what was before.
+        let _again = Recording::of(mode, 100);
+        assert_eq!(notes(&blocks), [(2, String::new()), (2, String::new())]);
+        gate.open();
+        ok!(tcuda::capi::stream::tcuda_stream_synchronize(other.0));
+        empty_caches();
+    }
 }
 
 fn each_device_has_its_own() {

@@ -41,6 +41,8 @@ pub struct Pending {
     /// Stream and the epoch of it that has to be past.
     pub uses: Vec<(StreamSlot, u32)>,
     pub requested: usize,
+    /// What it was for, while the history says so.
+    pub annotation: u32,
 }
 
 pub struct Core {
@@ -555,14 +557,16 @@ impl Core {
                 }
             }
         }
-        record.set_ticket(self.note_free(owner));
+        let epoch = self.note_free(owner);
         if uses.is_empty() && !(used && self.is_held(id)) {
+            record.set_ticket(epoch);
             self.tell(Action::FreeCompleted, record.address(), requested, stream);
             self.count(|shard| shard.freed(small, size, requested));
             if self.fronts.is_stopped() { self.make_free(id) } else { self.slots[owner as usize].home.bring(id) }
         } else {
             self.count(|shard| shard.freed_later(small, size, requested));
-            self.pending.push_back(Pending { block: id, uses, requested });
+            self.pending.push_back(Pending { block: id, uses, requested, annotation: record.annotation() });
+            record.set_ticket(epoch);
         }
         true
     }

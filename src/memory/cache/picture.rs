@@ -1,6 +1,7 @@
 //! A device's memory as a snapshot shows it, and what the history is told under the lock.
 
 use super::block::{self, BlockId, State};
+use super::core::Pending;
 use super::segment::Area;
 use super::slot::{COMMON, slot_of_block};
 use super::{Cache, Core, StreamSlot};
@@ -123,16 +124,17 @@ impl Core {
         !was_on || clear
     }
 
-    fn forget_annotations(&self) {
+    fn forget_annotations(&mut self) {
         let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
         blocks.filter(|block| block.state() == State::Allocated).for_each(|block| block.set_annotation(texts::NONE));
+        self.pending.iter_mut().for_each(|freed| freed.annotation = texts::NONE);
     }
 
-    /// A stretch of addresses. What is freed but in use is in `pending`, with the size that was asked for.
+    /// A stretch of addresses. What is freed but in use is in `pending`.
     fn draw_area(
         &self,
         area: &Area,
-        pending: &HashMap<BlockId, usize>,
+        pending: &HashMap<BlockId, &Pending>,
         segments: &mut Vec<Segment>,
         blocks: &mut Vec<Block>,
     ) -> Result<()> {
@@ -165,16 +167,15 @@ impl Core {
         Ok(())
     }
 
-    fn draw(&self, segment: &mut Segment, blocks: &mut Vec<Block>, id: BlockId, pending: Option<usize>) {
+    fn draw(&self, segment: &mut Segment, blocks: &mut Vec<Block>, id: BlockId, pending: Option<&Pending>) {
         let record = block::at(id);
         let (address, size) = (record.address(), record.size());
         let stream = self.raw_of(slot_of_block(id));
-        let (state, requested) = match (record.state(), pending) {
-            (State::Allocated, _) => (Use::Allocated, record.requested()),
-            (_, Some(requested)) => (Use::PendingFree, requested),
-            _ => (Use::Inactive, 0),
+        let (state, requested, annotation) = match (record.state(), pending) {
+            (State::Allocated, _) => (Use::Allocated, record.requested(), record.annotation()),
+            (_, Some(freed)) => (Use::PendingFree, freed.requested, freed.annotation),
+            _ => (Use::Inactive, 0, texts::NONE),
         };
-        let annotated = state == Use::Allocated && self.history.is_on();
         segment.size += size;
         segment.requested += requested;
         match state {
@@ -190,7 +191,7 @@ impl Core {
             last.size += size;
             return;
         }
-        let annotation = if annotated { record.annotation() } else { texts::NONE };
+        let annotation = if self.history.is_on() { annotation } else { texts::NONE };
         blocks.push(Block { address, size, requested, state, stream, annotation });
         segment.blocks.end = blocks.len();
     }
@@ -213,7 +214,7 @@ impl Cache {
         self.at_one_moment(|cores| {
             cores.iter().for_each(|core| core.gather_history());
             let forgets = cores.last_mut().is_some_and(|device| device.record_history(mode, most, clear));
-            cores.iter().filter(|_| forgets).for_each(|core| core.forget_annotations());
+            cores.iter_mut().filter(|_| forgets).for_each(|core| core.forget_annotations());
         });
     }
 
@@ -223,8 +224,8 @@ impl Cache {
             self.history.note(Action::Snapshot, 0, self.stats.current(Family::ActiveBytes) as usize, 0, pools::Id::own());
             let mut pending = HashMap::new();
             for freed in cores.iter().flat_map(|core| &core.pending) {
-                pending.try_reserve(1).map_err(|_| room::lacking(size_of::<(BlockId, usize)>(), WHAT))?;
-                pending.insert(freed.block, freed.requested);
+                pending.try_reserve(1).map_err(|_| room::lacking(size_of::<(BlockId, &Pending)>(), WHAT))?;
+                pending.insert(freed.block, freed);
             }
             // A pool that is paused has no memory.
             let there = cores.iter().filter(|core| !core.paused);
