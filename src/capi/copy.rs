@@ -3,8 +3,9 @@
 //! Between any two places: pageable host memory, pinned host memory, devices; where an address lies is found out. A size of 0 is success
 //! whatever the pointers are. A pointer that is NULL, or a range that wraps around, is TCUDA_ERROR_INVALID_ARGUMENT; one that
 //! lies, or a range that ends, where neither host nor device has memory is TCUDA_ERROR_INVALID_POINTER, as far as that can be told; so is a
-//! range that reaches past the end of its block of tcuda's cache. Blocks that are freed while a copy is under way are reused only when it is
-//! done.
+//! range that reaches past the end of its block of tcuda's cache. Ranges of device memory that overlap are TCUDA_ERROR_INVALID_ARGUMENT, but for
+//! a range onto itself, of which nothing is done. A block of a memory pool that is paused is TCUDA_ERROR_INVALID_STATE. Blocks that are freed
+//! while a copy is under way are reused only when it is done.
 
 use super::guard::guard;
 use super::structs::tcuda_stream_t;

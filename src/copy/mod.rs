@@ -196,7 +196,22 @@ pub fn copy(to: Address, from: Address, size: usize, non_blocking: bool) -> Resu
     }
     check_range("dst", to, size)?;
     check_range("src", from, size)?;
-    transfer(End::current("dst", to, size)?, End::current("src", from, size)?, size, non_blocking)
+    let (to, from) = (End::current("dst", to, size)?, End::current("src", from, size)?);
+    if is_same(to, from, size)? { Ok(()) } else { transfer(to, from, size, non_blocking) }
+}
+
+/// Whether they are one range of device memory: nothing to do. Refuses those that overlap otherwise: devices copy in no order.
+fn is_same(to: End, from: End, size: usize) -> Result<bool> {
+    let on_devices = to.place.device().is_some() && from.place.device().is_some();
+    let apart = to.address.abs_diff(from.address);
+    if !on_devices || apart >= size {
+        return Ok(false);
+    }
+    if apart == 0 {
+        return Ok(true);
+    }
+    let text = format!("{} of the bytes are in both ranges, and a device copies in no order. Go by way of other memory.", size - apart);
+    Err(explain_copy(Error::invalid_argument(text), to, from, size))
 }
 
 /// The copy itself, `size` at least 1. Work given to either end's stream before is done before, work given later comes after.
@@ -299,7 +314,11 @@ fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
             entered.runtime.memcpy_async(to.address, from.address, size, entered.raw)
         }
     };
-    enqueued.map_err(|error| explain(error, &[("source", from.address), ("destination", to.address)], size, || describe(to, from, size)))
+    enqueued.map_err(|error| explain_copy(error, to, from, size))
+}
+
+fn explain_copy(error: Error, to: End, from: End, size: usize) -> Error {
+    explain(error, &[("source", from.address), ("destination", to.address)], size, || describe(to, from, size))
 }
 
 /// CUDA calls an argument invalid without saying which: most often the range is longer than its memory.
@@ -330,15 +349,19 @@ pub fn copy_async(to: Address, from: Address, size: usize, handle: usize) -> Res
     let (to_place, from_place) = (check_place("dst", to, size)?, check_place("src", from, size)?);
     let stream = stream_near(handle, from_place.device().or(to_place.device()))?;
     let end = |address, place| End { address, place, stream: Some(stream) };
-    refuse_captured_pageable(end(to, to_place), end(from, from_place), size, stream)?;
-    for (address, place) in [(to, to_place), (from, from_place)] {
-        match place {
+    let (to, from) = (end(to, to_place), end(from, from_place));
+    if is_same(to, from, size)? {
+        return Ok(());
+    }
+    refuse_captured_pageable(to, from, size, stream)?;
+    for end in [to, from] {
+        match end.place {
             Place::Pageable => {}
-            Place::Pinned => drop(memory::pinned::record_stream_of(address, stream)?),
-            Place::Device(_) => memory::record_stream_of(address, stream)?,
+            Place::Pinned => drop(memory::pinned::record_stream_of(end.address, stream)?),
+            Place::Device(_) => memory::record_stream_of(end.address, stream)?,
         }
     }
-    enqueue_near(end(to, to_place), end(from, from_place), size, stream)
+    enqueue_near(to, from, size, stream)
 }
 
 /// Sets bytes of device (or pinned) memory. A NULL stream is the default one of the memory's device.

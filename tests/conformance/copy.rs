@@ -25,6 +25,7 @@ tests![
     where_no_memory_is_nothing_is_copied: [VirtualMemory],
     what_reaches_past_a_block_is_refused,
     what_cuda_refuses_is_named,
+    ranges_that_overlap_on_a_device_are_refused,
     copies_between_devices_are_ordered_both_ways,
     blocks_in_use_are_not_reused_early: [Unfilled],
     the_current_device_stays,
@@ -267,6 +268,35 @@ fn what_cuda_refuses_is_named() {
         assert!(message.contains("The stream belongs to device 1, what it is to work on to device 0"), "{message}");
     }
     [block, other].into_iter().for_each(|block| runtime.free(block as usize).unwrap());
+}
+
+/// CUDA leaves open what comes of them. A range onto itself is as it was.
+fn ranges_that_overlap_on_a_device_are_refused() {
+    let stream = Own::on(0);
+    let block = Memory::device(0, 256, stream.0);
+    let given = pattern(256, 1);
+    synchronize_all();
+    block.write(&given);
+    for (to, from) in [(8, 0), (0, 8), (31, 0), (0, 31)] {
+        let (to, from) = (block.at(to), block.at(from));
+        let said = [
+            fails!(INVALID_ARGUMENT, tcuda_copy_async(to, from, 32, stream.0)),
+            fails!(INVALID_ARGUMENT, tcuda_copy(to, from, 32, true)),
+            fails!(INVALID_ARGUMENT, tcuda_copy(to, from, 32, false)),
+        ];
+        for said in said {
+            let words = [format!("from {from:?} "), format!("to {to:?} "), "in both ranges".into()];
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+    }
+    ok!(tcuda_copy_async(block.at(0), block.at(0), 256, stream.0));
+    ok!(tcuda_copy(block.at(0), block.at(0), 256, false));
+    synchronize_all();
+    assert_eq!(block.read(256), given);
+    // Side by side.
+    ok!(tcuda_copy_async(block.at(32), block.at(0), 32, stream.0));
+    ok!(tcuda_stream_synchronize(stream.0));
+    assert_eq!(block.read(64), [&given[..32], &given[..32]].concat());
 }
 
 /// Makes streams current for the length of a test.
