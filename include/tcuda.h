@@ -2280,7 +2280,7 @@ tcuda_status_t tcuda_memory_stat_get(int64_t *value, int32_t device, const char 
 const char *tcuda_memory_stat_key(int32_t index);
 
 /**
- * torch.cuda.memory_summary: a table for people.
+ * torch.cuda.memory_summary: a table for people, with rows for memory pools and those of graphs.
  *
  * @param text        gets the table with a terminating zero; NULL with capacity 0 asks for the size only.
  * @param needed      gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.

@@ -380,7 +380,7 @@ pub extern "C" fn tcuda_memory_stat_key(index: i32) -> *const c_char {
     guard_value("tcuda_memory_stat_key", std::ptr::null(), || Ok(stat_key(index, &KEYS, || Stats::default().flat())))
 }
 
-/// torch.cuda.memory_summary: a table for people.
+/// torch.cuda.memory_summary: a table for people, with rows for memory pools and those of graphs.
 ///
 /// @param text        gets the table with a terminating zero; NULL with capacity 0 asks for the size only.
 /// @param needed      gets the bytes needed, the terminating zero counted, also when the buffer is too small. May be NULL beside a buffer.

@@ -606,10 +606,11 @@ pub fn peak(family: Family, device: i32) -> i64 {
     stats(device).peak(family)
 }
 
-/// torch's table, with rows for the pools of graphs.
+/// torch's table, with rows for memory pools and those of graphs.
 pub fn summary(device: i32, abbreviated: bool) -> String {
-    let graphs: Vec<_> = pools::privates(device).iter().map(|pool| (pool.id.number(), pool.cache.stats())).collect();
-    summary::summary(device, &stats(device), &graphs, abbreviated)
+    let named = |pool: &pools::Pool| format!("{} pool {}", if pool.id.is_a_graphs() { "Graph" } else { "Memory" }, pool.id);
+    let apart: Vec<_> = pools::of_device(device).iter().map(|pool| (named(pool), pool.cache.stats())).collect();
+    summary::summary(device, &stats(device), &apart, abbreviated)
 }
 
 /// Puts options over the environment's; None takes them away again. Nothing changes on failure.

@@ -46,8 +46,12 @@ impl Id {
         self.0 & !1
     }
 
+    pub fn is_a_graphs(self) -> bool {
+        self.0 != self.number()
+    }
+
     pub fn pair(self) -> (u64, u64) {
-        if self.0 == self.number() { (0, self.0) } else { (self.number(), 0) }
+        if self.is_a_graphs() { (self.number(), 0) } else { (0, self.0) }
     }
 
     /// What is asked of the pool has to wait.
@@ -166,11 +170,6 @@ pub fn release(id: u64) {
 
 pub fn of_device(device: i32) -> Vec<Arc<Pool>> {
     all().into_iter().filter(|pool| pool.cache.device == device).collect()
-}
-
-/// The graphs' pools of a device.
-pub fn privates(device: i32) -> Vec<Arc<Pool>> {
-    of_device(device).into_iter().filter(|pool| pool.is_private).collect()
 }
 
 pub fn create(device: i32, options: Options) -> Result<u64> {

@@ -47,9 +47,9 @@ impl Unit {
     }
 }
 
-/// torch.cuda.memory_summary's text for one device; `abbreviated` leaves the rows of the two pools out. `graphs`: numbers and statistics of
-/// graph pools, which have rows of their own.
-pub fn summary(device: i32, stats: &Stats, graphs: &[(u64, Stats)], abbreviated: bool) -> String {
+/// torch.cuda.memory_summary's text for one device; `abbreviated` leaves the rows of the two pools out. `apart`: names and statistics of
+/// memory and graph pools, which have rows of their own.
+pub fn summary(device: i32, stats: &Stats, apart: &[(String, Stats)], abbreviated: bool) -> String {
     let mut lines: Vec<String> = Vec::new();
     let rule = "-".repeat(WIDTH);
     lines.push("=".repeat(WIDTH));
@@ -71,11 +71,11 @@ pub fn summary(device: i32, stats: &Stats, graphs: &[(u64, Stats)], abbreviated:
         lines.push(rule.clone());
         lines.push(row(title, stat, stat, Unit::Count));
     }
-    for (number, stats) in graphs {
-        let reserved = stats.get(Family::ReservedBytes, Pool::All);
+    for (name, stats) in apart {
+        let [reserved, allocated] = [Family::ReservedBytes, Family::AllocatedBytes].map(|family| stats.get(family, Pool::All));
         lines.push(rule.clone());
-        lines.push(row(&format!("Graph pool {number}"), reserved, reserved, Unit::Bytes));
-        lines.push(row("      allocated", stats.get(Family::AllocatedBytes, Pool::All), reserved, Unit::Bytes));
+        lines.push(row(name, reserved, reserved, Unit::Bytes));
+        lines.push(row("      allocated", allocated, allocated, Unit::Bytes));
     }
     lines.push("=".repeat(WIDTH));
     lines.iter().fold(String::new(), |mut text, line| {
@@ -119,8 +119,10 @@ mod tests {
         assert!(text.contains("| Allocations           |    1234 K  |    1234 K  |    1234 K  |       0    |"), "{text}");
         assert_eq!(summary(0, &stats, &[], true).lines().count(), 6 + 9 * 2 + 4 + 1);
         stats.set(Family::ReservedBytes, Pool::All, Stat { current: 20 << 20, peak: 20 << 20, allocated: 20 << 20, freed: 0 });
-        let text = summary(0, &stats, &[(12, stats)], true);
+        stats.set(Family::AllocatedBytes, Pool::All, Stat { current: 512, peak: 512, allocated: 512, freed: 0 });
+        let text = summary(0, &stats, &[("Graph pool 12".into(), stats)], true);
         assert!(text.contains("| Graph pool 12         |  20480 KiB |  20480 KiB |  20480 KiB |      0 B   |"), "{text}");
+        assert!(text.contains("|       allocated       |    512 B   |    512 B   |    512 B   |      0 B   |"), "{text}");
         assert_eq!(text.lines().count(), 6 + 9 * 2 + 4 + 1 + 3);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::init::in_child;
 use crate::kit::*;
+use crate::pools::Apart;
 use crate::{fails, get, ok, tests};
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
@@ -18,6 +19,7 @@ tests![
     pools_have_keys_of_their_own,
     every_figure_is_in_the_struct,
     the_summary_is_torchs_table,
+    the_summary_has_rows_for_memory_pools,
     bad_devices_and_null_are_refused,
     nothing_before_the_first_allocation,
     plain_segments_have_torchs_sizes,
@@ -271,6 +273,26 @@ fn the_summary_is_torchs_table() {
     fails!(INVALID_ARGUMENT, tcuda_memory_summary(null_mut(), 0, null_mut(), 0, false));
     fails!(INVALID_ARGUMENT, tcuda_memory_summary(null_mut(), 5, &mut needed, 0, false));
     blocks.into_iter().for_each(free);
+    empty_caches();
+}
+
+/// Each in units of its own.
+fn the_summary_has_rows_for_memory_pools() {
+    empty_caches();
+    let own = Own::on(0);
+    let pools = [Apart::with(0, 0, 0), Apart::with(0, 0, 0)];
+    let blocks = [pools[0].allocate(512, own.0), pools[1].allocate(3 << 20, own.0)];
+    for (pool, allocated) in pools.iter().zip(["    512 B  ", "   3072 KiB"]) {
+        let table = summary(0, true);
+        let number = get!(0, out => tcuda_mem_pool_id(pool.0, out));
+        let lines: Vec<&str> = table.lines().collect();
+        let at = lines.iter().position(|line| line.starts_with(&format!("| {:<21} |", format!("Memory pool {number}")))).expect("its row");
+        assert!(lines[at + 1].starts_with(&format!("|       allocated       |{allocated} |")), "{table}");
+        assert!(lines.iter().all(|line| line.len() == 77), "{table}");
+    }
+    blocks.into_iter().for_each(free);
+    pools.into_iter().for_each(Apart::end);
+    assert!(!summary(0, true).contains("Memory pool"));
     empty_caches();
 }
 
