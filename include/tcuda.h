@@ -2815,7 +2815,7 @@ void tcuda_torch_release_pool(int32_t device, uint64_t pool_first, uint64_t pool
  * @param enabled     TCUDA_HISTORY_OFF: nothing, and what was recorded is forgotten. TCUDA_HISTORY_STATE: what each block in use was
  *                    annotated with. TCUDA_HISTORY_ALL: also what happens, and when.
  * @param max_entries how many entries are kept for a device, the newest; UINT64_MAX: all (torch's default, which takes ever more memory of
- *                    the host; where it has none, entries are lost, and counted). An entry takes 40 bytes. 0 is an error with
+ *                    the host; where it has none, entries are lost, and counted). An entry takes 48 bytes. 0 is an error with
  *                    TCUDA_HISTORY_ALL.
  * @param clear       forgets what was recorded before.
  * @param device      -1: the current one; TCUDA_DEVICE_ALL: all.
