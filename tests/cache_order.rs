@@ -10,6 +10,8 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, mpsc};
 use tcuda::base::{Status, config};
 use tcuda::device;
+use tcuda::memory::pools::{self, Options};
+use tcuda::memory::provider::Source;
 use tcuda::memory::{self, stats::Family, stats::Pool};
 use tcuda::runtime::{self, code, sim};
 use tcuda::stream::{self, Stream};
@@ -533,4 +535,50 @@ fn a_request_beyond_the_device_keeps_the_cache() {
     let error = memory::allocate(1 << 50, 1, DEFAULT).unwrap_err();
     assert_eq!(error.status, Status::TCUDA_ERROR_OUT_OF_MEMORY);
     assert_eq!(held(Family::ReservedBytes), 100 * M);
+}
+
+/// What fails keeps nothing else from going back, and the first failure is the answer.
+#[test]
+fn an_empty_cache_that_fails_goes_on_and_tells_the_first() {
+    let _turn = machine();
+    let faults = sim::machine().unwrap().faults();
+    let options = |text: &str| memory::set_options(Some(text.into())).unwrap();
+    let (a, b) = (own(), own());
+    options("backend:cudaMallocAsync");
+    memory::free(memory::allocate(8 * M, 1, b).unwrap()).unwrap();
+    options("");
+    // One of the two streams cannot be waited for; what the other one had is not taken back.
+    let blocks = [a, b].map(|stream| memory::allocate(40 * M, 1, stream).unwrap());
+    blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+    let trims = || faults.count(Some("cudaMemPoolTrimTo")).unwrap();
+    let before = trims();
+    faults.fail_at(Some("cudaEventSynchronize"), 1, code::INVALID_VALUE).unwrap();
+    faults.fail_at(Some("cuMemUnmap"), 0, code::NOT_SUPPORTED).unwrap();
+    assert_eq!(memory::empty_cache(None).unwrap_err().native, code::INVALID_VALUE, "the wait came first");
+    assert!(trims() > before, "what the driver's own pool has goes back too");
+    assert_eq!(memory::empty_cache(None).unwrap_err().native, code::NOT_SUPPORTED);
+    faults.clear();
+    memory::empty_cache(None).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 0);
+    memory::set_options(None).unwrap();
+    [a, b].into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+}
+
+/// Nobody else hears of it: who destroyed the pool did not.
+#[test]
+fn an_empty_cache_tells_what_a_destroyed_pool_could_not_give_back() {
+    let _turn = machine();
+    let faults = sim::machine().unwrap().faults();
+    let own = own();
+    let name = pools::create(0, Options { source: Source::Driver, use_on_oom: false, no_split: false }).unwrap();
+    let pool = pools::numbered(name).unwrap();
+    memory::free(pools::allocate(&pool, 8 * M, 1, own).unwrap()).unwrap();
+    faults.fail_at(Some("cuMemUnmap"), 0, code::NOT_SUPPORTED).unwrap();
+    pools::destroy(name).unwrap();
+    assert!(held(Family::ReservedBytes) >= 8 * M);
+    assert_eq!(memory::empty_cache(None).unwrap_err().native, code::NOT_SUPPORTED);
+    faults.clear();
+    memory::empty_cache(None).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 0);
+    stream::destroy(own.raw).unwrap();
 }
