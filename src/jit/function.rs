@@ -104,7 +104,6 @@ pub fn is_locked() -> bool {
 
 /// `outputs` 0: one, by value.
 pub fn create(source: &str, outputs: usize, scalars: &[Scalar]) -> Result<u64> {
-    let by_reference = outputs > 0;
     if outputs > MOST_OUTPUTS {
         return Err(Error::invalid_argument(format!("A function has 1 to {MOST_OUTPUTS} outputs; {outputs} were asked for.")));
     }
@@ -125,22 +124,22 @@ pub fn create(source: &str, outputs: usize, scalars: &[Scalar]) -> Result<u64> {
             return Err(Error::invalid_argument(format!("The extra argument '{}' is given twice.", scalar.name)));
         }
     }
-    let signature = parse::parse(source, by_reference)?;
-    let (name, references) = (signature.name, if by_reference { outputs } else { 0 });
-    let inputs = signature.parameters.checked_sub(scalars.len() + references).filter(|inputs| *inputs > 0).ok_or_else(|| {
+    let signature = parse::parse(source, outputs)?;
+    let name = signature.name;
+    let inputs = signature.parameters.checked_sub(scalars.len() + outputs).filter(|inputs| *inputs > 0).ok_or_else(|| {
         Error::invalid_argument(format!(
-            "'{name}' has {} parameters; with {} extra arguments and {references} outputs among them none is left for a tensor.",
+            "'{name}' has {} parameters; with {} extra arguments and {outputs} outputs among them none is left for a tensor.",
             signature.parameters,
             scalars.len()
         ))
     })?;
     if inputs > MOST_INPUTS {
         return Err(Error::invalid_argument(format!(
-            "'{name}' takes {inputs} tensors, after {} extra arguments and {references} outputs; {MOST_INPUTS} are the most.",
+            "'{name}' takes {inputs} tensors, after {} extra arguments and {outputs} outputs; {MOST_INPUTS} are the most.",
             scalars.len()
         )));
     }
-    let outputs = outputs.max(1);
+    let (by_reference, outputs) = (outputs > 0, outputs.max(1));
     let names = scalars.iter().map(|scalar| scalar.name.to_owned()).collect();
     let defaults = scalars.iter().map(|scalar| scalar.value).collect();
     let function = Function { name, source: source.into(), inputs, outputs, by_reference, names, defaults, compiled: Table::new() };
@@ -255,7 +254,8 @@ mod tests {
             let error = of(source, outputs, scalars).err().unwrap();
             assert!(error.message.contains(word), "{error}");
         };
-        refused(two, 3, &[], "none is left");
+        refused(two, 2, &[scalar("x", 1.0)], "none is left");
+        refused(two, 3, &[], "has 3 outputs");
         refused(axpy, 0, &[scalar("a", 1.0), scalar("b", 1.0), scalar("c", 1.0)], "none is left");
         refused(axpy, 0, &[scalar("a", 1.0), scalar("a", 2.0)], "'a' is given twice");
         for name in ["", "1a", "a b", "a-b", "ä", "a\n"] {

@@ -18,9 +18,11 @@ struct Token<'a> {
 
 const WORDS: &str = "the words of a source";
 
-/// torch's rules: every function is a template, the last one is called. `by_reference`: its outputs are parameters, and it returns void.
-pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
+/// torch's rules: every function is a template, the last one is called. `outputs`: so many of its parameters, the last ones, are references
+/// that it writes, and it returns void; 0: what it returns is its output.
+pub fn parse(source: &str, outputs: usize) -> Result<Signature> {
     let tokens = tokens(source)?;
+    let by_reference = outputs > 0;
     let form = if by_reference { "void name(T x, T y, T &out) { out = ...; }" } else { "T name(T x, T y) { return ...; }" };
     let wrong = |at: usize, what: &str| {
         Error::invalid_argument(format!(
@@ -79,9 +81,9 @@ pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
         if !reader.group("{", "}") {
             return Err(wrong(body, "here the function's body is expected, in { and }, and closed."));
         }
-        last = Some((Signature { name: name.text.into(), parameters }, *name, returned[returned.len() - 1], opening));
+        last = Some((*name, returned[returned.len() - 1], opening, parameters));
     }
-    let Some((signature, name, returned, opening)) = last else {
+    let Some((name, returned, opening, parameters)) = last else {
         return Err(wrong(source.len(), "there is no template function."));
     };
     if name.text.starts_with("tcuda") {
@@ -90,15 +92,60 @@ pub fn parse(source: &str, by_reference: bool) -> Result<Signature> {
     // Before it may stand `inline`, `static`, `__device__`.
     let is_void = returned.text == "void";
     if by_reference && !is_void {
-        return Err(wrong(returned.at, &format!("'{}' has its outputs as its last parameters, so it returns void.", signature.name)));
+        return Err(wrong(returned.at, &format!("'{}' has its outputs as its last parameters, so it returns void.", name.text)));
     }
     if !by_reference && is_void {
-        return Err(wrong(returned.at, &format!("'{}' returns void. What it returns is its output.", signature.name)));
+        return Err(wrong(returned.at, &format!("'{}' returns void. What it returns is its output.", name.text)));
     }
-    if signature.parameters == 0 {
-        return Err(wrong(opening, &format!("'{}' has no parameters.", signature.name)));
+    let count = split(parameters).count();
+    if count == 0 {
+        return Err(wrong(opening, &format!("'{}' has no parameters.", name.text)));
     }
-    Ok(signature)
+    for (nth, parameter) in split(parameters).enumerate() {
+        let (is_output, is_written) = (nth + outputs >= count, is_written(parameter));
+        if is_output != is_written {
+            let place = parameter.first().map_or(opening, |token| token.at);
+            let what = if is_output {
+                format!("'{}' has {outputs} outputs, its last parameters, and this one is no reference that it could write to.", name.text)
+            } else {
+                format!("this parameter of '{}' is none of its outputs, so it comes by value or as a const reference.", name.text)
+            };
+            return Err(wrong(place, &what));
+        }
+    }
+    Ok(Signature { name: name.text.into(), parameters: count })
+}
+
+/// The tokens of each parameter.
+fn split<'a>(parameters: &'a [Token<'a>]) -> impl Iterator<Item = &'a [Token<'a>]> {
+    let mut depth = 0;
+    let ends = move |token: &Token| {
+        depth += nesting(token);
+        depth == 0 && token.text == ","
+    };
+    // Of nothing there would be one that is empty.
+    parameters.split(ends).filter(move |_| !parameters.is_empty())
+}
+
+/// What a token adds to the depth of brackets.
+fn nesting(token: &Token) -> i32 {
+    match token.text {
+        "(" | "{" | "[" | "<" => 1,
+        ")" | "}" | "]" | ">" => -1,
+        _ => 0,
+    }
+}
+
+/// Whether a parameter is a reference that is not const, to what has a name: `T &y`.
+fn is_written(parameter: &[Token]) -> bool {
+    let mut depth = 0;
+    let outside = parameter.iter().filter(|token| {
+        depth += nesting(token);
+        depth == 0
+    });
+    let mut outside = outside.take_while(|token| token.text != "=");
+    let reference = outside.find(|token| ["&", "const"].contains(&token.text));
+    reference.is_some_and(|token| token.text == "&") && outside.next().is_none_or(|token| token.text != "&")
 }
 
 /// `line 3, column 5: `the line``.
@@ -255,24 +302,10 @@ impl<'a> Reader<'a> {
         false
     }
 
-    /// Goes behind the parameters, which begin here, and counts them. None: they are not closed.
-    fn parameters(&mut self) -> Option<usize> {
+    /// Goes behind the parameters, which begin here. None: they are not closed.
+    fn parameters(&mut self) -> Option<&'a [Token<'a>]> {
         let start = self.at;
-        if !self.group("(", ")") {
-            return None;
-        }
-        let inside = &self.tokens[start + 1..self.at - 1];
-        let mut depth = 0;
-        let mut commas = 0;
-        for token in inside {
-            match token.text {
-                "(" | "{" | "[" | "<" => depth += 1,
-                ")" | "}" | "]" | ">" => depth -= 1,
-                "," if depth == 0 => commas += 1,
-                _ => {}
-            }
-        }
-        Some(if inside.is_empty() { 0 } else { commas + 1 })
+        self.group("(", ")").then(|| &self.tokens[start + 1..self.at - 1])
     }
 }
 
@@ -282,7 +315,7 @@ mod tests {
     use crate::base::numbers;
 
     fn found(source: &str) -> (String, usize) {
-        let signature = parse(source, false).unwrap_or_else(|error| panic!("{error}"));
+        let signature = parse(source, 0).unwrap_or_else(|error| panic!("{error}"));
         (signature.name, signature.parameters)
     }
 
@@ -307,8 +340,8 @@ mod tests {
         assert_eq!(found("template <class T> T later(T);\ntemplate <class T> T f(T x) { return later(x); }\ntemplate <class T> T later(T x) { return x; }").0, "later");
         for before in ["", "inline ", "static inline ", "__device__ ", "__host__ __device__ __forceinline__ ", "constexpr "] {
             let source = format!("template <typename T> {before}void f(T x, T &a, T &b) {{ a = b = x; }}");
-            assert_eq!(parse(&source, true).unwrap().parameters, 3, "{source}");
-            assert!(parse(&source, false).is_err(), "{source}");
+            assert_eq!(parse(&source, 2).unwrap().parameters, 3, "{source}");
+            assert!(parse(&source, 0).is_err(), "{source}");
         }
     }
 
@@ -327,34 +360,62 @@ mod tests {
         }
         for open in ["R\"x()\"", "R\"(", "R\"", "\"\\\"", "'", "R\"a b(x)a b\""] {
             let source = format!("template <typename T> T f(T x) {{ auto s = {open}; return x; }}");
-            let error = parse(&source, false).unwrap_err();
+            let error = parse(&source, 0).unwrap_err();
             assert!(error.message.contains("a text is not closed"), "{source}: {error}");
         }
     }
 
     #[test]
     fn what_is_wrong_is_shown() {
-        let refused = |source: &str, by_reference, words: &[&str]| {
-            let error = parse(source, by_reference).unwrap_err();
+        let refused = |source: &str, outputs, words: &[&str]| {
+            let error = parse(source, outputs).unwrap_err();
             assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
         };
-        refused("", false, &["line 1", "no template function"]);
-        refused("// nothing\n", false, &["no template function"]);
-        refused("float f(float x) { return x; }", false, &["line 1, column 1", "'float' begins", "`float f(float x) { return x; }`"]);
-        refused("template <typename T> T f(T x) { return x; }\n\n  int x;", false, &["line 3, column 3", "'int' begins"]);
-        refused("template <typename T T f(T x) { return x; }", false, &["line 1", "in < and >"]);
-        refused("template <typename T> T f(T x { return x; }", false, &["parameters are not closed"]);
-        refused("template <typename T> T f(T x)\n{ if (x) { return x; }", false, &["line 2, column 1", "body"]);
-        refused("template <typename T> T f(T x) return x;", false, &["body"]);
-        refused("template <typename T> f(T x) { return x; }", false, &["the type that the function returns"]);
-        refused("template <typename T> T f() { return T(); }", false, &["'f' has no parameters"]);
-        refused("template <typename T> void f(T x) { }", false, &["returns void"]);
-        refused("template <typename T> T f(T x, T &y) { return y = x; }", true, &["so it returns void", "void name(T x, T y, T &out)"]);
-        refused("template <typename T> T f(T x) { return \"; }", false, &["line 1, column 41", "not closed"]);
-        refused("template", false, &["in < and >"]);
-        refused("template <typename T> T tcuda_apply(T x) { return x; }", false, &["line 1, column 25", "begin with 'tcuda'"]);
-        refused("template <typename T> T", false, &["ends before"]);
-        refused("template <typename T> struct S {", false, &["not closed"]);
+        refused("", 0, &["line 1", "no template function"]);
+        refused("// nothing\n", 0, &["no template function"]);
+        refused("float f(float x) { return x; }", 0, &["line 1, column 1", "'float' begins", "`float f(float x) { return x; }`"]);
+        refused("template <typename T> T f(T x) { return x; }\n\n  int x;", 0, &["line 3, column 3", "'int' begins"]);
+        refused("template <typename T T f(T x) { return x; }", 0, &["line 1", "in < and >"]);
+        refused("template <typename T> T f(T x { return x; }", 0, &["parameters are not closed"]);
+        refused("template <typename T> T f(T x)\n{ if (x) { return x; }", 0, &["line 2, column 1", "body"]);
+        refused("template <typename T> T f(T x) return x;", 0, &["body"]);
+        refused("template <typename T> f(T x) { return x; }", 0, &["the type that the function returns"]);
+        refused("template <typename T> T f() { return T(); }", 0, &["'f' has no parameters"]);
+        refused("template <typename T> void f(T x) { }", 0, &["returns void"]);
+        refused("template <typename T> T f(T x, T &y) { return y = x; }", 1, &["so it returns void", "void name(T x, T y, T &out)"]);
+        refused("template <typename T> T f(T x) { return \"; }", 0, &["line 1, column 41", "not closed"]);
+        refused("template", 0, &["in < and >"]);
+        refused("template <typename T> T tcuda_apply(T x) { return x; }", 0, &["line 1, column 25", "begin with 'tcuda'"]);
+        refused("template <typename T> T", 0, &["ends before"]);
+        refused("template <typename T> struct S {", 0, &["not closed"]);
+    }
+
+    /// The last parameters, as many as there are outputs, and no other.
+    #[test]
+    fn outputs_are_the_references_at_the_end() {
+        let both = "template <typename T> void both(T x, T y, T &s, T &d) { s = x + y; d = x - y; }";
+        assert_eq!(parse(both, 2).unwrap().parameters, 4);
+        let refused = |source: &str, outputs, words: &[&str]| {
+            let error = parse(source, outputs).unwrap_err();
+            assert!(words.iter().all(|word| error.message.contains(word)), "{error}");
+        };
+        refused(both, 3, &["line 1, column 38", "'both' has 3 outputs", "no reference"]);
+        refused(both, 1, &["line 1, column 43", "this parameter of 'both' is none of its outputs"]);
+        let taken = |parameter: &str, is_output: bool| {
+            let of = |returned, outputs| {
+                parse(&format!("template <typename T> {returned} f(T x, {parameter}) {{ return; }}"), outputs).map(|found| found.parameters)
+            };
+            assert_eq!((of("void", 1).ok(), of("T", 0).ok()), if is_output { (Some(2), None) } else { (None, Some(2)) }, "{parameter}");
+        };
+        for output in ["T &y", "T& y", "T&", "std::complex<T> & y", "Pair<const T> &y", "T &y = first<T, const T &>()", "volatile T &y"] {
+            taken(output, true);
+        }
+        for input in ["T y", "const T &y", "T const &y", "const std::complex<T> &", "T &&y", "T y = T(a & b)", "T y = a & b", "T (*y)(T &)"]
+        {
+            taken(input, false);
+        }
+        refused("template <typename T> T f(T x,\n    T &y) { return y = x; }", 0, &["line 2, column 5", "none of its outputs"]);
+        refused("template <typename T> void f(T x, T &y,) { y = x; }", 1, &["line 1, column 35"]);
     }
 
     /// No text, however broken, takes it down.
@@ -363,7 +424,7 @@ mod tests {
         let whole = "template <typename T = A<B>> T hälper(T x) { return x; } /* \" */ template <class T> T f(T a, T (*b)(T, T)) { return '\\''; } // é";
         for from in (0..whole.len()).filter(|at| whole.is_char_boundary(*at)) {
             for to in (from..=whole.len()).filter(|at| whole.is_char_boundary(*at)) {
-                let _ = parse(&whole[from..to], false);
+                let _ = parse(&whole[from..to], 0);
             }
         }
         assert_eq!(found(whole), ("f".into(), 2));
@@ -407,7 +468,7 @@ mod tests {
         for round in 0..100_000 {
             let (begin, end) = [("", ""), ("template <typename T> T f", ""), ("template <typename T> T f(T x) {", "}")][round % 3];
             let source = (0..next(12)).fold(String::from(begin), |source, _| source + parts[next(parts.len())]) + end;
-            good += usize::from(parse(&source, round % 7 == 0).is_ok());
+            good += usize::from(parse(&source, usize::from(round % 7 == 0)).is_ok());
         }
         assert!(good > 0);
     }
@@ -420,7 +481,7 @@ mod tests {
             "template <typename T> bool operator<(T x, T y) { return x < y; }",
             "template <typename T> T <",
         ] {
-            let error = parse(source, false).unwrap_err();
+            let error = parse(source, 0).unwrap_err();
             assert!(error.message.contains("The source is wrong at line 1, column"), "{error}");
         }
     }

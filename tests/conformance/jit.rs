@@ -474,6 +474,14 @@ fn what_is_wrong_with_a_source_is_shown() {
     let mut jit = null_mut();
     let text = fails!(INVALID_ARGUMENT, tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0));
     assert!(text.contains("line 1, column 1") && text.contains("`int x;`"), "{text}");
+    // A number of outputs that is not the source's.
+    let both = c"template <typename T> void both(T x, T y, T &s, T &d) { s = x + y; d = x - y; }";
+    let text = fails!(INVALID_ARGUMENT, tcuda_jit_create_multi_output(&mut jit, both.as_ptr(), 3, null(), 0));
+    assert!(text.contains("line 1, column 38") && text.contains("'both' has 3 outputs"), "{text}");
+    let text = fails!(INVALID_ARGUMENT, tcuda_jit_create_multi_output(&mut jit, both.as_ptr(), 1, null(), 0));
+    assert!(text.contains("line 1, column 43") && text.contains("none of its outputs"), "{text}");
+    let written = c"template <typename T> T f(T x, T &y) { return y = x; }";
+    assert!(fails!(INVALID_ARGUMENT, tcuda_jit_create(&mut jit, written.as_ptr(), null(), 0)).contains("line 1, column 32"));
     assert!(jit.is_null());
 
     let wrong = Jit::new("template <typename T>\nT wrong(T x) {\n    return x + missing;\n}", &[]);
