@@ -492,6 +492,14 @@ fn what_is_wrong_with_a_source_is_shown() {
         refused(wrong.try_call(&[&x], &[], &mut out), TCUDA_ERROR_COMPILATION, &["'wrong'", "at line 3: `return x + missing;`", "missing"]);
         assert!(out[0].is_null());
     }
+    // There are no headers, on any device; what is for another compiler is not looked for.
+    for header in ["<vector>", "<cmath>", "<stdio.h>", "\"mine.h\""] {
+        let includes = Jit::new(&format!("#include {header}\ntemplate <typename T> T includes(T x) {{ return x; }}"), &[]);
+        let name = header.trim_matches(['<', '>', '"']);
+        refused(includes.try_call(&[&x], &[], &mut [null_mut()]), TCUDA_ERROR_COMPILATION, &["'includes'", "at line 1: `#include", name]);
+    }
+    let elsewhere = "#ifndef __CUDACC_RTC__\n#include <cmath>\n#endif\ntemplate <typename T> T include(T x) { return x; }";
+    assert_eq!(Jit::new(elsewhere, &[]).call(&[&x]).reals(), [1.0]);
     // Wrong for some types only.
     let shift = Jit::new("template <typename T> T shift(T x) { return x << 1; }", &[]);
     assert_eq!(shift.call(&[&Tensor::reals(0, I32, &[4.0])]).reals(), [8.0]);

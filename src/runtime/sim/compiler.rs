@@ -18,6 +18,10 @@ pub struct HostCompiler {
 const NAMES: [&str; 3] = ["c++", "g++", "clang++"];
 /// As CUDA's compilers do, it refuses exceptions.
 const OPTIONS: &[&str] = &["-std=c++17", "-O2", "-ffp-contract=off", "-fno-exceptions", "-fPIC", "-shared", "-w", "-fvisibility=hidden"];
+/// For a look at what a source includes, with nothing there that it could.
+const HEADLESS: &[&str] = &["-std=c++17", "-E", "-w", "-nostdinc", "-nostdinc++", "-D__CUDACC__", "-D__CUDACC_RTC__"];
+/// What GCC and Clang say of a header then.
+const MISSING: [&str; 3] = ["no include path in which to search for", "No such file or directory", "file not found"];
 
 /// The compiler, found at the first call. A failure is not kept.
 pub fn find() -> Result<&'static HostCompiler> {
@@ -116,15 +120,28 @@ impl HostCompiler {
         let folder = Folder::new().map_err(Failure::Compiler)?;
         let system = |what: &str, error: io::Error| Failure::Compiler(Error::io(&format!("{what} {}", folder.0.display()), &error));
         let (source, object) = (folder.0.join("source.cpp"), folder.0.join("object.so"));
-        std::fs::write(&source, program.text).map_err(|error| system("A source could not be written in", error))?;
-        let start = |error| system("The C++ compiler could not be started in", error);
-        let (reader, writer) = io::pipe().map_err(start)?;
-        let mut command = Command::new(&self.program);
-        command.args(OPTIONS).args(program.options).arg("-o").arg(&object).arg(&source);
-        // Messages in English, which are looked into.
-        command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(writer);
-        let (status, said) = run(command, reader).map_err(start)?;
-        let said = String::from_utf8_lossy(&said).into_owned();
+        let start = |text: &str, options: &[&[&str]], object: &Path| {
+            std::fs::write(&source, text).map_err(|error| system("A source could not be written in", error))?;
+            let start = |error| system("The C++ compiler could not be started in", error);
+            let (reader, writer) = io::pipe().map_err(start)?;
+            let mut command = Command::new(&self.program);
+            command.args(options.concat()).arg("-o").arg(object).arg(&source);
+            // Messages in English, which are looked into.
+            command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(writer);
+            let (status, said) = run(command, reader).map_err(start)?;
+            Ok((status, String::from_utf8_lossy(&said).into_owned()))
+        };
+        // What is around the source includes some itself, so it is looked at alone. Hardly any has one.
+        if program.source.contains("include") {
+            let alone = format!("#line 1 \"{}\"\n{}", program.name, program.source);
+            let (_, said) = start(&alone, &[HEADLESS], &folder.0.join("alone.cpp"))?;
+            if MISSING.iter().any(|words| said.contains(words)) {
+                return Err(Failure::Source(format!(
+                    "{said}As for NVRTC, there are no headers to include: it cannot open the source file."
+                )));
+            }
+        }
+        let (status, said) = start(program.text, &[OPTIONS, program.options], &object)?;
         let killed = |how: &str| {
             let text = format!("The C++ compiler {} did not come to its end: {how}.", self.program.display());
             Failure::Compiler(Error::new(Status::TCUDA_ERROR_SYSTEM, text))

@@ -13,6 +13,9 @@
 #include <algorithm>
 #endif
 
+// A source that asks which compiler this is gets NVRTC's answer.
+#define __CUDACC__ 1
+#define __CUDACC_RTC__ 1
 #define __device__
 #define __host__
 #define __global__
