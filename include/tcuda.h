@@ -4001,7 +4001,8 @@ tcuda_status_t tcuda_communicator_unique_id(tcuda_communicator_id_t *id);
  * @param size      how many ranks there are.
  * @param id        of tcuda_communicator_unique_id.
  * @param rank      from 0 on; each is there once.
- * @param device    -1: the current one. Two ranks on one device do not work.
+ * @param device    -1: the current one. Two ranks on one device do not work: NCCL refuses them, and so do simulated devices
+ *                  (TCUDA_ERROR_INVALID_ARGUMENT).
  * @param options   may be NULL.
  * @return TCUDA_ERROR_TIMEOUT: the others did not come; nothing is left. TCUDA_ERROR_REMOTE: another rank of this process gave up or ended.
  * TCUDA_ERROR_INVALID_STATE: within a group.

@@ -459,7 +459,8 @@ fn ids_and_ranks_that_are_wrong() {
         };
         assert!(status == TCUDA_ERROR_INVALID_ARGUMENT && message().contains("Rank 1 was told that there are 3"), "{}", message());
         let status = other.join().unwrap();
-        assert!([TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE].contains(&status), "{status:?}");
+        // Or first of the end of rank 0.
+        assert!([TCUDA_ERROR_INVALID_ARGUMENT, TCUDA_ERROR_REMOTE].contains(&status), "{status:?}");
         ok(tcuda_communicator_destroy(first));
     });
 }

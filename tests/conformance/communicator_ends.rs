@@ -10,7 +10,7 @@ use tcuda::base::dlpack::tcuda_tensor_t;
 use tcuda::base::status::tcuda_status_t::{self, *};
 use tcuda::capi::communicator::*;
 use tcuda::capi::sim::{tcuda_sim_clear_faults, tcuda_sim_delay, tcuda_sim_fail_at};
-use tcuda::capi::stream::tcuda_stream_synchronize;
+use tcuda::capi::stream::{tcuda_stream_query, tcuda_stream_synchronize};
 
 tests![
     ranks_that_do_not_come: [Communicators, TwoDevices],
@@ -21,6 +21,8 @@ tests![
     ranks_that_found_nobody_end_one_after_the_other: [Communicators, TwoDevices],
     a_wait_has_its_own_limit_beside_others: [Communicators],
     ranks_that_differ: [Faults, TwoDevices],
+    two_ranks_on_one_device: [Faults],
+    a_send_waits_for_its_receive: [Faults, TwoDevices],
     a_launch_that_fails_ends_the_group: [Faults, TwoDevices],
     memory_of_a_group_that_failed: [Faults, TwoDevices, Unfilled],
     a_call_that_cannot_be_marked: [Faults],
@@ -255,7 +257,77 @@ fn ranks_that_differ() {
     );
     wrong(&|comm, _| unsafe { tcuda_communicator_all_reduce(comm, small.get(), small.get(), TCUDA_REDUCE_SUM, NULL) }, true, &["252"]);
     wrong(&|comm, tensor| unsafe { tcuda_communicator_broadcast(comm, tensor, tensor, 0, NULL) }, false, &["different calls"]);
-    wrong(&|comm, tensor| unsafe { tcuda_communicator_send(comm, tensor, 1, NULL) }, false, &["different calls"]);
+    wrong(&|comm, tensor| unsafe { tcuda_communicator_send(comm, tensor, 1, NULL) }, true, &["different calls"]);
+}
+
+fn two_ranks_on_one_device() {
+    let id = unique_id();
+    let ranks = [0, 1].map(|rank| {
+        std::thread::spawn(move || {
+            let mut out = null_mut();
+            let status = unsafe { tcuda_communicator_init_rank(&mut out, 2, &id, rank, 0, &options(60_000, 0)) };
+            assert!(out.is_null());
+            (status, message())
+        })
+    });
+    let said = ranks.map(|rank| rank.join().unwrap());
+    // Who hears of the end of the other one first says that.
+    assert!(said.iter().all(|(status, _)| [TCUDA_ERROR_INVALID_ARGUMENT, TCUDA_ERROR_REMOTE].contains(status)), "{said:?}");
+    assert!(said.iter().any(|(_, text)| text.contains("Rank 0 and rank 1 are on the same device")), "{said:?}");
+}
+
+/// However little it is; and in whatever calls the two meet.
+fn a_send_waits_for_its_receive() {
+    let world = World::with(&options(30_000, 0));
+    let (sent, got) = (world.tensors(U8, 16), world.tensors(U8, 16));
+    let (own, next, other) = (Tensor::of(0, U8, &[7; 16]), Tensor::of(0, U8, &[9; 16]), Tensor::of(1, U8, &[8; 16]));
+    let done = |rank: usize| ok!(tcuda_communicator_synchronize(world.0[rank], default_of(rank as i32), 0));
+    let send = |rank: usize, tensor: &Tensor| unsafe { tcuda_communicator_send(world.0[rank], tensor.get(), 1 - rank as i32, NULL) };
+    let recv = |rank: usize, tensor: &Tensor| unsafe { tcuda_communicator_recv(world.0[rank], tensor.get(), 1 - rank as i32, NULL) };
+    ok!(send(0, &own));
+    assert!(!get!(true, complete => tcuda_stream_query(default_of(0), complete)));
+    ok!(recv(1, &got[1]));
+    [0, 1].into_iter().for_each(done);
+    assert_eq!(got[1].read(), [7; 16]);
+    // Both at once here, one after the other there, in either order.
+    for receives_first in [true, false] {
+        ok!(tcuda_communicator_group_start());
+        ok!(send(0, &own));
+        ok!(recv(0, &got[0]));
+        ok!(tcuda_communicator_group_end());
+        if receives_first {
+            ok!(recv(1, &got[1]));
+            ok!(send(1, &other));
+        } else {
+            ok!(send(1, &other));
+            ok!(recv(1, &got[1]));
+        }
+        [0, 1].into_iter().for_each(done);
+        assert_eq!((got[0].read(), got[1].read()), (vec![8; 16], vec![7; 16]));
+    }
+    // Two sends to one receive each, and a receive that is there before.
+    ok!(recv(1, &got[1]));
+    ok!(tcuda_communicator_group_start());
+    ok!(send(0, &next));
+    ok!(send(0, &own));
+    ok!(tcuda_communicator_group_end());
+    ok!(recv(1, &sent[1]));
+    [0, 1].into_iter().for_each(done);
+    assert_eq!((got[1].read(), sent[1].read()), (vec![9; 16], vec![7; 16]));
+    // Neither ever receives.
+    ok!(send(0, &own));
+    // It may be known already.
+    let second = send(1, &other);
+    assert!([TCUDA_SUCCESS, TCUDA_ERROR_REMOTE].contains(&second), "{}", message());
+    let text = fails!(REMOTE, tcuda_communicator_synchronize(world.0[0], default_of(0), 0));
+    assert!(text.contains("within one group") || text.contains("has gone"), "{text}");
+    fails!(REMOTE, tcuda_communicator_synchronize(world.0[1], default_of(1), 0));
+    world.0.iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
+    // Nobody receives.
+    let world = World::with(&options(30_000, 0));
+    ok!(tcuda_communicator_send(world.0[0], own.get(), 1, NULL));
+    fails!(TIMEOUT, tcuda_communicator_synchronize(world.0[0], default_of(0), 50));
+    world.0.iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
 }
 
 fn a_launch_that_fails_ends_the_group() {

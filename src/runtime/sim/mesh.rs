@@ -7,16 +7,18 @@ use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
-/// What each rank says first: its rank, how many it believes there are, the color of the ranks that it wants to be with, and its key.
+/// What each rank says first: its rank, how many it believes there are, the color of the ranks that it wants to be with, its key, and which
+/// simulated device it is on, of all processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     pub rank: i32,
     pub size: i32,
     pub color: i32,
     pub key: i32,
+    pub device: u64,
 }
 
-const HELLO: usize = 16;
+const HELLO: usize = 24;
 
 impl Hello {
     fn bytes(self) -> [u8; HELLO] {
@@ -24,12 +26,14 @@ impl Hello {
         for (to, number) in bytes.chunks_exact_mut(4).zip([self.rank, self.size, self.color, self.key]) {
             to.copy_from_slice(&number.to_ne_bytes());
         }
+        bytes[16..].copy_from_slice(&self.device.to_ne_bytes());
         bytes
     }
 
     fn of(bytes: [u8; HELLO]) -> Hello {
         let number = |at: usize| i32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        Hello { rank: number(0), size: number(4), color: number(8), key: number(12) }
+        let device = u64::from_ne_bytes(bytes[16..].try_into().unwrap_or_default());
+        Hello { rank: number(0), size: number(4), color: number(8), key: number(12), device }
     }
 }
 
@@ -37,6 +41,8 @@ impl Hello {
 struct Peer {
     stream: UnixStream,
     hello: Option<Hello>,
+    /// So many of its receives wait for a send of this rank's.
+    met: usize,
 }
 
 /// On the way to being connected, then the ranks of one color.
@@ -58,6 +64,8 @@ pub enum Broken {
     Stopped,
     /// This rank has gone.
     Gone(usize),
+    /// It sent what has this tag, where this rank sends and the other has come to no receive.
+    Unmet { peer: usize, sent: u64 },
     /// It sent something else: its tag and size, and what was expected.
     Differs { peer: usize, sent: (u64, u64), expected: (u64, u64) },
 }
@@ -68,7 +76,15 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
+/// The tag of what a rank says when it comes to a receive. It has no bytes, and comes before all else of that call.
+const MET: u64 = u64::MAX;
+
 impl Frame {
+    /// A receive waits, or a send waits for one.
+    pub fn met() -> Frame {
+        Frame::wanted(MET, 0)
+    }
+
     pub fn wanted(tag: u64, size: usize) -> Frame {
         Frame { tag, bytes: vec![0; size] }
     }
@@ -110,7 +126,7 @@ impl Mesh {
         self.answer()?;
         let own = self.own;
         for (rank, peer) in self.peers.iter_mut().enumerate() {
-            if let Some(Peer { stream, hello: hello @ None }) = peer
+            if let Some(Peer { stream, hello: hello @ None, .. }) = peer
                 && let Some(said) = hear(stream).map_err(|()| gone(rank))?
             {
                 *hello = Some(agree(said, own)?);
@@ -136,7 +152,7 @@ impl Mesh {
         };
         stream.set_nonblocking(true).map_err(|error| system("A socket of a simulated rank", &error))?;
         if send(&stream, &self.own.bytes()) == Ok(HELLO) {
-            self.peers[rank as usize] = Some(Peer { stream, hello: None });
+            self.peers[rank as usize] = Some(Peer { stream, hello: None, met: 0 });
         }
         Ok(())
     }
@@ -155,10 +171,10 @@ impl Mesh {
                 Ok(Some(said)) => {
                     let place =
                         usize::try_from(said.rank).ok().and_then(|rank| self.peers.get_mut(rank)).filter(|_| said.rank > self.own.rank);
-                    let said = agree(said, self.own)?;
                     match place {
+                        // First, so that the other side sees as well where they do not agree.
                         Some(place @ None) if send(&stream, &self.own.bytes()) == Ok(HELLO) => {
-                            *place = Some(Peer { stream, hello: Some(said) })
+                            *place = Some(Peer { stream, hello: Some(agree(said, self.own)?), met: 0 })
                         }
                         Some(None) => {}
                         _ => return Err(Error::invalid_argument(format!("Two of the ranks say that they are rank {}.", said.rank))),
@@ -196,10 +212,14 @@ impl Mesh {
         self.peers.iter_mut().for_each(|peer| *peer = None);
     }
 
-    /// Sends to each rank what is for it, and waits for what is to come from each. What a rank sends to itself comes as well.
+    /// Sends to each rank what is for it, and waits for what is to come from each; what it has met is counted, and not given out. What a rank
+    /// sends to itself comes as well.
     pub fn exchange(&mut self, sent: Vec<Vec<Frame>>, wanted: Vec<Vec<Frame>>, stop: impl Fn() -> bool) -> Result<Vec<Vec<Frame>>, Broken> {
         let own = self.own.rank as usize;
         let mut lanes: Vec<Lane> = sent.into_iter().zip(wanted).map(|(sent, wanted)| Lane::new(sent, wanted)).collect();
+        for (lane, peer) in lanes.iter_mut().zip(&mut self.peers) {
+            lane.met = peer.as_mut().map_or(0, |peer| std::mem::take(&mut peer.met));
+        }
         if let Some(lane) = lanes.get_mut(own) {
             lane.loop_back(own)?;
         }
@@ -212,6 +232,9 @@ impl Mesh {
                 left.push(libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 });
             }
             if lanes.iter().all(Lane::is_done) {
+                for (lane, peer) in lanes.iter().zip(&mut self.peers) {
+                    peer.iter_mut().for_each(|peer| peer.met = lane.met - lane.meets);
+                }
                 return Ok(lanes.into_iter().map(|lane| lane.wanted).collect());
             }
             if stop() {
@@ -230,13 +253,20 @@ fn gone(rank: usize) -> Error {
 }
 
 fn agree(said: Hello, own: Hello) -> Result<Hello> {
-    if said.size == own.size {
-        return Ok(said);
+    if said.size != own.size {
+        return Err(Error::invalid_argument(format!(
+            "Rank {} was told that there are {} ranks, rank {} that there are {}. All ranks of a communicator give the same number.",
+            said.rank, said.size, own.rank, own.size
+        )));
     }
-    Err(Error::invalid_argument(format!(
-        "Rank {} was told that there are {} ranks, rank {} that there are {}. All ranks of a communicator give the same number.",
-        said.rank, said.size, own.rank, own.size
-    )))
+    if said.device == own.device {
+        return Err(Error::invalid_argument(format!(
+            "Rank {} and rank {} are on the same device. Each rank of a communicator has a device of its own.",
+            said.rank.min(own.rank),
+            said.rank.max(own.rank)
+        )));
+    }
+    Ok(said)
 }
 
 /// Err: the other side has gone.
@@ -274,6 +304,9 @@ struct Lane {
     out: Vec<u8>,
     sent: usize,
     wanted: Vec<Frame>,
+    /// How many receives of the other rank there are to be, and how many there are.
+    meets: usize,
+    met: usize,
     /// Frames that came whole, and bytes of the next one, its head counted.
     whole: usize,
     part: usize,
@@ -281,13 +314,15 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(frames: Vec<Frame>, wanted: Vec<Frame>) -> Lane {
+    fn new(frames: Vec<Frame>, mut wanted: Vec<Frame>) -> Lane {
         let mut out = Vec::with_capacity(frames.iter().map(|frame| HEAD + frame.bytes.len()).sum());
         for frame in frames {
             out.extend(head(frame.tag, frame.bytes.len()));
             out.extend(frame.bytes);
         }
-        Lane { out, sent: 0, wanted, whole: 0, part: 0, head: [0; HEAD] }
+        let all = wanted.len();
+        wanted.retain(|frame| frame.tag != MET);
+        Lane { out, sent: 0, meets: all - wanted.len(), met: 0, wanted, whole: 0, part: 0, head: [0; HEAD] }
     }
 
     fn is_sent(&self) -> bool {
@@ -295,7 +330,15 @@ impl Lane {
     }
 
     fn is_received(&self) -> bool {
-        self.whole == self.wanted.len()
+        self.whole == self.wanted.len() && self.met >= self.meets
+    }
+
+    /// Where the next bytes belong; empty behind a head without bytes.
+    fn place(&mut self) -> &mut [u8] {
+        match self.wanted.get_mut(self.whole) {
+            Some(frame) if self.part >= HEAD => &mut frame.bytes[self.part - HEAD..],
+            _ => &mut self.head[self.part.min(HEAD)..],
+        }
     }
 
     fn is_done(&self) -> bool {
@@ -315,8 +358,7 @@ impl Lane {
     fn pull(&mut self, mut stream: &UnixStream, peer: usize) -> Result<bool, Broken> {
         let mut came = false;
         while !self.is_received() {
-            let frame = &mut self.wanted[self.whole];
-            let place = if self.part < HEAD { &mut self.head[self.part..] } else { &mut frame.bytes[self.part - HEAD..] };
+            let place = self.place();
             let size = match place.is_empty() {
                 true => 0,
                 false => match stream.read(place) {
@@ -336,15 +378,21 @@ impl Lane {
     fn took(&mut self, size: usize, peer: usize) -> Result<(), Broken> {
         let before = self.part;
         self.part += size;
-        let frame = &self.wanted[self.whole];
+        let frame = self.wanted.get(self.whole);
         if before < HEAD && self.part >= HEAD {
             let number = |at: usize| u64::from_ne_bytes(self.head[at..at + 8].try_into().unwrap_or_default());
-            let (sent, expected) = ((number(0), number(8)), (frame.tag, frame.bytes.len() as u64));
+            let sent = (number(0), number(8));
+            if sent.0 == MET {
+                (self.met, self.part) = (self.met + 1, 0);
+                return Ok(());
+            }
+            let Some(frame) = frame else { return Err(Broken::Unmet { peer, sent: sent.0 }) };
+            let expected = (frame.tag, frame.bytes.len() as u64);
             if sent != expected {
                 return Err(Broken::Differs { peer, sent, expected });
             }
         }
-        if self.part == HEAD + frame.bytes.len() {
+        if frame.is_some_and(|frame| self.part == HEAD + frame.bytes.len()) {
             (self.whole, self.part) = (self.whole + 1, 0);
         }
         Ok(())
@@ -355,12 +403,12 @@ impl Lane {
         let out = std::mem::take(&mut self.out);
         let mut rest = &out[..];
         while !self.is_received() {
-            let frame = &mut self.wanted[self.whole];
-            let room = if self.part < HEAD { &mut self.head[self.part..] } else { &mut frame.bytes[self.part - HEAD..] };
+            let room = self.place();
             let size = room.len().min(rest.len());
             if size == 0 && !room.is_empty() {
                 // Nothing is sent that could come.
-                return Err(Broken::Differs { peer: own, sent: (0, 0), expected: (frame.tag, frame.bytes.len() as u64) });
+                let expected = self.wanted.get(self.whole).map_or((MET, 0), |frame| (frame.tag, frame.bytes.len() as u64));
+                return Err(Broken::Differs { peer: own, sent: (0, 0), expected });
             }
             room[..size].copy_from_slice(&rest[..size]);
             rest = &rest[size..];
@@ -390,7 +438,7 @@ mod tests {
     }
 
     fn hello(rank: i32, size: i32) -> Hello {
-        Hello { rank, size, color: 0, key: rank }
+        Hello { rank, size, color: 0, key: rank, device: rank as u64 }
     }
 
     fn frames(of: &[(u64, usize)]) -> Vec<Frame> {
@@ -425,6 +473,7 @@ mod tests {
             size: 4,
             color: *color,
             key: *key,
+            device: rank as u64,
         });
         let mut meshes = all(&hellos.collect::<Vec<_>>());
         let places: Vec<_> = meshes.iter_mut().map(Mesh::settle).collect();
@@ -470,5 +519,41 @@ mod tests {
         assert!(!other.advance().unwrap());
         let error = first.advance().unwrap_err();
         assert!(error.message.contains("Rank 1 was told that there are 3"), "{error}");
+    }
+
+    /// Both hear of it.
+    #[test]
+    fn ranks_on_one_device_are_refused() {
+        let name = name();
+        let mut meshes = [0, 1].map(|rank| Mesh::new(name.clone(), Hello { device: 7, ..hello(rank, 2) }).unwrap());
+        assert!(!meshes[1].advance().unwrap());
+        for mesh in &mut meshes {
+            let error = mesh.advance().unwrap_err();
+            assert!(error.message.contains("Rank 0 and rank 1 are on the same device"), "{error}");
+        }
+    }
+
+    /// What comes to a receive is counted, also while something else is waited for.
+    #[test]
+    fn a_send_waits_until_it_is_met() {
+        let mut meshes = all(&[0, 1].map(|rank| hello(rank, 2)));
+        assert_eq!(meshes.iter_mut().map(Mesh::settle).collect::<Vec<_>>(), [(0, 2), (1, 2)]);
+        let [first, second] = &mut meshes[..] else { panic!() };
+        let of = |rank: usize, frames: Vec<Frame>| if rank == 0 { vec![frames, vec![]] } else { vec![vec![], frames] };
+        let waits = |mesh: &mut Mesh| {
+            let begun = Instant::now();
+            mesh.exchange(of(1, frames(&[(3, 8)])), of(1, vec![Frame::met()]), || begun.elapsed() > Duration::from_millis(30))
+        };
+        assert!(matches!(waits(first), Err(Broken::Stopped)));
+        // It has come by now, and is met twice.
+        let got = second.exchange(of(0, vec![Frame::met()]), of(0, vec![Frame::wanted(3, 8)]), || false).unwrap();
+        assert_eq!(got[0][0].bytes, [3; 8]);
+        second.exchange(of(0, [Frame::met()].into_iter().chain(frames(&[(4, 2)])).collect()), of(0, vec![]), || false).unwrap();
+        let got = first.exchange(of(1, vec![]), of(1, vec![Frame::wanted(4, 2)]), || false).unwrap();
+        assert_eq!(got[1][0].bytes, [4; 2]);
+        [(); 2].into_iter().for_each(|()| drop(first.exchange(of(1, frames(&[(3, 8)])), of(1, vec![Frame::met()]), || false).unwrap()));
+        // A third is not; and who sends as well never is.
+        second.exchange(of(0, frames(&[(5, 1)])), of(0, vec![]), || false).unwrap();
+        assert!(matches!(waits(first), Err(Broken::Unmet { peer: 1, sent: 5 })));
     }
 }

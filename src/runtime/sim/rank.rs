@@ -12,6 +12,7 @@ use super::mesh::{Broken, Frame, Hello, Mesh};
 use super::stream::{Point, Work};
 use super::{Sim, machine};
 use crate::base::{Error, Result, Status, entropy};
+use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -66,6 +67,12 @@ fn within(name: &str, split: u64) -> String {
     format!("{:016x}{:016x}", half(0), half(1))
 }
 
+/// Tells a device from all others, also from those of other processes, which have simulated machines of their own.
+fn place_of(device: usize) -> Result<u64> {
+    static MACHINE: OnceCell<u64> = OnceCell::new();
+    Ok(MACHINE.get_or_try_init(entropy::bits)?.wrapping_add(device as u64))
+}
+
 impl Rank {
     pub fn begin(id: &Id, size: usize, rank: usize, device: usize) -> Result<Arc<Rank>> {
         if &id[..16] != MARK {
@@ -74,7 +81,7 @@ impl Rank {
             ));
         }
         let name: String = id[16..32].iter().map(|byte| format!("{byte:02x}")).collect();
-        Rank::new(name, device, Hello { rank: rank as i32, size: size as i32, color: 0, key: rank as i32 })
+        Rank::new(name, device, Hello { rank: rank as i32, size: size as i32, color: 0, key: rank as i32, device: place_of(device)? })
     }
 
     fn new(name: String, device: usize, own: Hello) -> Result<Arc<Rank>> {
@@ -95,7 +102,7 @@ impl Rank {
     pub fn split(&self, color: Option<i32>, key: i32) -> Result<Arc<Rank>> {
         let (rank, size) = self.place();
         let name = within(&self.name, self.splits.fetch_add(1, Relaxed));
-        Rank::new(name, self.device, Hello { rank, size, color: color.unwrap_or(-1), key })
+        Rank::new(name, self.device, Hello { rank, size, color: color.unwrap_or(-1), key, device: place_of(self.device)? })
     }
 
     pub fn place(&self) -> (i32, i32) {
@@ -217,6 +224,12 @@ impl Rank {
             |span: Span, work: &mut dyn FnMut()| self.sim.memory.touch(&[span], By::Kernel(self.device), false, work).map_err(End::Code);
         let frames = || (0..size).map(|_| Vec::new()).collect::<Vec<Vec<Frame>>>();
         let (mut sent, mut wanted) = (frames(), frames());
+        // Before anything else, so that a send that waits for nothing but this does not wait for what comes behind it.
+        for work in works {
+            if let Call::Recv { peer } = work.call {
+                sent[peer as usize].push(Frame::met());
+            }
+        }
         // All that is read, before anything is written: calls of a group may not build on each other.
         for work in works {
             let (tag, bytes) = (tag(work), work.count * work.wire.size());
@@ -228,6 +241,9 @@ impl Rank {
                     sent[peer as usize].push(Frame::wanted(tag, 0));
                 }
                 wanted[peer as usize].push(Frame::wanted(tag, if from.contains(&peer) { bytes } else { 0 }));
+            }
+            if let Call::Send { peer } = work.call {
+                wanted[peer as usize].push(Frame::met());
             }
             for (peer, part) in to {
                 if let Some(span) = spans.iter().find(|span| !span.write) {
@@ -293,6 +309,8 @@ fn sources(work: &Asked, own: i32, size: i32) -> std::ops::Range<i32> {
     }
 }
 
+const MOVES: u64 = 7;
+
 /// A call as the ranks have to agree on it: its kind, what it computes, with what, and its root.
 fn tag(work: &Asked) -> u64 {
     let (kind, reduction, root) = match work.call {
@@ -302,7 +320,7 @@ fn tag(work: &Asked) -> u64 {
         Call::Broadcast { root } => (4, 0, root),
         Call::Reduce { reduction, root } => (5, reduction as i32, root),
         Call::AllToAll => (6, 0, 0),
-        Call::Send { .. } | Call::Recv { .. } => (7, 0, 0),
+        Call::Send { .. } | Call::Recv { .. } => (MOVES, 0, 0),
     };
     kind | (reduction as u64) << 8 | (work.wire as u64) << 16 | (root as u64) << 32
 }
@@ -315,6 +333,14 @@ fn explain(broken: &Broken) -> Error {
     let text = match broken {
         Broken::Stopped => "The communicator was aborted.".into(),
         Broken::Gone(peer) => format!("Rank {peer} has gone: its process ended, its device failed, or its communicator was aborted."),
+        Broken::Unmet { peer, sent } if sent & 7 == MOVES => format!(
+            "Rank {peer} sends to this one, which sends as well, and neither comes to its receive. Ranks that send to each other do that and \
+             receive within one group (tcuda_communicator_group_start)."
+        ),
+        Broken::Unmet { peer, sent } => format!(
+            "The ranks make different calls: rank {peer} is at {}, this one at send. All ranks make the same calls in the same order.",
+            name_of(*sent)
+        ),
         Broken::Differs { peer, sent, expected } if name_of(sent.0) != name_of(expected.0) => format!(
             "The ranks make different calls: rank {peer} is at {}, this one at {}. All ranks make the same calls in the same order.",
             name_of(sent.0),
