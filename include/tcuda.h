@@ -1814,7 +1814,8 @@ tcuda_status_t tcuda_shutdown(void);
 const char *tcuda_backend_name(void);
 
 /**
- * A sentence: which library the backend is and why it was taken, or what was looked for and where. Never freed, never fails.
+ * A sentence: which library the backend is and why it was taken, or what was looked for and where; in a forked child and after tcuda_shutdown,
+ * that this is why there are no devices. Never freed, never fails.
  */
 const char *tcuda_backend_reason(void);
 

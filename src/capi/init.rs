@@ -183,7 +183,8 @@ pub extern "C" fn tcuda_backend_name() -> *const c_char {
     guard_value("tcuda_backend_name", c"none".as_ptr(), || Ok(lasting(runtime::backend_name())))
 }
 
-/// A sentence: which library the backend is and why it was taken, or what was looked for and where. Never freed, never fails.
+/// A sentence: which library the backend is and why it was taken, or what was looked for and where; in a forked child and after tcuda_shutdown,
+/// that this is why there are no devices. Never freed, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_backend_reason() -> *const c_char {
     guard_value("tcuda_backend_reason", c"".as_ptr(), || Ok(lasting(&runtime::backend_reason())))

@@ -89,9 +89,9 @@ pub fn backend_name() -> &'static str {
     runtime().map_or("none", |runtime| runtime.name)
 }
 
-/// Which backend, out of which library, and why; or why there is none.
+/// Which backend, out of which library, and why; or why there is none, or none that can be used now.
 pub fn backend_reason() -> String {
-    match runtime() {
+    match process::check().and_then(|()| runtime()) {
         Ok(runtime) => runtime.reason.clone(),
         Err(error) => error.message.into_owned(),
     }

@@ -281,6 +281,7 @@ fn scene_fork() {
     forked(|| {
         assert!(!tcuda_is_available() && !tcuda_is_initialized());
         assert_eq!(device_count(), 0);
+        assert!(reason().contains("forked child"), "{}", reason());
         let said = fails!(FORKED, tcuda_init(null()));
         assert!(said.contains("fork"), "{said}");
         let (mut device, mut complete) = (-7, true);
@@ -313,6 +314,7 @@ fn shutdown_ends_and_init_starts_again() {
 }
 
 fn scene_shutdown() {
+    let before = reason();
     for _ in 0..3 {
         let own = create_on(-1);
         let pooled = get!(NULL, out => tcuda_stream_from_pool(out, -1, 0));
@@ -329,6 +331,7 @@ fn scene_shutdown() {
         ok!(tcuda_shutdown());
         assert!(!tcuda_is_initialized() && !tcuda_is_available());
         assert_eq!(device_count(), 0);
+        assert!(reason().contains("tcuda_shutdown was called"), "{}", reason());
         let said = fails!(SHUT_DOWN, tcuda_stream_synchronize(NULL));
         assert!(said.contains("tcuda_init"), "{said}");
         fails!(SHUT_DOWN, tcuda_set_device(0));
@@ -338,6 +341,7 @@ fn scene_shutdown() {
         fails!(SHUT_DOWN, tcuda_synchronize(-1));
         ok!(tcuda_init(null()));
         assert!(tcuda_is_initialized() && tcuda_is_available());
+        assert_eq!(reason(), before);
         assert_eq!(get!(NULL, out => tcuda_current_stream(out, 0)), default_of(0));
         ok!(tcuda_synchronize(-1));
     }
