@@ -130,7 +130,8 @@ pub unsafe extern "C" fn tcuda_sim_configure(options: *const tcuda_sim_options_t
 ///
 /// @param call The CUDA function as tcuda calls it (cudaMalloc, cuMemMap, cudaEventRecord); NULL: whichever.
 /// @param nth  1: the next call; 0: every call until tcuda_sim_clear_faults.
-/// @param code What it answers, of CUDA's codes (2: out of memory); above 0.
+/// @param code What it answers, of CUDA's codes (2: out of memory); above 0. One that CUDA cannot recover from (719, 700, 214; not 999) also
+///             loses the calling thread's current device, as tcuda_sim_lose_device does.
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: no function is called so, or the code is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_sim_fail_at(call: *const c_char, nth: u64, code: i32) -> tcuda_status_t {

@@ -26,6 +26,7 @@ tests![
     hot_calls_make_no_call_of_cuda: [Faults],
     each_call_may_fail_once: [Faults, TwoDevices],
     a_lost_device_says_so_and_the_others_work: [Faults, TwoDevices],
+    a_fault_that_cuda_does_not_recover_from_stays: [Faults, TwoDevices],
     a_lost_device_that_is_current_keeps_nothing_from_others: [Faults, TwoDevices],
     a_lost_device_says_what_it_was_given: [Faults, TwoDevices, Unfilled],
     without_a_record_nothing_is_said_of_work: [Faults],
@@ -205,6 +206,26 @@ pub fn scene_lost() {
     ok!(tcuda_stream_destroy(on_0));
     drop(Own::on(0));
     ok!(tcuda_shutdown());
+}
+
+fn a_fault_that_cuda_does_not_recover_from_stays() {
+    in_child("lost_by_a_fault", &[]);
+}
+
+pub fn scene_lost_by_a_fault() {
+    const LAUNCH_FAILURE: i32 = 719;
+    let own = create_on(0);
+    let block = allocate(4096, own);
+    ok!(tcuda_sim_fail_at(c"cudaMemsetAsync".as_ptr(), 2, LAUNCH_FAILURE));
+    ok!(tcuda_memset_async(block, 1, 4096, own));
+    for _ in 0..3 {
+        fails!(DEVICE_LOST, tcuda_memset_async(block, 1, 4096, own));
+        assert_eq!(tcuda::capi::error::tcuda_last_error_native(), LAUNCH_FAILURE);
+    }
+    ok!(tcuda_sim_clear_faults());
+    fails!(DEVICE_LOST, tcuda_synchronize(0));
+    fails!(DEVICE_LOST, tcuda_stream_synchronize(own));
+    is_usable(Own::on(1).0);
 }
 
 fn a_lost_device_that_is_current_keeps_nothing_from_others() {

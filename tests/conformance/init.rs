@@ -138,6 +138,7 @@ pub fn child(scene: &str) {
         "sweep" => fault::scene_sweep(),
         "lost_current" => fault::scene_lost_current(),
         "lost" => fault::scene_lost(),
+        "lost_by_a_fault" => fault::scene_lost_by_a_fault(),
         "lost_work" => fault::scene_lost_work(),
         "lost_without" => fault::scene_lost_without(),
         "launch_blocking" => fault::scene_launch_blocking(),

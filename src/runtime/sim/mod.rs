@@ -185,13 +185,21 @@ impl Sim {
 
     /// One call of a slot: counted, refused where it must be, with CUDA's last error kept.
     fn call(&'static self, slot: Slot, body: impl FnOnce(&'static Sim) -> Result<(), Code>) -> Code {
-        let outcome =
-            thread::enter(self).and_then(|()| self.faults.pass(slot)).and_then(|()| self.pass_captures(slot)).and_then(|()| body(self));
+        let faults = || self.faults.pass(slot).inspect_err(|code| self.strike(*code));
+        let outcome = thread::enter(self).and_then(|()| faults()).and_then(|()| self.pass_captures(slot)).and_then(|()| body(self));
         let code = outcome.err().unwrap_or(code::SUCCESS);
         if code != code::SUCCESS && !slot.is_driver() {
             thread::set_last(code);
         }
         code
+    }
+
+    /// As on a GPU, what CUDA cannot recover from stays. The unknown error may be none of the device's.
+    #[cold]
+    fn strike(&'static self, code: Code) {
+        if code::is_sticky(code) && code != code::UNKNOWN {
+            self.lose(thread::device(), code);
+        }
     }
 
     /// The thread's device, with its context. Err: it is lost.
