@@ -56,7 +56,11 @@ pub const VARIABLES: &[Variable] = &[
     },
     Variable { name: "TCUDA_SANITIZER", default: "0", meaning: "1: finds accesses that race and memory that is used after its free; slow" },
     Variable { name: "TCUDA_SIM_DEVICES", default: "2", meaning: "number of simulated devices, 1 to 64" },
-    Variable { name: "TCUDA_SIM_MEMORY", default: "16GiB", meaning: "memory of each simulated device: bytes, or with KiB, MiB, GiB" },
+    Variable {
+        name: "TCUDA_SIM_MEMORY",
+        default: "16GiB",
+        meaning: "memory of each simulated device: bytes, or with KiB, MiB, GiB or TiB",
+    },
     Variable {
         name: "TCUDA_SIM_SEED",
         default: "",
@@ -152,7 +156,8 @@ pub fn exchange(name: &'static str, value: Option<String>) -> Option<String> {
     previous
 }
 
-/// Bytes: a number, or a number with B, KiB, MiB, GiB or TiB.
+/// Bytes: a number, or a number with KiB, MiB, GiB or TiB. GB and its like are taken for nothing, since they mean one thing to some and another
+/// to others.
 pub fn parse_bytes(name: &str, text: &str) -> Result<u64> {
     let bad = || {
         Error::invalid_argument(format!(
@@ -162,12 +167,12 @@ pub fn parse_bytes(name: &str, text: &str) -> Result<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| bad())?;
-    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
+    let shift = match text[digits..].trim() {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
         _ => return Err(bad()),
     };
     number.checked_mul(1 << shift).ok_or_else(bad)
@@ -191,7 +196,7 @@ mod tests {
         assert_eq!(parse_bytes("X", "16GiB").unwrap(), 16 << 30);
         assert_eq!(parse_bytes("X", "512").unwrap(), 512);
         assert_eq!(parse_bytes("X", "3 MiB").unwrap(), 3 << 20);
-        for bad in ["", "GiB", "1.5GiB", "-1", "1XB", "99999999999GiB", "18446744073709551616"] {
+        for bad in ["", "GiB", "1.5GiB", "-1", "1XB", "12GB", "12gb", "12G", "1B", "99999999999GiB", "18446744073709551616"] {
             assert!(parse_bytes("X", bad).is_err(), "{bad}");
         }
     }
