@@ -4799,7 +4799,7 @@ tcuda_status_t tcuda_sim_lose_device(int32_t device, int32_t code);
 
 /**
  * Changes how much memory can be had on a device, as if another process took or gave it. What is in use stays; below that nothing more can
- * be had. The total does not shrink.
+ * be had. The total stays as it is; more than that is the total.
  *
  * @param device -1: the current one; TCUDA_DEVICE_ALL: each.
  */

@@ -227,8 +227,10 @@ fn memory_shrinks_and_comes_back() {
     assert_eq!(info(), (64 << 20, 64 << 20));
     assert_eq!(tcuda_sim_set_memory(5 << 20, 1), TCUDA_SUCCESS);
     assert_eq!(info(), (4 << 20, 64 << 20));
-    assert_eq!(tcuda_sim_set_memory(64 << 20, -3), TCUDA_SUCCESS);
-    assert_eq!(info(), (64 << 20, 64 << 20));
+    for all in [64 << 20, 65 << 20, u64::MAX] {
+        assert_eq!(tcuda_sim_set_memory(all, -3), TCUDA_SUCCESS);
+        assert_eq!(info(), (64 << 20, 64 << 20));
+    }
 }
 
 /// Who gives an event back may hold a lock that other threads' frees need.
