@@ -105,8 +105,10 @@ pub fn create(callables: &[Callable], warmups: Option<u32>, pool: PoolId, stream
         let pool = parts.first().map_or(Ok(pool), |first| handles::named(first.graph.0)?.pool())?;
         graph.begin(side.0, pool, THREAD_LOCAL)?;
         let ran = (callable.run)(on_side);
+        // Of one that failed it is no wonder that nothing is there.
+        let ended = if ran.is_ok() { graph.end() } else { graph.end_quietly().map(drop) };
         // What made the capture invalid is more to the point than what the function made of it.
-        graph.end().and(ran).map_err(|error| error.context(named(at, "while it was captured")))?;
+        ended.and(ran).map_err(|error| error.context(named(at, "while it was captured")))?;
         parts.push(Part { graph: captured, inputs: callable.inputs.clone() });
     }
     event::wait_stream(stream, side.0)?;

@@ -113,6 +113,16 @@ impl Graph {
 
     /// Ends the capture. If it was not made ready, the capture is over all the same, and everything as before it began.
     pub fn end(&self) -> Result<()> {
+        // With no lock held: who hears it may call tcuda.
+        if self.end_quietly()? {
+            let text = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.";
+            log::warn(text);
+        }
+        Ok(())
+    }
+
+    /// The same without a word where there is nothing in it, which is what comes out.
+    pub fn end_quietly(&self) -> Result<bool> {
         let mut state = self.state.lock();
         let Some(capture) = &state.capture else {
             return Err(state_error("This graph is not being captured. tcuda_graph_capture_begin begins that."));
@@ -137,13 +147,7 @@ impl Graph {
         if ready.is_ok() && self.flags & (KEEP | DEBUG) == 0 {
             state.drop_template();
         }
-        // With no lock held: who hears it may call tcuda.
-        drop(state);
-        if is_empty {
-            let text = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.";
-            log::warn(text);
-        }
-        ready
+        ready.map(|()| is_empty)
     }
 
     /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it. `only`: none but that one.

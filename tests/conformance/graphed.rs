@@ -456,8 +456,17 @@ fn a_function_that_fails() {
     one.user_data = 7_000 as *mut c_void;
     let said = fails!(INVALID_STATE, tcuda_graphed_callable_create(&mut made, &one, 1, -1, OWN, stream.0));
     assert!(said.contains("returned 7000") && said.contains("warm-up 1"), "{said}");
+    // Of its capture the log says nothing.
+    unsafe extern "C" fn hear(_: i32, text: *const std::ffi::c_char, _: *mut c_void) {
+        HEARD.lock().unwrap().push(crate::kit::text(text));
+    }
+    static HEARD: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    ok!(tcuda::capi::error::tcuda_set_log_callback(Some(hear), null_mut()));
     let said = fails!(INVALID_STATE, tcuda_graphed_callable_create(&mut made, &one, 1, 0, OWN, stream.0));
+    ok!(tcuda::capi::error::tcuda_set_log_callback(None, null_mut()));
     assert!(said.contains("while it was captured"), "{said}");
+    let heard = HEARD.lock().unwrap().join("\n");
+    assert!(!heard.contains("is empty"), "{heard}");
     // A status of tcuda's stays one, whoever made it.
     one.user_data = Status::TCUDA_ERROR_SYSTEM as usize as *mut c_void;
     let said = fails!(SYSTEM, tcuda_graphed_callable_create(&mut made, &one, 1, -1, OWN, stream.0));
