@@ -3564,9 +3564,11 @@ tcuda_status_t tcuda_graph_native(tcuda_graph_t graph, void **captured, void **e
  * Writes what was captured and kept to a file, for Graphviz (CUDAGraph.debug_dump, cudaGraphDebugDotPrint).
  *
  * @param path UTF-8.
- * @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
+ * @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept. TCUDA_ERROR_SYSTEM: the file cannot be written; the native code
+ *         is errno.
  */
-tcuda_status_t tcuda_graph_debug_dump(tcuda_graph_t graph, const char *path);
+tcuda_status_t tcuda_graph_debug_dump(tcuda_graph_t graph,
+                                      const char *path);
 
 /**
  * Whether a stream is being captured, by tcuda or by another library. False before there is a device. Spoils no capture.

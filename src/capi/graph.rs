@@ -207,7 +207,8 @@ pub unsafe extern "C" fn tcuda_graph_native(graph: tcuda_graph_t, captured: *mut
 /// Writes what was captured and kept to a file, for Graphviz (CUDAGraph.debug_dump, cudaGraphDebugDotPrint).
 ///
 /// @param path UTF-8.
-/// @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept.
+/// @return TCUDA_ERROR_INVALID_STATE: nothing was captured, or it was not kept. TCUDA_ERROR_SYSTEM: the file cannot be written; the native code
+///         is errno.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_graph_debug_dump(graph: tcuda_graph_t, path: *const c_char) -> tcuda_status_t {
     guard("tcuda_graph_debug_dump", || named(graph)?.dump(Path::new(unsafe { text(path, "path") }?)))

@@ -15,6 +15,9 @@ use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, RawGraphExec, code};
 use crate::stream::{PER_THREAD, Stream};
 use parking_lot::Mutex;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -314,7 +317,10 @@ impl Graph {
     pub fn dump(&self, path: &Path) -> Result<()> {
         let state = self.captured()?;
         let template = state.template.ok_or_else(kept_nothing)?;
-        runtime::runtime()?.graph_dot(template, path).map_err(|error| error.context(format!("Writing {}", path.display())))
+        runtime::runtime()?.graph_dot(template, path).map_err(|error| match unwritable(path) {
+            Some(why) => Error::io(&format!("{} cannot be written", path.display()), &why),
+            None => error.context(format!("Writing {}", path.display())),
+        })
     }
 
     /// A stream goes on which it may have been replayed.
@@ -479,6 +485,20 @@ fn wrong_device(stream: Stream, device: i32) -> Error {
     let text =
         format!("The graph was captured on device {device}, the stream belongs to device {}. Replay it on its device.", stream.device);
     Error::invalid_argument(text).on_device(device)
+}
+
+/// Why a file cannot be written, which CUDA does not say. A pipe that nobody reads is not waited for.
+fn unwritable(path: &Path) -> Option<io::Error> {
+    match File::options().write(true).create_new(true).open(path) {
+        Ok(_) => {
+            let _ = std::fs::remove_file(path);
+            None
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            File::options().append(true).custom_flags(libc::O_NONBLOCK).open(path).err()
+        }
+        Err(error) => Some(error),
+    }
 }
 
 /// What a capture that cannot be ended, or ended badly, wants.

@@ -414,6 +414,11 @@ fn kept_and_made_ready_later() {
     let dot = std::fs::read_to_string(&path).unwrap();
     assert!(dot.contains("digraph") && dot.to_uppercase().contains("MEMSET"), "{dot}");
     std::fs::remove_file(path).unwrap();
+    for (nowhere, errno) in [(c"/nonexistent/g.dot", libc::ENOENT), (c"/", libc::EISDIR)] {
+        let said = fails!(SYSTEM, tcuda_graph_debug_dump(kept.0, nowhere.as_ptr()));
+        assert!(said.contains(nowhere.to_str().unwrap()) && said.contains("irectory"), "{said}");
+        assert_eq!(tcuda::capi::error::tcuda_last_error_native(), errno);
+    }
     let plain = G::captured(stream.0, || fill(block, 1, 64, stream.0));
     assert_eq!(native(&plain), (false, true));
     fails!(INVALID_STATE, tcuda_graph_debug_dump(plain.0, text.as_ptr()));
