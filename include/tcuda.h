@@ -2379,7 +2379,8 @@ tcuda_status_t tcuda_get_memory_limit(uint64_t *bytes, int32_t device);
  * called while other threads set options.
  *
  * @param alloc_conf `key:value,key:value`; empty: the defaults; NULL: what TCUDA_ALLOC_CONF says.
- * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed.
+ * @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed. A device that is
+ *         not there is one, unless devices are not known yet: the log tells of it then.
  */
 tcuda_status_t tcuda_set_alloc_conf(const char *alloc_conf);
 

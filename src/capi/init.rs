@@ -86,9 +86,7 @@ fn start(wishes: Vec<Wish>, again: bool) -> Result<()> {
         }
     }
     let alloc_conf = wishes.iter().find(|(variable, _)| *variable == memory::options::VARIABLE).map(|(_, options)| options);
-    if let Some(options) = alloc_conf {
-        memory::options::parse(options)?;
-    }
+    let options = alloc_conf.map(|options| memory::options::parse(options)).transpose()?;
     if CALLED.load(Relaxed) && !again {
         runtime::runtime()?;
         if let Some(options) = alloc_conf.filter(|options| config::get(memory::options::VARIABLE).as_ref() != Some(options)) {
@@ -99,7 +97,9 @@ fn start(wishes: Vec<Wish>, again: bool) -> Result<()> {
     }
     let configures = again || alloc_conf.is_some();
     let before: Vec<_> = wishes.into_iter().map(|(variable, value)| (variable, config::exchange(variable, Some(value)))).collect();
-    runtime::runtime().and_then(|_| if configures { memory::configure() } else { Ok(()) }).inspect_err(|_| {
+    let devices_are_there = |_| options.as_ref().map_or(Ok(()), memory::limits::check_devices);
+    let configure = |()| if configures { memory::configure() } else { Ok(()) };
+    runtime::runtime().and_then(devices_are_there).and_then(configure).inspect_err(|_| {
         for (variable, value) in before.into_iter().rev() {
             config::exchange(variable, value);
         }

@@ -523,7 +523,8 @@ pub unsafe extern "C" fn tcuda_get_memory_limit(bytes: *mut u64, device: i32) ->
 /// called while other threads set options.
 ///
 /// @param alloc_conf `key:value,key:value`; empty: the defaults; NULL: what TCUDA_ALLOC_CONF says.
-/// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed.
+/// @return TCUDA_ERROR_INVALID_ARGUMENT for an unknown key or a wrong value; the message has its place, and nothing has changed. A device that is
+///         not there is one, unless devices are not known yet: the log tells of it then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_set_alloc_conf(alloc_conf: *const c_char) -> tcuda_status_t {
     guard("tcuda_set_alloc_conf", || {

@@ -5,7 +5,7 @@ use super::cache::Cache;
 use super::options::{self, Fractions, Options, PinnedLimit};
 use super::{CACHES, cache_of, pinned};
 use crate::base::{Error, Result, process};
-use crate::device;
+use crate::{device, runtime};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The most bytes that may be held from the driver; None: as many as there are.
@@ -42,6 +42,22 @@ pub(super) fn of_options(options: &Options, cache: &Cache) -> Result<Option<Opti
     };
     let total = device::total_memory(cache.device)?;
     Ok((fraction != as_share(cache.stats.limit(), total)).then(|| share_of(fraction, total)))
+}
+
+/// An error where options name a device that is not there. Before devices are known none is.
+pub fn check_devices(options: &Options) -> Result<()> {
+    let Fractions::Each(each) = &options.per_process_memory_fraction else { return Ok(()) };
+    if !runtime::is_initialized() {
+        return Ok(());
+    }
+    let count = runtime::runtime()?.device_count;
+    match each.iter().find(|(device, _)| *device >= count as usize) {
+        None => Ok(()),
+        Some((device, _)) => Err(Error::invalid_argument(format!(
+            "{}: per_process_memory_fraction names device {device}, which is not there (devices: {count}).",
+            options::VARIABLE
+        ))),
+    }
 }
 
 /// After the end of all, options say the limit again.

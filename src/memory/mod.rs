@@ -92,6 +92,9 @@ fn caches() -> Result<&'static [Cache]> {
         })
         .map(Vec::as_slice)?;
     wrong.iter().for_each(|wrong| log::warn(wrong));
+    if let Err(error) = limits::check_devices(&options) {
+        log::warn(&format!("{error} The others have their limits."));
+    }
     Ok(caches)
 }
 
@@ -617,7 +620,7 @@ pub fn summary(device: i32, abbreviated: bool) -> String {
 pub fn set_options(text: Option<String>) -> Result<()> {
     // Before it is in effect for anybody.
     if let Some(wanted) = text.clone().or_else(|| config::beneath(options::VARIABLE)) {
-        options::parse(&wanted)?;
+        limits::check_devices(&options::parse(&wanted)?)?;
     }
     let before = config::exchange(options::VARIABLE, text);
     configure().inspect_err(|_| {

@@ -176,6 +176,8 @@ pub fn child(scene: &str) {
         "telemetry_lost" => crate::telemetry::scene_lost(),
         "telemetry_end" => crate::telemetry::scene_end(),
         "options" => statistics::scene_options(),
+        "absent_device" => statistics::scene_absent_device(),
+        "absent_device_early" => statistics::scene_absent_device_early(),
         "poison" => poison::scene_poison(),
         "shared_blocks" => poison::scene_shared_blocks(),
         "one_block" => poison::scene_one_block(),

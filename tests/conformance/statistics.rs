@@ -26,6 +26,7 @@ tests![
     wrong_options_are_refused,
     options_are_set_and_read,
     the_text_in_effect_changes_nothing,
+    limits_of_a_device_that_is_not_there,
     a_limit_can_refuse_at_once,
     the_allocator_has_a_name,
 ];
@@ -491,14 +492,50 @@ fn the_text_in_effect_changes_nothing() {
     let mut left = vec![u64::MAX; all.len()];
     left[last as usize] = 77 << 20;
     assert_eq!(limits(), left);
-    // A device that a list does not name is left as it is.
-    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:[0:0.5,9999:0.25]".as_ptr()));
+    // A device that a list does not name is left as it is; one that is not there has none.
+    let absent = c"per_process_memory_fraction:[0:0.25,9999:0.25]".as_ptr();
+    let said = fails!(INVALID_ARGUMENT, tcuda_set_alloc_conf(absent));
+    assert!(said.contains("device 9999") && said.contains(&format!("devices: {}", all.len())), "{said}");
+    assert_eq!(limits(), left);
+    ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:[0:0.5]".as_ptr()));
     assert_eq!(get!(0.0, out => tcuda_get_per_process_memory_fraction(out, 0)), 0.5);
     assert!(last == 0 || limits()[last as usize] == 77 << 20);
     ok!(tcuda::capi::pinned::tcuda_host_set_memory_limit(u64::MAX));
     ok!(tcuda_set_alloc_conf(c"per_process_memory_fraction:1,pinned_limit_mb:none".as_ptr()));
     ok!(tcuda_set_alloc_conf(null()));
     assert_eq!(configuration(), before);
+}
+
+/// Said where it can be known: by the call, or, of the environment's text and one that came earlier, to the log.
+fn limits_of_a_device_that_is_not_there() {
+    in_child("absent_device", &[]);
+    in_child("absent_device_early", &[]);
+    in_child("absent_device_early", &[("TCUDA_ALLOC_CONF", ABSENT.to_str().unwrap())]);
+}
+
+const ABSENT: &std::ffi::CStr = c"per_process_memory_fraction:[0:0.5,9999:0.25]";
+
+pub fn scene_absent_device() {
+    let mut options: tcuda_init_options_t = unsafe { std::mem::zeroed() };
+    options.struct_size = size_of::<tcuda_init_options_t>();
+    options.alloc_conf = ABSENT.as_ptr();
+    assert!(fails!(INVALID_ARGUMENT, tcuda_init(&options)).contains("device 9999"));
+    assert_eq!(get!(0.0, out => tcuda_get_per_process_memory_fraction(out, 0)), 1.0);
+    ok!(tcuda_init(null()));
+}
+
+pub fn scene_absent_device_early() {
+    static HEARD: std::sync::Mutex<String> = std::sync::Mutex::new(String::new());
+    unsafe extern "C" fn hear(_: i32, said: *const std::ffi::c_char, _: *mut std::ffi::c_void) {
+        *HEARD.lock().unwrap() += &text(said);
+    }
+    ok!(tcuda::capi::error::tcuda_set_log_callback(Some(hear), null_mut()));
+    if std::env::var_os("TCUDA_ALLOC_CONF").as_deref() != ABSENT.to_str().ok().map(std::ffi::OsStr::new) {
+        ok!(tcuda_set_alloc_conf(ABSENT.as_ptr()));
+    }
+    assert_eq!(get!(0.0, out => tcuda_get_per_process_memory_fraction(out, 0)), 0.5);
+    assert!(HEARD.lock().unwrap().contains("device 9999"));
+    ok!(tcuda::capi::error::tcuda_set_log_callback(None, null_mut()));
 }
 
 /// throw_on_cudamalloc_oom: at the limit nothing is given back and nothing waited for.
