@@ -195,7 +195,8 @@ pub extern "C" fn tcuda_sim_lose_device(device: i32, code: i32) -> tcuda_status_
 pub extern "C" fn tcuda_sim_set_memory(bytes: u64, device: i32) -> tcuda_status_t {
     guard_always("tcuda_sim_set_memory", || {
         let machine = machine()?;
-        devices(machine, device)?.for_each(|device| machine.set_memory(device, usize::try_from(bytes).unwrap_or(usize::MAX)));
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(machine.memory_of_each());
+        devices(machine, device)?.for_each(|device| machine.set_memory(device, bytes));
         Ok(())
     })
 }

@@ -20,6 +20,7 @@ use tcuda::capi::sim::*;
 use tcuda::capi::snapshot::*;
 use tcuda::capi::stream::*;
 use tcuda::memory;
+use tcuda::runtime::sim;
 
 use crate::trouble::ALL;
 
@@ -293,7 +294,8 @@ fn picture(
 pub fn make_room(world: &World) {
     for device in world.defaults.iter().map(|stream| stream.device) {
         ok!(tcuda_set_memory_limit(u64::MAX, device));
-        ok!(tcuda_sim_set_memory((16 << 10) * MIB as u64, device));
+        // More than the device has: programs cannot ask for that.
+        sim::machine().unwrap().set_memory(device as usize, (16 << 10) * MIB);
     }
     ok!(tcuda_host_set_memory_limit(u64::MAX));
 }

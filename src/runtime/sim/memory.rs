@@ -192,17 +192,16 @@ impl Memory {
     pub fn info(&self, device: usize) -> (usize, usize) {
         let books = self.books();
         let pool = &books.pools[device];
-        (pool.limit.saturating_sub(pool.used), pool.total)
+        (pool.limit.saturating_sub(pool.used), pool.total.max(pool.limit))
     }
 
     pub fn used(&self, device: usize) -> usize {
         self.books().pools[device].used
     }
 
-    /// What can be had from now on, at most the total. Below what is in use, nothing can until enough was freed.
+    /// What can be had from now on. Below what is in use, nothing can until enough was freed.
     pub fn set_limit(&self, device: usize, size: usize) {
-        let pool = &mut self.books().pools[device];
-        pool.limit = size.min(pool.total) / PAGE * PAGE;
+        self.books().pools[device].limit = size / PAGE * PAGE;
     }
 
     pub fn malloc(&self, device: usize, size: usize) -> Result<Address, Code> {

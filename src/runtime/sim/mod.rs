@@ -178,6 +178,11 @@ impl Sim {
         thread::current(self)
     }
 
+    /// The total that a device says it has.
+    pub fn memory_of_each(&self) -> usize {
+        self.options.memory
+    }
+
     /// Lowers or raises what a device's memory can hold; what is allocated stays.
     pub fn set_memory(&self, device: usize, bytes: usize) {
         self.memory.set_limit(device, bytes);

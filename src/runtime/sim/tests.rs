@@ -34,11 +34,6 @@ impl Machine {
         Machine(Sim::new(Options { devices: (0..devices).collect(), memory: 1 << 30, seed, peers, launch_blocking: false }))
     }
 
-    /// One device with so much memory.
-    fn of(memory: usize) -> Machine {
-        Machine(Sim::new(Options { devices: vec![0], memory, seed: None, peers: vec![0], launch_blocking: false }))
-    }
-
     /// As one call of a slot that no test counts.
     fn call<T>(self, body: impl FnOnce(&'static Sim) -> Result<T, Code>) -> Result<T, Code> {
         self.slot(Slot::cudaGetDevice, body)

@@ -77,7 +77,8 @@ fn addresses_come_again() {
 
 #[test]
 fn windows_go_round() {
-    let m = Machine::of(1 << 40);
+    let m = Machine::new(1);
+    m.0.memory.set_limit(0, 1 << 40);
     // Far more addresses than are kept.
     for _ in 0..40 {
         let address = m.malloc(6 << 30).unwrap();
@@ -89,14 +90,12 @@ fn windows_go_round() {
 
 #[test]
 fn capacity_is_a_limit_that_can_change() {
-    let m = Machine::of((1 << 30) + PAGE);
-    m.0.set_memory(0, 1 << 30);
+    let m = Machine::new(1);
     let a = m.malloc(1 << 30).unwrap();
     assert_eq!(m.free_bytes(), 0);
     assert_eq!((m.malloc(1), m.malloc(usize::MAX)), (Err(2), Err(2)));
     assert_eq!(m.call(|sim| sim.memory.create(PAGE, &on(0), 0)), Err(2));
-    m.0.set_memory(0, usize::MAX);
-    assert_eq!(m.free_bytes(), PAGE);
+    m.0.set_memory(0, (1 << 30) + PAGE);
     let b = m.malloc(1).unwrap();
     m.0.set_memory(0, 0);
     assert_eq!(m.free_bytes(), 0);
@@ -272,8 +271,9 @@ fn a_mapping_nobody_may_touch_is_out_of_reach() {
 
 #[test]
 fn tens_of_thousands_of_mappings_are_few_for_the_kernel() {
-    let m = Machine::of(128 << 30);
+    let m = Machine::new(1);
     let memory = &m.0.memory;
+    m.0.set_memory(0, 128 << 30);
     const COUNT: usize = 40_000;
     let space = memory.reserve(COUNT * PAGE, 0, 0).unwrap();
     // Of the range alone: other tests map as well.
