@@ -109,7 +109,7 @@ pub enum Happening {
     HostFreeing {
         address: usize,
     },
-    /// Memory of another process; what of it no import has any more; nothing is mapped to its addresses any more.
+    /// Memory of another process; what of it no import has any more. Of any memory: nothing is mapped to its addresses any more.
     Imported {
         address: usize,
         size: usize,

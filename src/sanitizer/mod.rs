@@ -297,36 +297,33 @@ impl State {
 
     /// Whoever may still use it has to be past it, or recorded.
     fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, current: Side) {
+        let on = on.map(|key| self.who(key));
+        // A program that names the stream has ordered the others before it.
+        let users = block.as_ref().filter(|_| on.is_none()).map(|block| block.users.lock().clone()).unwrap_or_default();
+        let mut next = None;
         if let Some(block) = &block {
-            match block.capture {
+            match (block.capture, block.owner) {
                 // What else uses it are replays, whose pool keeps it.
-                Some(id) => self.graphs.forget(id, address, size),
-                None if block.is_kept.load(Relaxed) => {}
-                None => self.check_in_use(block, address, size, on, current),
+                (Some(id), _) => self.graphs.forget(id, address, size),
+                _ if block.is_kept.load(Relaxed) => {}
+                // The cache waits for all that the device had.
+                (_, Some(owner)) if self.world.clocks.is_gone(owner, block.allocated.sequence) => {}
+                (_, owner) => {
+                    next = on.or(owner);
+                    self.check_in_use(block, address, size, users.iter().copied().chain(next), current);
+                }
             }
         }
-        self.world.forget(address, size);
+        match next {
+            Some(next) => self.world.freed(address, size, next, &users),
+            None => self.world.forget(address, size),
+        }
         self.blocks.freed(block, current, address, size);
     }
 
-    fn check_in_use(&mut self, block: &Block, address: usize, size: usize, on: Option<Key>, current: Side) {
-        let clocks = &mut self.world.clocks;
-        let mut known = clocks.before(HOST).clone();
-        if let Some(owner) = block.owner {
-            if clocks.is_gone(owner, block.allocated.sequence) {
-                // The cache waits for all that the device had.
-                return;
-            }
-            if on.is_none() {
-                known.join(&clocks.before(owner).clone());
-            }
-        }
-        // A program that names the stream has ordered the others before it.
-        let on = on.map(|key| clocks.add(key, false));
-        let users = if on.is_none() { block.users.lock().clone() } else { Vec::new() };
-        for user in users.into_iter().chain(on) {
-            known.join(&clocks.before(user).clone());
-        }
+    fn check_in_use(&mut self, block: &Block, address: usize, size: usize, past: impl Iterator<Item = Who>, current: Side) {
+        let mut known = self.world.clocks.before(HOST).clone();
+        past.for_each(|who| known.join(self.world.clocks.before(who)));
         if let Some(previous) = self.world.in_use(address, size, &known) {
             report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
         }
@@ -406,9 +403,12 @@ impl Observer for Sanitizer {
             Happening::Allocated { address, size, on } => actor(on).and_then(|actor| {
                 with(|state| {
                     let owner = state.who(actor.key);
-                    state.world.forget(address, size);
-                    if let Some(id) = actor.capture {
-                        state.graphs.forget(id, address, size);
+                    match actor.capture {
+                        None => state.world.allocated(address, size, owner),
+                        Some(id) => {
+                            state.world.forget(address, size);
+                            state.graphs.forget(id, address, size);
+                        }
                     }
                     let allocated = side(Does::Allocate, call, Some(actor.key.on), address, size);
                     state.blocks.made(Memory::Device, allocated, Some(owner), actor.capture);
@@ -420,7 +420,10 @@ impl Observer for Sanitizer {
                 let key = on.and_then(key_of);
                 with(|state| state.freeing(address, size, key, call))
             }
-            Happening::Unmapped { address, size } => with(|state| state.blocks.unmapped(address, size)),
+            Happening::Unmapped { address, size } => with(|state| {
+                state.world.forget(address, size);
+                state.blocks.unmapped(address, size);
+            }),
             Happening::Closing { address, size } => with(|state| state.closing(address, size, call)),
             Happening::HostFreeing { address } => with(|state| {
                 if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {

@@ -151,7 +151,13 @@ impl Report {
             text += &format!("{between} {}", side(previous));
         }
         if let Some(allocated) = allocated {
-            text += &format!(". The block: {}", side(allocated));
+            let of_another_block =
+                matches!(kind, Kind::Race | Kind::FreeInUse) && previous.is_some_and(|it| it.sequence < allocated.sequence);
+            let block = match of_another_block {
+                true => "The block was given this memory later, behind that access, and other streams have to wait for the block's own",
+                false => "The block",
+            };
+            text += &format!(". {block}: {}", side(allocated));
         }
         text + "."
     }

@@ -1,6 +1,6 @@
 //! Accesses to memory in a world of clocks: the one that is, or that of a graph's capture, in which nothing runs yet.
 
-use super::clock::{Clocks, Known, Who};
+use super::clock::{Clocks, HOST, Known, Who};
 use super::report::{Does, Side};
 use super::shadow::Stretches;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ struct Stamp {
 struct Cell {
     write: Option<Stamp>,
     reads: Vec<Stamp>,
+    /// Nobody's memory, which this stream may have again at once.
+    freed: Option<Who>,
 }
 
 pub struct World {
@@ -52,7 +54,7 @@ impl World {
                 }
                 if side.does == Does::Write {
                     cell.reads.iter().for_each(&mut conflict);
-                    *cell = Cell { write: Some(stamp.clone()), reads: Vec::new() };
+                    *cell = Cell { write: Some(stamp.clone()), ..Cell::default() };
                 } else {
                     cell.reads.retain(|read| read.who != who);
                     cell.reads.push(stamp.clone());
@@ -66,6 +68,36 @@ impl World {
     pub fn in_use(&self, address: usize, size: usize, known: &Known) -> Option<Side> {
         let stamps = self.cells.overlapping(address, address + size).flat_map(|cell| cell.write.iter().chain(&cell.reads));
         stamps.filter(|stamp| !is_past(known, stamp)).map(|stamp| *stamp.side).next()
+    }
+
+    /// Memory is freed on a stream, which may have it again at once. The cache waits for `users`.
+    pub fn freed(&mut self, address: usize, size: usize, on: Who, users: &[Who]) {
+        self.hand_on(address, size, on, |cell| {
+            let is_waited_for = |stamp: &Stamp| stamp.who != on && users.contains(&stamp.who);
+            cell.write.take_if(|stamp| is_waited_for(stamp));
+            cell.reads.retain(|stamp| !is_waited_for(stamp));
+            cell.freed = Some(on);
+            true
+        });
+    }
+
+    /// Memory is allocated on a stream. What is not that stream's own the cache knows to be past.
+    pub fn allocated(&mut self, address: usize, size: usize, on: Who) {
+        self.hand_on(address, size, on, |cell| cell.freed.take() == Some(on));
+    }
+
+    /// What was done there, the stream comes behind and the host has not waited for stays: others have to come behind it too.
+    fn hand_on(&mut self, address: usize, size: usize, on: Who, stays: impl Fn(&mut Cell) -> bool) {
+        let (known, past) = (self.clocks.before(on).clone(), self.clocks.known(HOST).clone());
+        let is_open = |stamp: &Stamp| is_past(&known, stamp) && !is_past(&past, stamp);
+        for (start, end, mut cell) in self.cells.take(address, address + size) {
+            let is_handed_on = stays(&mut cell);
+            cell.write.take_if(|stamp| !is_open(stamp));
+            cell.reads.retain(is_open);
+            if is_handed_on && (cell.write.is_some() || !cell.reads.is_empty()) {
+                self.cells.put(start, end, cell);
+            }
+        }
     }
 
     /// What was done there does not matter any more.

@@ -203,6 +203,8 @@ fn functions_that_are_ended_beside_calls() {
 fn communicators_that_are_ended_beside_calls() {
     let tensor = Managed::empty(0, F32, &[100]);
     let tensor = tensor.tensor() as *const tcuda_tensor_t as usize;
+    // The default stream may still use that memory.
+    ok!(tcuda_synchronize(0));
     let comm = |handle: usize| handle as tcuda_communicator_t;
     let reduce = |handle: usize, stream| unsafe {
         tcuda_communicator_all_reduce(comm(handle), tensor as *const _, tensor as *const _, TCUDA_REDUCE_SUM, stream)

@@ -63,9 +63,13 @@ programs![
     a_block_is_used_after_the_close_of_an_import: USE_AFTER_FREE,
     a_copy_of_freed_pinned_memory: USE_AFTER_FREE,
     an_old_pointer_to_a_reused_block: RACE,
+    a_reused_block_is_used_on_another_stream: RACE,
+    a_reused_part_of_a_block_is_used_on_another_stream: RACE,
+    a_block_goes_from_stream_to_stream: RACE,
     a_reader_was_not_recorded: FREE_IN_USE,
     a_writer_was_not_recorded: FREE_IN_USE,
     freed_on_another_stream: FREE_IN_USE,
+    a_reused_block_is_freed_on_another_stream: FREE_IN_USE,
     a_reader_of_pinned_memory_was_not_recorded: FREE_IN_USE,
     recorded_on_another_stream: FREE_IN_USE,
     a_fill_does_not_wait: RACE,
@@ -373,6 +377,61 @@ fn a_copy_of_freed_pinned_memory(bug: bool) {
         host_free(input);
     }
     copy(block, input, one);
+}
+
+/// A block whose memory was another one's, for the same stream.
+fn reused(stream: tcuda_stream_t, before: *mut c_void) -> *mut c_void {
+    let block = block(stream);
+    assert_eq!(block, before);
+    block
+}
+
+fn a_reused_block_is_used_on_another_stream(bug: bool) {
+    let ([one, two], first) = filled();
+    free(first);
+    let second = reused(one, first);
+    if !bug {
+        after(two, one);
+    }
+    fill(second, two);
+}
+
+/// What is past for the host is past for all, whatever else the stream has got.
+fn a_reused_part_of_a_block_is_used_on_another_stream(bug: bool) {
+    let ([one, two], first) = filled();
+    if !bug {
+        synchronize(one);
+    }
+    fill(block(one), one);
+    free(first);
+    let mut second = null_mut();
+    ok(unsafe { tcuda_malloc_cached(&mut second, SIZE / 4, one) });
+    assert_eq!(second, first);
+    ok(unsafe { tcuda_memset_async(second, 1, SIZE / 4, two) });
+}
+
+fn a_block_goes_from_stream_to_stream(bug: bool) {
+    let ([one, two, three], first) = filled();
+    after(two, one);
+    ok(unsafe { tcuda_free_cached_on(first, two) });
+    let second = reused(two, first);
+    ok(unsafe { tcuda_free_cached_on(second, two) });
+    let third = reused(two, first);
+    if !bug {
+        after(three, two);
+    }
+    kernel(third, READ, three);
+    ok(unsafe { tcuda_record_stream(third, three) });
+}
+
+fn a_reused_block_is_freed_on_another_stream(bug: bool) {
+    let ([one, two], first) = filled();
+    free(first);
+    let second = reused(one, first);
+    if !bug {
+        after(two, one);
+    }
+    ok(unsafe { tcuda_free_cached_on(second, two) });
 }
 
 fn an_old_pointer_to_a_reused_block(bug: bool) {

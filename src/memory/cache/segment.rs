@@ -8,6 +8,7 @@ use super::physical::{Backing, HandleId, Mapping};
 use super::shares::Idle;
 use super::slot::COMMON;
 use super::{Abilities, Cache, StreamSlot};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, insist};
 use crate::device;
 use crate::memory::provider::{self, Source};
@@ -300,6 +301,7 @@ impl Cache {
         let on_device = device::Guard::new(self.device);
         for (mapping, block) in places {
             poison::leaves(self.device, mapping.start, mapping.size);
+            watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {
