@@ -6,7 +6,7 @@
 //! Tests:  in the file, tests/conformance/copy.rs.
 
 use crate::base::sync_debug::{Kind, blocking};
-use crate::base::watch::{self, Access};
+use crate::base::watch::{self, Access, Happening};
 use crate::base::{Error, Result, Status, insist};
 use crate::memory::{Around, pools};
 use crate::runtime::{self, Address, api, host, kernels};
@@ -290,12 +290,16 @@ fn describe(to: End, from: End, size: usize) -> String {
     format!("Copy of {size} bytes from {} to {}", end(from), end(to))
 }
 
-/// The same where CUDA waits if it has to take pageable memory by way of its own.
+/// The same where CUDA waits if it has to take pageable memory by way of its own: into that it is done on return.
 fn enqueue_near(to: End, from: End, size: usize, stream: Stream) -> Result<()> {
     if !is_pageable(to, from) {
         return enqueue(to, from, size, stream);
     }
-    blocking("cudaMemcpyAsync of pageable memory", Kind::Wait, || enqueue(to, from, size, stream))
+    blocking("cudaMemcpyAsync of pageable memory", Kind::Wait, || enqueue(to, from, size, stream))?;
+    if to.place == Place::Pageable && watch::any(watch::SANITIZER) && !device::reaches_pageable(stream.device) {
+        watch::tell(|| Happening::StreamDone { on: stream.place() });
+    }
+    Ok(())
 }
 
 fn enqueue(to: End, from: End, size: usize, stream: Stream) -> Result<()> {

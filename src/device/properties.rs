@@ -183,6 +183,11 @@ fn ask(runtime: &Runtime, device: i32, prefix: &Properties) -> Result<DeviceProp
     })
 }
 
+/// Whether it reads and writes pageable host memory by itself, so that CUDA need not wait for a copy.
+pub fn reaches_pageable(device: i32) -> bool {
+    runtime::runtime().and_then(|runtime| runtime.device_attribute(attribute::PAGEABLE_MEMORY_ACCESS, device)).is_ok_and(|it| it != 0)
+}
+
 /// Any attribute of a device by CUDA's number.
 pub fn attribute(attribute: i32, device: i32) -> Result<i32> {
     let device = super::resolve(device)?;
