@@ -4,7 +4,7 @@
 use super::draws::Drawn;
 use super::pool::Use;
 use crate::base::Result;
-use crate::base::watch::{self, Happening};
+use crate::base::watch;
 use crate::event::{self, pool::Pooled};
 use crate::memory::captures;
 use crate::memory::pinned::Keeper;
@@ -27,7 +27,7 @@ impl Wait {
     /// Whether it is known to be over.
     pub fn is_over(&self) -> bool {
         let Wait::Event(event) = self else { return false };
-        runtime::runtime().and_then(|runtime| runtime.outside_capture(|| event::query(event.raw()))).unwrap_or(false)
+        runtime::runtime().and_then(|runtime| runtime.outside_capture(|| watch::unseen(|| event::query(event.raw())))).unwrap_or(false)
     }
 }
 
@@ -49,7 +49,7 @@ pub fn mark(stream: Stream) -> Option<Wait> {
             if stream.is_capturing()? {
                 return Ok(Some(Wait::Device));
             }
-            if stream.query()? {
+            if watch::unseen(|| stream.query())? {
                 return Ok(None);
             }
             let event = Pooled::take(stream.device)?;
@@ -98,15 +98,10 @@ impl Retired {
         runtime.outside_capture(|| {
             for waiting in &self.waits {
                 match waiting {
-                    Wait::Event(event) if wait => {
-                        runtime.event_synchronize(event.raw())?;
-                        watch::tell(|| Happening::EventDone { event: event.raw() });
-                    }
-                    Wait::Event(event) if runtime.event_query(event.raw())? => {
-                        watch::tell(|| Happening::EventDone { event: event.raw() });
-                    }
+                    Wait::Event(event) if wait => runtime.event_synchronize(event.raw())?,
+                    Wait::Event(event) if runtime.event_query(event.raw())? => {}
                     // While a graph is captured there nobody can wait: the next time.
-                    Wait::Device if wait && !captures::is_on(self.device) => captures::wait_for_device(self.device)?,
+                    Wait::Device if wait && !captures::is_on(self.device) => watch::unseen(|| captures::wait_for_device(self.device))?,
                     Wait::Event(_) | Wait::Device => return Ok(false),
                 }
             }

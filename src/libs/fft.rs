@@ -2,7 +2,7 @@
 //! it is put back; its work area is a block of the stream that it is taken for, for that time only.
 
 use super::{is_captured, with_memory};
-use crate::base::{Error, Result, Status, insist};
+use crate::base::{Error, Result, Status, insist, watch};
 use crate::device;
 use crate::event::{self, pool::Pooled};
 use crate::memory::{self, captures};
@@ -232,7 +232,7 @@ impl Kept {
         for after in &self.after {
             match after {
                 After::Event(event) => runtime.event_synchronize(event.raw())?,
-                After::Device => captures::wait_for_device(device)?,
+                After::Device => watch::unseen(|| captures::wait_for_device(device))?,
             }
         }
         Ok(())

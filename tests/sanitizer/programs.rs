@@ -52,6 +52,11 @@ programs![
     the_host_waits_for_another_stream: RACE,
     the_host_waits_for_another_device: RACE,
     the_host_does_not_mind_a_query: RACE,
+    a_copy_to_pinned_memory_is_not_waited_for: RACE,
+    a_thread_that_comes_asks_for_itself: RACE,
+    a_cache_that_maps_anew_asks_for_itself: RACE,
+    a_graph_that_ends_asks_for_itself: RACE,
+    a_cache_that_gives_back_waits_for_itself: RACE,
     the_default_stream_does_not_wait_for_others: RACE,
     threads_have_default_streams_of_their_own: RACE,
     parts_of_a_block_overlap: RACE,
@@ -377,6 +382,86 @@ fn a_copy_of_freed_pinned_memory(bug: bool) {
         host_free(input);
     }
     copy(block, input, one);
+}
+
+/// One to pageable memory is done on return.
+fn a_copy_to_pinned_memory_is_not_waited_for(bug: bool) {
+    let ([one, two], block) = filled();
+    let mut pageable = [0u8; SIZE];
+    copy(if bug { pinned() } else { pageable.as_mut_ptr().cast() }, block, one);
+    fill(block, two);
+}
+
+/// What the library asks or waits for by itself is no order that a program may count on. A thread's first allocation on its default stream asks.
+fn a_thread_that_comes_asks_for_itself(bug: bool) {
+    let [one] = streams();
+    let target = block(one) as usize;
+    let program = move || {
+        let mine = 2 as tcuda_stream_t;
+        kernel(target as *const c_void, WRITE, mine);
+        free(block(mine));
+        if !bug {
+            synchronize(mine);
+        }
+    };
+    std::thread::spawn(program).join().unwrap();
+    kernel(target as *const c_void, WRITE, one);
+}
+
+/// Free memory with other memory between is mapped in one piece.
+fn a_cache_that_maps_anew_asks_for_itself(bug: bool) {
+    const PIECE: usize = 64 << 20;
+    let ([one, two], target) = filled();
+    let get = |size| {
+        let mut block = null_mut();
+        ok(unsafe { tcuda_malloc_cached(&mut block, size, one) });
+        block
+    };
+    let pieces: [_; 8] = std::array::from_fn(|_| get(PIECE));
+    pieces.iter().step_by(2).for_each(|piece| free(*piece));
+    let whole = get(4 * PIECE);
+    if !bug {
+        after(two, one);
+    }
+    fill(target, two);
+    pieces.into_iter().skip(1).step_by(2).chain([whole]).for_each(free);
+}
+
+fn a_graph_that_ends_asks_for_itself(bug: bool) {
+    let [one, two] = streams();
+    let block = block(one);
+    let graph = captured(one, || fill(block, one));
+    replay(graph, one);
+    // So that it finds the stream idle.
+    let mut passing = null_mut();
+    ok(unsafe { tcuda_malloc_cached(&mut passing, SIZE, one) });
+    free(passing);
+    ok(tcuda_empty_cache(0));
+    ok(tcuda_graph_destroy(graph));
+    if !bug {
+        after(two, one);
+    }
+    kernel(block, READ, two);
+}
+
+/// For the whole device, where another thread's default stream has freed memory.
+fn a_cache_that_gives_back_waits_for_itself(bug: bool) {
+    let ([one, two], target) = filled();
+    let turn = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            free(block(2 as tcuda_stream_t));
+            turn.wait();
+            turn.wait();
+        });
+        turn.wait();
+        ok(tcuda_empty_cache(0));
+        turn.wait();
+    });
+    if !bug {
+        after(two, one);
+    }
+    fill(target, two);
 }
 
 /// A block whose memory was another one's, for the same stream.

@@ -11,7 +11,7 @@ use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::reach::Waited;
 use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
-use crate::base::{Result, Status, insist};
+use crate::base::{Result, Status, insist, watch};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::captures;
@@ -219,7 +219,7 @@ impl Cache {
         };
         let is_busy = |key: &StreamKey| {
             let stream = self.stream(*key);
-            stream.is_capturing().is_ok_and(|capturing| !capturing) && stream.query().is_ok_and(|idle| !idle)
+            stream.is_capturing().is_ok_and(|capturing| !capturing) && watch::unseen(|| stream.query()).is_ok_and(|idle| !idle)
         };
         let asked = runtime::runtime().and_then(|runtime| runtime.outside_capture(|| Ok(keys.iter().any(is_busy))));
         asked.unwrap_or(false)
@@ -369,7 +369,7 @@ impl Cache {
                     };
                     slots.map(count).collect()
                 };
-                match captures::wait_for_device(self.device) {
+                match watch::unseen(|| captures::wait_for_device(self.device)) {
                     // That would end a capture of the device.
                     Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
                     other => other?,

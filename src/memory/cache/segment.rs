@@ -82,7 +82,7 @@ fn wait_beside_captures(runtime: &Runtime, device: i32) -> Result<()> {
     let _guard = device::Guard::new(device)?;
     runtime.outside_capture(|| match runtime.malloc(ROUND) {
         Ok(block) => insist(|| runtime.free(block)),
-        Err(_) => captures::wait_for_device(device),
+        Err(_) => watch::unseen(|| captures::wait_for_device(device)),
     })
 }
 

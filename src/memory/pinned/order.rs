@@ -3,7 +3,7 @@
 //! recorded, and is recorded when memory is wanted next. An idle stream needs none.
 
 use super::core::{self, CORE};
-use crate::base::{Error, Result, Status, insist};
+use crate::base::{Error, Result, Status, insist, watch};
 use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::cache::slot::StreamKey;
@@ -306,7 +306,7 @@ fn wait_for_device(device: i32) -> Result<bool> {
         let here = core.streams.slots.iter_mut().filter(|(_, slot)| slot.stream.device == device);
         here.map(|(serial, slot)| (*serial, slot.end_epoch())).collect()
     };
-    match captures::wait_for_device(device) {
+    match watch::unseen(|| captures::wait_for_device(device)) {
         Ok(()) => {
             let mut core = CORE.lock();
             counts.into_iter().for_each(|(serial, count)| core.streams.advance(serial, count));
