@@ -6,7 +6,7 @@ mod marks;
 
 use gate::Gate;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::Duration;
 use tcuda::base::{Status, config};
@@ -572,41 +572,4 @@ fn many_threads_free_each_others_blocks() {
     pinned::empty_cache().unwrap();
     assert_eq!((held(), pinned::stats().active_requests.current), (0, 0));
     streams.into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
-}
-
-/// Of two threads that free one block at the same time one is refused, also where each would keep it to itself: both have asked for its kind.
-#[test]
-fn a_block_is_freed_once() {
-    const ROUNDS: usize = 20_000;
-    let _turn = machine();
-    let (block, turns) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // By way of memory that both look at: they go on at once.
-    let meet = |turn: usize| {
-        turns.fetch_add(1, Ordering::SeqCst);
-        while turns.load(Ordering::SeqCst) < 2 * turn {
-            std::thread::yield_now();
-        }
-    };
-    let race = |first: bool| {
-        pinned::free(allocate(4096)).unwrap();
-        let mut has_it = first;
-        let mut freed = 0;
-        for round in 0..ROUNDS {
-            if has_it {
-                block.store(allocate(4096), Ordering::SeqCst);
-            }
-            meet(2 * round + 1);
-            has_it = pinned::free(block.load(Ordering::SeqCst)).is_ok();
-            freed += usize::from(has_it);
-            meet(2 * round + 2);
-        }
-        freed
-    };
-    let freed: usize = std::thread::scope(|scope| {
-        let threads = [true, false].map(|first| scope.spawn(move || race(first)));
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-    });
-    assert_eq!(freed, ROUNDS);
-    assert_eq!(pinned::stats().active_requests.current, 0);
-    pinned::check();
 }

@@ -234,6 +234,8 @@ pub fn keep(address: Address) -> bool {
             return false;
         }
         let _busy = home.lock();
+        #[cfg(test)]
+        tests::before_the_change();
         // Another thread may free it at the same time, or note a use.
         if word.compare_exchange(seen, table::word(kind, State::Kept), AcqRel, Relaxed).is_err() {
             return false;
@@ -243,4 +245,50 @@ pub fn keep(address: Address) -> bool {
         true
     });
     kept.unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::sync::mpsc::channel;
+
+    thread_local!(static BEFORE_THE_CHANGE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) });
+
+    /// What another thread does while a block is about to be kept.
+    pub fn before_the_change() {
+        if let Some(work) = BEFORE_THE_CHANGE.take() {
+            work();
+        }
+    }
+
+    /// Of two threads that free it at the same time, where each would keep it.
+    #[test]
+    fn a_block_is_freed_once() {
+        // No test has blocks here.
+        const BLOCK: Address = 0x7b40_0000_0000;
+        let kind = Kind::new(4096, 0).unwrap();
+        table::make(BLOCK).store(table::word(kind, State::Out), Relaxed);
+        assert_eq!(take(kind), None, "from now on blocks of the kind are kept");
+        let ((begin, begun), (freed, is_freed), (end, over)) = (channel(), channel(), channel());
+        let other = std::thread::spawn(move || {
+            begun.recv().unwrap();
+            assert_eq!(take(kind), None);
+            assert!(keep(BLOCK));
+            freed.send(()).unwrap();
+            over.recv().unwrap();
+            // What a thread has when it ends goes to everybody.
+            assert_eq!(take(kind), Some(BLOCK));
+        });
+        let meanwhile = move || {
+            begin.send(()).unwrap();
+            is_freed.recv().unwrap();
+        };
+        BEFORE_THE_CHANGE.set(Some(Box::new(meanwhile)));
+        assert!(!keep(BLOCK), "two threads keep one block");
+        assert!(CORE.lock().free(BLOCK).is_err() && !keep(BLOCK));
+        end.send(()).unwrap();
+        other.join().unwrap();
+        table::make(BLOCK).store(0, Relaxed);
+    }
 }
