@@ -21,7 +21,7 @@ pub struct Work {
     pub what: &'static str,
     /// As CUDA sees it.
     pub stream: usize,
-    /// Of a default stream; -1: the stream says.
+    /// -1: not known.
     pub device: i32,
 }
 
@@ -94,19 +94,8 @@ pub fn configure() {
     }
 }
 
-/// A stream is about to be given work. `device`: the current one.
-#[inline(always)]
-pub fn note(what: &'static str, stream: usize, device: impl FnOnce() -> i32) {
-    if is_on() {
-        noted(what, stream, device);
-    }
-}
-
-#[cold]
-fn noted(what: &'static str, stream: usize, device: impl FnOnce() -> i32) {
-    /// Streams that are another one on each device.
-    const LAST_DEFAULT: usize = 2;
-    let device = if stream <= LAST_DEFAULT { device() } else { -1 };
+/// A stream of a device is about to be given work.
+pub fn note(what: &'static str, stream: usize, device: i32) {
     let (function, annotation) = GIVER.get();
     WORKS.lock().push(Work { number: 0, function, annotation, what, stream, device });
 }
@@ -167,11 +156,5 @@ mod tests {
             assert_eq!(giver(), "tcuda_inside");
         });
         assert_eq!(giver(), "tcuda_outside");
-    }
-
-    #[test]
-    fn nothing_is_noted_unasked() {
-        note("a kernel", 1, || panic!("nobody wants to know"));
-        assert!(!is_on() && newest() == 0 && open().is_empty());
     }
 }

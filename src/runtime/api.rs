@@ -124,7 +124,20 @@ impl Runtime {
     /// A stream is about to be given work: for the errors of devices.
     #[inline(always)]
     pub fn note(&self, what: &'static str, stream: RawStream) {
-        work::note(what, stream, || self.get_device().unwrap_or(-1));
+        if work::is_on() {
+            self.noted(what, stream);
+        }
+    }
+
+    #[cold]
+    fn noted(&self, what: &'static str, stream: RawStream) {
+        // To ask the legacy stream would end a capture beside it.
+        let is_captured = stream >= PER_THREAD && self.stream_is_capturing(stream).unwrap_or(false);
+        // What is captured is not given yet.
+        if !is_captured {
+            let device = if stream <= PER_THREAD { self.get_device() } else { self.stream_device(stream) };
+            work::note(what, stream, device.unwrap_or(-1));
+        }
     }
 
     fn error_text(&self, function: unsafe extern "C" fn(Code) -> *const std::ffi::c_char, code: Code) -> String {
@@ -500,7 +513,7 @@ impl Runtime {
         // The per-thread default stream is another one in each thread.
         if work::is_on() && stream != PER_THREAD {
             let device = self.get_device()?;
-            work::done(newest, |work| work.stream == stream && (work.device < 0 || work.device == device));
+            work::done(newest, |work| work.stream == stream && (stream > PER_THREAD || work.device == device));
         }
         Ok(())
     }

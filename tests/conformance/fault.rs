@@ -1,7 +1,7 @@
 //! Faults on demand: every call of the backend fails once, in turn; a device goes bad; and what is hot calls nothing.
 
 use crate::comm::made;
-use crate::graph::is_usable;
+use crate::graph::{G, is_usable};
 use crate::init::in_child;
 use crate::kit::*;
 use crate::reference::F32;
@@ -262,6 +262,11 @@ fn lose_with_work() -> (String, tcuda_stream_t) {
     ok!(tcuda_memset_async(block_1, 1, 4096, on_1));
     ok!(tcuda_stream_synchronize(on_1));
     ok!(tcuda_memory_annotate(c"the second step".as_ptr()));
+    // What was waited for with the device is done, and what was captured was not given.
+    let waited_for = create_on(1);
+    ok!(tcuda_memset_async(block_1, 1, 4096, waited_for));
+    ok!(tcuda_synchronize(1));
+    let _graph = G::captured(on_1, || ok!(tcuda_memset_async(block_1, 1, 4096, on_1)));
     let gate = Gate::on(on_1);
     ok!(tcuda_memset_async(block_0, 2, 4096, on_0));
     for _ in 0..10 {
