@@ -676,9 +676,19 @@ pub fn backend_name() -> &'static CStr {
     }
 }
 
+/// What waits for threads may wait for one that waits for the device, which waits for its host function. The driver tells where it forbids that
+/// any call is made, and nothing else asks it. A device that is lost is no reason.
+fn refuse_in_host_function() -> Result<()> {
+    match runtime::runtime()?.get_device() {
+        Err(error) if error.native == runtime::code::NOT_PERMITTED => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// What is recorded of a device (or all) from now on, and how many entries are kept (torch.cuda.memory._record_memory_history).
 pub fn record_history(mode: Mode, most: usize, clear: bool, device: Option<i32>) -> Result<()> {
     provider::refuse_inside()?;
+    refuse_in_host_function()?;
     match device {
         Some(device) => cache_of(device)?.record_history(mode, most, clear),
         None => caches()?.iter().for_each(|cache| cache.record_history(mode, most, clear)),
@@ -701,6 +711,7 @@ pub fn annotate(text: &str) -> Result<()> {
 /// What a device (or all) holds, with its pools, and what happened there.
 pub fn snapshot(device: Option<i32>) -> Result<Snapshot> {
     provider::refuse_inside()?;
+    refuse_in_host_function()?;
     let caches = caches()?;
     let asked = caches.iter().filter(|cache| device.is_none_or(|device| device == cache.device));
     Snapshot::new(caches.len(), asked.map(|cache| Ok((cache.device as usize, cache.picture()?))))

@@ -10,12 +10,14 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use tcuda::base::status::tcuda_status_t::{self, TCUDA_ERROR_CUDA};
 use tcuda::capi::graph::tcuda_pool_id_t;
 use tcuda::capi::history::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::pressure::*;
 use tcuda::capi::snapshot::*;
+use tcuda::capi::stream::{tcuda_stream_add_host_function, tcuda_stream_synchronize};
 use tcuda::memory::snapshot::Use;
 
 tests![
@@ -41,6 +43,7 @@ tests![
     bad_arguments_are_refused,
     a_snapshot_that_is_gone_is_none,
     of_several_threads_one_ends_a_snapshot,
+    host_functions_take_none: [Faults],
 ];
 
 const OFF: i32 = 0;
@@ -814,4 +817,19 @@ fn of_several_threads_one_ends_a_snapshot() {
         }
     });
     assert!(ended.iter().all(|ended| ended.load(Ordering::Relaxed) == 1), "{ended:?}");
+}
+
+/// They stop threads, of which one may wait for the host function; what is simulated refuses all that calls CUDA.
+fn host_functions_take_none() {
+    static SAID: Mutex<Vec<tcuda_status_t>> = Mutex::new(Vec::new());
+    unsafe extern "C" fn take(_: *mut c_void) {
+        let mut snapshot = null_mut();
+        let said = [unsafe { tcuda_memory_snapshot(&mut snapshot, 0) }, tcuda_memory_record_history(ALL, 10, true, 0)];
+        SAID.lock().unwrap().extend(said);
+    }
+    let own = Own::new();
+    free(allocate(4096, own.0));
+    ok!(tcuda_stream_add_host_function(own.0, Some(take), null_mut()));
+    ok!(tcuda_stream_synchronize(own.0));
+    assert_eq!(*SAID.lock().unwrap(), [TCUDA_ERROR_CUDA; 2]);
 }
