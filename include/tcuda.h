@@ -1574,11 +1574,11 @@ typedef void (*tcuda_sync_fn_t)(const struct tcuda_sync_t *sync, void *user_data
 typedef struct tcuda_sync_stats_t {
     size_t struct_size;
     /**
-     * Calls that made the host wait.
+     * Calls of CUDA that made the host wait: one of tcuda may make several.
      */
     uint64_t num_waits;
     /**
-     * Calls that were refused.
+     * Calls of CUDA that were refused, likewise.
      */
     uint64_t num_refused;
     /**
@@ -2256,7 +2256,7 @@ tcuda_status_t tcuda_empty_cache(int32_t device);
 /**
  * All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or
  * frees at the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where
- * a block that waited for another stream is found free.
+ * a block that waited for another stream is found free, or such a stream is to be marked for the first time.
  *
  * @param stats  struct_size has to be set; gets the figures.
  * @param device -1: the current one.
@@ -2956,7 +2956,10 @@ tcuda_status_t tcuda_copy(void *dst, const void *src, size_t size, bool non_bloc
  * @param stream    of any device; NULL is the default stream of the source's device, else of the destination's, else of the current one.
  * @return TCUDA_ERROR_CAPTURE: for pageable memory while the stream is being captured, which goes on without the copy.
  */
-tcuda_status_t tcuda_copy_async(void *dst, const void *src, size_t size, tcuda_stream_t stream);
+tcuda_status_t tcuda_copy_async(void *dst,
+                                const void *src,
+                                size_t size,
+                                tcuda_stream_t stream);
 
 /**
  * Enqueues the setting of bytes of device or pinned memory (cudaMemsetAsync).

@@ -321,7 +321,7 @@ pub extern "C" fn tcuda_empty_cache(device: i32) -> tcuda_status_t {
 
 /// All statistics of a device (torch.cuda.memory_stats). All zero before the first allocation. Figures are exact when no thread allocates or
 /// frees at the moment; peaks while one thread does, and nearly so while several do (docs/MEMORY.md says how near). Holds up no thread, but where
-/// a block that waited for another stream is found free.
+/// a block that waited for another stream is found free, or such a stream is to be marked for the first time.
 ///
 /// @param stats  struct_size has to be set; gets the figures.
 /// @param device -1: the current one.

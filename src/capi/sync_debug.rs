@@ -50,9 +50,9 @@ pub type tcuda_sync_fn_t = Option<unsafe extern "C" fn(sync: *const tcuda_sync_t
 #[allow(non_camel_case_types)]
 pub struct tcuda_sync_stats_t {
     pub struct_size: usize,
-    /// Calls that made the host wait.
+    /// Calls of CUDA that made the host wait: one of tcuda may make several.
     pub num_waits: u64,
-    /// Calls that were refused.
+    /// Calls of CUDA that were refused, likewise.
     pub num_refused: u64,
     /// All of the waits together.
     pub nanoseconds: u64,

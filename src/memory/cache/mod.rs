@@ -193,7 +193,7 @@ impl Cache {
     }
 
     /// The statistics. While blocks wait for other streams, these are asked first, so that an idle device shows none. Nobody is held up
-    /// but where a block is free by that.
+    /// but where a block is free by that, or a stream is to be marked for the first time.
     pub fn stats(&self) -> Stats {
         if self.stats.has_pending() && self.has_moved() {
             self.settle_all();
