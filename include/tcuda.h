@@ -2946,9 +2946,10 @@ tcuda_status_t tcuda_memory_dump_snapshot(const char *path);
 tcuda_status_t tcuda_copy(void *dst, const void *src, size_t size, bool non_blocking);
 
 /**
- * Enqueues a copy on a stream and does not wait (cudaMemcpyAsync with cudaMemcpyDefault). Host memory has to stay until the stream has
- * come past it; pageable memory CUDA copies or stages at once. A block of another device than the stream's is not kept from being reused
- * when it is freed meanwhile: tcuda_copy does that.
+ * Enqueues a copy on a stream (cudaMemcpyAsync with cudaMemcpyDefault). It does not wait, but for pageable host memory: into that it returns
+ * when all that the stream has is done, the copy too; out of it when CUDA has copied or staged the bytes. Pinned memory has to stay until the
+ * stream has come past the copy, and so has pageable memory where the device uses that by itself (pageable_memory_access) and CUDA need not
+ * wait. A block of another device than the stream's is not kept from being reused when it is freed meanwhile: tcuda_copy does that.
  *
  * @param dst       where to.
  * @param src       where from.
