@@ -8,7 +8,6 @@ use super::block::{self, BlockId};
 use super::core::Core;
 use super::front::{self, Front, Thread};
 use super::tls;
-use crate::base::process;
 use crate::memory::totals::{Shard, Totals};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,7 +32,7 @@ pub struct Fronts {
     /// How many threads had allocated lately at the last of them.
     threads: usize,
     /// The first thread that allocated since it was forgotten which ones are at work, and whether there were others.
-    first: Option<u64>,
+    first: Option<u32>,
     shared: bool,
 }
 
@@ -164,9 +163,7 @@ impl Fronts {
     }
 
     pub fn note_allocates(&mut self, thread: &Thread) {
-        // One without fronts has no number here: beyond those that have.
-        let number = if thread.number == 0 { process::thread() + (1 << 32) } else { u64::from(thread.number) };
-        self.shared |= *self.first.get_or_insert(number) != number;
+        self.shared |= *self.first.get_or_insert(thread.number) != thread.number;
     }
 
     /// Their threads' next calls find none of those that are in use.
@@ -274,7 +271,7 @@ impl Core {
 
     /// A thread ends: what it kept is free, what it counted stays.
     pub fn forget_thread(&mut self, thread: &Thread) {
-        self.fronts.first = self.fronts.first.filter(|first| *first != u64::from(thread.number));
+        self.fronts.first = self.fronts.first.filter(|first| *first != thread.number);
         let own: Vec<(u32, StreamSlot)> = self.fronts.by_thread.keys().copied().filter(|(number, _)| *number == thread.number).collect();
         for key in own {
             let Some(front) = self.fronts.by_thread.remove(&key) else { continue };
