@@ -38,7 +38,7 @@ impl StreamKey {
     /// Whether it is a default stream that the calling thread had, and which has ended.
     pub fn has_ended_here(self) -> bool {
         let last = LAST.get();
-        self.raw == stream::PER_THREAD && last != 0 && self.thread <= last && (self.thread ^ last) % STEP == 0
+        self.raw == stream::PER_THREAD && last != 0 && self.thread <= last && (self.thread ^ last).is_multiple_of(STEP)
     }
 }
 
