@@ -12,8 +12,8 @@ use crate::runtime::RawStream;
 use crate::stream::{self, Stream};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// A stream as the cache sees it: the per-thread default stream is another one in every thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -92,13 +92,24 @@ fn own_ends() {
     // If CUDA has ended it, the one that is there by now says nothing of its work.
     let is_there = own.id.is_some() && own.stream.id() == own.id;
     crate::memory::thread_ends(own.number, is_there);
+    ENDED.store(true, Relaxed);
     LAST.set(own.number);
     OWN.set(None);
 }
 
+/// Some thread's have ended: where none has, nobody looks for his own, which costs a call.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
 /// Whether default streams of the calling thread have ended: it is in its last destructors.
+#[inline]
 pub fn is_ending() -> bool {
-    LAST.get() != 0
+    /// Apart, since what finds it would be called before the flag is looked at.
+    #[cold]
+    #[inline(never)]
+    fn had_some() -> bool {
+        LAST.get() != 0
+    }
+    ENDED.load(Relaxed) && had_some()
 }
 
 /// The stream whose order a block follows. Its thread, or one that frees it, may be changing it.
