@@ -8,7 +8,7 @@ use crate::base::{Error, Result, Status, insist, process};
 use crate::memory::{captures, pools};
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, code};
-use crate::stream::{self, Stream, Turn};
+use crate::stream::{self, PerDevice, Stream, Turn};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -172,17 +172,8 @@ pub fn is_capturing(stream: impl FnOnce() -> Result<Stream>) -> Result<bool> {
 
 /// The stream that torch.cuda.graph captures on if none is given: one for each device.
 pub fn own_stream(device: i32) -> Result<Stream> {
-    /// With their serials: the handle of one that was destroyed may come back as somebody else's.
-    static STREAMS: Mutex<Vec<(Stream, Option<u64>)>> = Mutex::new(Vec::new());
-    let device = crate::device::resolve(device)?;
-    let mut streams = STREAMS.lock();
-    streams.retain(|(stream, serial)| serial.is_some() && stream::serial(*stream) == *serial);
-    if let Some((stream, _)) = streams.iter().find(|(stream, _)| stream.device == device) {
-        return Ok(*stream);
-    }
-    let stream = stream::create(device, 0)?;
-    streams.push((stream, stream::serial(stream)));
-    Ok(stream)
+    static STREAMS: PerDevice = PerDevice::new();
+    STREAMS.of(device)
 }
 
 pub fn forget() {

@@ -267,8 +267,17 @@ fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
 
 #[cold]
 fn poison_new(address: Address, stream: Stream) -> Result<()> {
-    let size = with_block(address, |_, id| Ok(block::at(id).size()))?;
+    let (size, number) = with_block(address, |core, id| Ok((block::at(id).size(), core.number)))?;
     poison::handed_out(address, size, stream);
+    let key = StreamKey::of(stream);
+    if let Some(cache) = numbered(number) {
+        let _marks = (captures::steady(), cache.hold_marks());
+        // A pressure callback may have ended the stream: what is enqueued there now would count as past.
+        if with_block(address, |core, id| Ok(core.follows(id, key)))? {
+            poison::freshen(address, size, stream);
+        }
+    }
+    poison::tell();
     Ok(())
 }
 

@@ -8,7 +8,6 @@
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Result, config, insist, log, watch};
 use crate::device;
-use crate::memory::captures;
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use parking_lot::{Condvar, Mutex};
@@ -81,7 +80,7 @@ pub fn found() -> u64 {
     FOUND.load(Ordering::Relaxed)
 }
 
-/// A block was handed out, nobody knows of it yet.
+/// A block was handed out, nobody knows of it yet: what it held since its free is looked at.
 pub fn handed_out(address: Address, size: usize, stream: Stream) {
     let filled = take(address, address + size);
     if !stream.is_capturing().unwrap_or(true) {
@@ -90,11 +89,13 @@ pub fn handed_out(address: Address, size: usize, stream: Stream) {
                 report(&filled, damage, "when it was allocated again");
             }
         }
-        let _steady = captures::steady();
-        // Best effort, as all of this: what ails the device shows in the program's own calls.
-        let _ = fill_uncaptured(address, size, FRESH, stream);
     }
-    tell();
+}
+
+/// Fills it for its owner. Until that is done no stream goes, or begins a capture.
+pub fn freshen(address: Address, size: usize, stream: Stream) {
+    // Best effort, as all of this: what ails the device shows in the program's own calls.
+    fill_uncaptured(address, size, FRESH, stream);
 }
 
 /// Marks a block as on its way back, once no other thread brings one back to this address: until that is done the block is free for others

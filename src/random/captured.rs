@@ -5,7 +5,7 @@ use super::generator::{Generator, PhiloxState};
 use crate::base::{Error, Result, Status};
 use crate::memory;
 use crate::runtime::Address;
-use crate::stream::{self, Stream};
+use crate::stream::{PerDevice, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -21,8 +21,13 @@ impl InGraph {
     pub const BYTES: usize = 16;
 
     pub fn new(device: i32) -> Result<InGraph> {
-        let on = stream::default(device)?;
-        Ok(InGraph { at: memory::allocate(InGraph::BYTES, 1, on)?, drawn: AtomicU64::new(0), open: AtomicBool::new(true) })
+        /// Replays write it on any stream, which come behind no work that a block had on the program's.
+        static OWN: PerDevice = PerDevice::new();
+        let on = OWN.of(device)?;
+        let new = InGraph { at: memory::allocate(InGraph::BYTES, 1, on)?, drawn: AtomicU64::new(0), open: AtomicBool::new(true) };
+        // It may have been made to wait for another's work.
+        on.try_drain()?;
+        Ok(new)
     }
 
     pub fn address(&self) -> Address {

@@ -37,6 +37,28 @@ static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
 /// More than this are really destroyed.
 const MOST_PARKED: usize = 64;
 
+/// A stream for each device, made when it is first wanted.
+pub struct PerDevice(Mutex<Vec<(Stream, Option<u64>)>>);
+
+impl PerDevice {
+    pub const fn new() -> PerDevice {
+        PerDevice(Mutex::new(Vec::new()))
+    }
+
+    /// That of a device (-1: the current one). By their serials: the handle of one that was destroyed may come back as somebody else's.
+    pub fn of(&self, device: i32) -> Result<Stream> {
+        let device = device::resolve(device)?;
+        let mut streams = self.0.lock();
+        streams.retain(|(stream, serial)| serial.is_some() && registry::serial(*stream) == *serial);
+        if let Some((stream, _)) = streams.iter().find(|(stream, _)| stream.device == device) {
+            return Ok(*stream);
+        }
+        let stream = create(device, 0)?;
+        streams.push((stream, registry::serial(stream)));
+        Ok(stream)
+    }
+}
+
 /// Registers a hook, once per function.
 pub fn on_gone(turn: Turn, hook: GoneHook) {
     let mut hooks = HOOKS.write();

@@ -18,6 +18,7 @@ use tcuda::random::tcuda_philox_state_t;
 
 tests![
     replays_draw_as_if_the_work_were_done,
+    where_a_replay_begins_lies_in_no_memory_that_is_used_still,
     replays_on_another_device_than_the_current_one: [TwoDevices],
     replays_on_several_streams_take_turns,
     a_replay_behind_one_after_which_nothing_could_be_recorded: [Faults],
@@ -100,6 +101,34 @@ fn replays_draw_as_if_the_work_were_done() {
             assert!(outputs.bytes(stream.0) == expected.bytes(stream.0), "behind round {round}");
         }
     }
+}
+
+fn where_a_replay_begins_lies_in_no_memory_that_is_used_still() {
+    let (stream, begun) = (Own::new(), event());
+    let (eager, captured) = (Generator::seeded(5), Generator::seeded(5));
+    let (mut expected, mut drawn) = (Block::new(F32, COUNT), Block::new(F32, COUNT));
+    ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, NULL));
+    let block = allocate(16, NULL);
+    synchronize(NULL);
+    let others = Gate::on(NULL);
+    fill(block, 0x55, 16, NULL);
+    free(block);
+    let graph = G::new();
+    let own = graph.capture(stream.0, || {
+        ok!(tcuda_event_record_external(begun, stream.0));
+        let gate = Gate::on(stream.0);
+        ok!(tcuda_random_uniform(&drawn.tensor(), 0.0, 1.0, captured.0, stream.0));
+        gate
+    });
+    graph.replay(stream.0);
+    ok!(tcuda_event_synchronize(begun));
+    others.open();
+    synchronize(NULL);
+    own.open();
+    synchronize(stream.0);
+    assert!(drawn.bytes() == expected.bytes());
+    drop(graph);
+    ok!(tcuda_event_destroy(begun));
 }
 
 fn replays_on_another_device_than_the_current_one() {

@@ -35,7 +35,7 @@ def machines():
         yield from ((names, machine(3, TCUDA_SIM_SEED=seed)) for names in RANKS)
     for seed, devices in enumerate((2, 3, 4), 1):
         yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_MEMORY_POISON=1)
-    yield from ((names, machine(2, TCUDA_SIM_SEED=4, TCUDA_MEMORY_POISON=1)) for names in ("graph_ends.", "plugin."))
+    yield from ((names, machine(2, TCUDA_SIM_SEED=4, TCUDA_MEMORY_POISON=1)) for names in ("graph_ends.", "plugin.", "pressure."))
     yield "copy.", machine(2, "none")
     for seed, devices in enumerate((3, 4), 1):
         yield "comm_order.", machine(devices, TCUDA_SIM_SEED=seed, TCUDA_SANITIZER=1)
