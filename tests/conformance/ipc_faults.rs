@@ -12,6 +12,7 @@ use tcuda::capi::event::*;
 use tcuda::capi::init::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::sim::*;
+use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
 tests![
@@ -210,7 +211,7 @@ pub fn scene_consumer() {
             }
             other.did("open");
             assert!(get!(false, out => tcuda_ipc_producer_is_alive(out, here)));
-            ok!(tcuda::capi::stream::tcuda_stream_synchronize(stream.0));
+            ok!(tcuda_stream_synchronize(stream.0));
             assert_eq!(first(here), 7);
             let (status, struck_too) = with_fault(nth, code, || unsafe { tcuda_ipc_close(here, stream.0) });
             if status != Status::TCUDA_SUCCESS {
@@ -328,6 +329,8 @@ pub fn scene_peer() {
     let mut other = Other::new();
     let theirs = other.export(SIZE, 7, 0);
     let here = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &theirs, stream.0));
+    // What the other process has written is for the stream of the import.
+    ok!(tcuda_stream_wait_stream(far.0, stream.0));
     let there = allocate(SIZE, far.0);
     let (mut failed, mut nth) = (0, 1);
     loop {
@@ -343,6 +346,7 @@ pub fn scene_peer() {
     assert!(failed >= 3, "{failed} of {nth}");
     // And for one that has come already.
     let again = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &other.export(SIZE, 8, 0), stream.0));
+    ok!(tcuda_stream_wait_stream(far.0, stream.0));
     ok!(tcuda_copy_async(there, again, SIZE, far.0));
     assert!(bytes_of(there, SIZE, far.0).iter().all(|byte| *byte == 8));
     [here, again].into_iter().for_each(|here| ok!(tcuda_ipc_close(here, stream.0)));
