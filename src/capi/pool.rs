@@ -168,7 +168,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(pool: tcuda_mem_pool_t, given: *mu
                 )));
             }
         };
-        pools::numbered(id_of(pool))?.cache.pause(keep)
+        pools::numbered(id_of(pool))?.pause(keep)
     })
 }
 

@@ -192,9 +192,9 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     }
     let pool = if pools::any_open() { pools::open_on(stream.device) } else { None };
     let own = || existing(stream.device).map_or_else(|| cache_of(stream.device), Ok);
-    let cache = || pool.as_ref().map_or_else(own, |pool| Ok(pool.cache));
+    let from = || pool.as_ref().map_or_else(|| Ok((own()?, pools::Id::own())), |pool| Ok((pool.cache, pool.id)));
     if alignment <= block::UNIT
-        && let Some(address) = from_front(cache, size, stream, thread::canonical(stream), handle)?
+        && let Some(address) = from_front(from, size, stream, thread::canonical(stream), handle)?
     {
         return Ok(address);
     }
@@ -202,7 +202,7 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
         return pools::allocate(pool, size, alignment, stream);
     }
     let request = Request::new(size, alignment).ok_or_else(|| too_large(size, stream.device))?;
-    let cache = cache()?;
+    let cache = own()?;
     if alignment > block::UNIT {
         cache.rest(stream);
     }
@@ -215,7 +215,7 @@ pub fn allocate_from(pool: &pools::Pool, size: usize, stream: Stream) -> Result<
     if size > 0 && of_graph.is_none() && stream.device == pool.cache.device {
         // A handle of the pool's own: the stream's means what the thread has open.
         let handle = thread::canonical_in(pool.cache, stream);
-        if let Some(address) = from_front(|| Ok(pool.cache), size, stream, handle, handle)? {
+        if let Some(address) = from_front(|| Ok((pool.cache, pool.id)), size, stream, handle, handle)? {
             return Ok(address);
         }
     }
@@ -281,9 +281,9 @@ fn poison_new(address: Address, stream: Stream) -> Result<()> {
     Ok(())
 }
 
-/// From this thread's front of the stream in a cache, which is made ready if it is not.
+/// From this thread's front of the stream in the cache of a pool, which is made ready if it is not.
 fn from_front(
-    cache: impl Fn() -> Result<&'static Cache>,
+    from: impl Fn() -> Result<(&'static Cache, pools::Id)>,
     size: usize,
     stream: Stream,
     canonical: usize,
@@ -295,9 +295,9 @@ fn from_front(
     if let Some(address) = front::take(size, canonical, key) {
         return Ok(Some(address));
     }
-    let cache = cache()?;
+    let (cache, pool) = from()?;
     cache.rest(stream);
-    Ok(if thread::arm(cache, stream, canonical, key)? { front::take(size, canonical, key) } else { None })
+    Ok(if thread::arm(cache, pool, stream, canonical, key)? { front::take(size, canonical, key) } else { None })
 }
 
 #[cold]

@@ -61,6 +61,13 @@ impl Id {
         Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
     }
 
+    /// It was destroyed, or never was one.
+    #[cold]
+    pub fn gone_error(self) -> Error {
+        let text = format!("No memory pool has the handle 0x{:x}, or it was destroyed.", self.number());
+        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
+    }
+
     /// As keys of statistics have it.
     pub fn key(self) -> String {
         let (first, second) = self.pair();
@@ -121,10 +128,7 @@ fn all() -> Vec<Arc<Pool>> {
 
 impl Pools {
     fn find(&self, id: u64) -> Result<Arc<Pool>> {
-        self.by_id.get(&id).filter(|pool| !pool.is_private).cloned().ok_or_else(|| {
-            let text = format!("No memory pool has the handle 0x{id:x}, or it was destroyed.");
-            Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text)
-        })
+        self.by_id.get(&id).filter(|pool| !pool.is_private).cloned().ok_or_else(|| Id::new(0, id).gone_error())
     }
 }
 
@@ -222,15 +226,17 @@ pub fn destroy(id: u64) -> Result<()> {
         }
     };
     check_closed()?;
-    pool.cache.end_pause()?;
-    {
+    pool.cache.end_pause(pool.id)?;
+    let take = || {
         let mut pools = POOLS.write();
         // Another thread may have ended it meanwhile.
         pools.find(id)?;
-        check_closed()?;
+        check_closed().inspect_err(|_| pool.cache.goes_on())?;
         pools.by_id.remove(&id);
         pools.ending.push(pool.cache);
-    }
+        Ok(())
+    };
+    take()?;
     sweep(None);
     Ok(())
 }
@@ -307,7 +313,7 @@ pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> R
         )));
     }
     let request = Request::new(size, alignment).ok_or_else(|| super::too_large(size, stream.device))?;
-    super::allocate_in(pool.cache, &request, stream)
+    super::allocate_in(pool.cache, &Request { pool: pool.id, ..request }, stream)
 }
 
 /// Free memory of pools that give it to requests of others that would fail.
@@ -340,6 +346,11 @@ impl Pool {
     /// By its handle, and by who has it open.
     pub fn use_count(&self) -> u64 {
         1 + self.open.load(Relaxed) as u64
+    }
+
+    /// As `Cache::pause`.
+    pub fn pause(&self, keep: bool) -> Result<usize> {
+        self.cache.pause(self.id, keep)
     }
 
     /// Waits for what is freed but in use, then gives all free memory back to where it came from.

@@ -19,6 +19,7 @@ tests![
     a_stream_ends_as_a_call_fails: [Faults],
     a_captured_stream_that_cannot_be_asked_is_lent_nothing: [Faults],
     a_captured_use_that_cannot_be_noted_is_none: [Faults],
+    a_mapping_that_stays_is_in_nobodys_way: [Faults, VirtualMemory],
 ];
 
 const SIZE: usize = 12 * MIB;
@@ -50,6 +51,22 @@ fn each_call_fails(mut round: impl FnMut(&mut Fault)) {
         round(&mut fault);
     }
     assert!(fault.nth > 1);
+}
+
+/// The driver opens no memory once, and keeps what was mapped for that: the next block lies elsewhere.
+fn a_mapping_that_stays_is_in_nobodys_way() {
+    const INTERNAL: i32 = 999;
+    empty_caches();
+    let first = allocate(SIZE, NULL);
+    ok!(tcuda_sim_fail_at(c"cuMemSetAccess".as_ptr(), 1, INTERNAL));
+    ok!(tcuda_sim_fail_at(c"cuMemUnmap".as_ptr(), 0, INTERNAL));
+    assert!(unsafe { tcuda_malloc_cached(&mut null_mut(), 4 * SIZE, NULL) } != Status::TCUDA_SUCCESS);
+    let others = [3, 5].map(|of| allocate(of * SIZE, NULL));
+    ok!(tcuda_sim_clear_faults());
+    others.into_iter().chain([first]).for_each(free);
+    empty_caches();
+    assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
+    tcuda::memory::check(0);
 }
 
 /// Its last mark is one that nobody can make later.

@@ -5,7 +5,10 @@ use crate::kit::*;
 use crate::pools::{Apart, reserved};
 use crate::random::F32;
 use crate::{fails, get, ok, tests};
+use std::ffi::CString;
 use std::ptr::{null, null_mut};
+use std::sync::Barrier;
+use tcuda::base::Status;
 use tcuda::base::dlpack::{CUDA, tcuda_place_t, tcuda_tensor_t};
 use tcuda::capi::comm::tcuda_comm_gather;
 use tcuda::capi::copy::*;
@@ -13,7 +16,8 @@ use tcuda::capi::device::tcuda_mem_get_info;
 use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
-use tcuda::capi::sim::tcuda_sim_set_memory;
+use tcuda::capi::sim::{tcuda_sim_clear_faults, tcuda_sim_fail_at, tcuda_sim_set_memory};
+use tcuda::capi::stream::tcuda_stream_synchronize;
 use tcuda::capi::tensor::{tcuda_tensor_copy, tcuda_tensor_fill};
 
 tests![
@@ -26,6 +30,9 @@ tests![
     a_pause_among_requests: [VirtualMemory],
     a_pause_takes_what_threads_keep: [VirtualMemory],
     a_pause_beside_a_capture: [VirtualMemory],
+    a_resume_beside_a_capture_of_another_library: [VirtualMemory],
+    a_pause_beside_an_end: [VirtualMemory],
+    a_pause_with_no_way_back: [VirtualMemory, Faults],
     a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
     what_is_lent_keeps_its_memory: [VirtualMemory],
     what_cannot_be_paused,
@@ -300,6 +307,76 @@ fn a_pause_beside_a_capture() {
     assert_eq!((pool.reserved(), pool.pause(TCUDA_PAUSE_KEEP)), (held, held as usize));
     ok!(tcuda_mem_pool_resume(pool.0));
     free(block);
+    pool.end();
+    empty_caches();
+}
+
+/// Whose stream the legacy default stream waits for.
+fn a_resume_beside_a_capture_of_another_library() {
+    empty_caches();
+    let (stream, pool) = (Own::new(), Apart::new());
+    let block = pool.allocate(3 * MIB, stream.0);
+    ok!(tcuda_memset_async(block, 7, 3 * MIB, stream.0));
+    let runtime = tcuda::runtime::runtime().unwrap();
+    let blocking = handle(runtime.stream_create(0, 0).unwrap());
+    assert!(pool.pause(TCUDA_PAUSE_KEEP) > 0);
+    let graph = G::captured(blocking, || ok!(tcuda_mem_pool_resume(pool.0)));
+    graph.replay(blocking);
+    ok!(tcuda_stream_synchronize(blocking));
+    assert!(bytes_of(block, 3 * MIB, stream.0).iter().all(|byte| *byte == 7));
+    drop(graph);
+    runtime.stream_destroy(blocking as usize).unwrap();
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+/// One of them is refused: blocks in use never lose their memory for good.
+fn a_pause_beside_an_end() {
+    empty_caches();
+    for round in 0..1000 {
+        let pool = Apart::new();
+        let block = pool.allocate(2 * MIB, NULL);
+        let (handle, together) = (pool.0 as usize, Barrier::new(2));
+        let [paused, ended] = std::thread::scope(|scope| {
+            let pause = scope.spawn(|| {
+                together.wait();
+                unsafe { tcuda_mem_pool_pause(handle as tcuda_mem_pool_t, &mut 0, TCUDA_PAUSE_DROP) }
+            });
+            together.wait();
+            (0..round % 100 * 20).for_each(|_| std::hint::spin_loop());
+            let ended = tcuda_mem_pool_destroy(handle as tcuda_mem_pool_t);
+            [pause.join().unwrap(), ended]
+        });
+        let is_ended = ended == Status::TCUDA_SUCCESS;
+        assert!(is_ended == (paused == Status::TCUDA_ERROR_INVALID_HANDLE), "round {round}: {paused:?}, {ended:?}");
+        free(block);
+        if !is_ended {
+            pool.end();
+        }
+    }
+    empty_caches();
+}
+
+/// The driver takes some of it, and neither takes nor gives more: the pool is paused, and can resume once the driver does as it is told.
+fn a_pause_with_no_way_back() {
+    empty_caches();
+    let (stream, pool) = (Own::new(), Apart::new());
+    let blocks = [2, 40].map(|size| pool.allocate(size * MIB, stream.0));
+    blocks.iter().for_each(|block| ok!(tcuda_memset_async(*block, 9, 2 * MIB, stream.0)));
+    let held = pool.reserved();
+    for (call, nth) in [("cuMemUnmap", 2), ("cuMemUnmap", 3), ("cuMemMap", 1), ("cuMemMap", 2)] {
+        ok!(tcuda_sim_fail_at(CString::new(call).unwrap().as_ptr(), nth, 999));
+    }
+    assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), held as usize);
+    ok!(tcuda_sim_clear_faults());
+    fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), MIB, stream.0, pool.0));
+    ok!(tcuda_mem_pool_resume(pool.0));
+    assert_eq!(pool.reserved(), held);
+    for block in blocks {
+        assert!(bytes_of(block, 2 * MIB, stream.0).iter().all(|byte| *byte == 9));
+        free(block);
+    }
     pool.end();
     empty_caches();
 }

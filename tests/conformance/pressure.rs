@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use tcuda::capi::init::tcuda_shutdown;
 use tcuda::capi::memory::*;
-use tcuda::capi::pool::{tcuda_mem_pool_create, tcuda_mem_pool_destroy, tcuda_mem_pool_malloc};
+use tcuda::capi::pool::*;
 use tcuda::capi::pressure::*;
 use tcuda::capi::sim::{tcuda_sim_clear_faults, tcuda_sim_fail_at};
 use tcuda::capi::stream::*;
@@ -23,6 +23,8 @@ tests![
     a_callback_may_call_tcuda,
     a_callback_that_lies_does_not_keep_the_error_away,
     a_callback_may_end_the_stream,
+    a_callback_may_end_the_stream_and_make_others,
+    a_callback_may_end_the_pool,
     nobody_ends_tcuda_in_the_middle_of_a_call,
     threads_under_pressure,
     wrong_registrations_are_refused,
@@ -259,11 +261,70 @@ fn a_callback_may_end_the_stream() {
     });
     let mut block = null_mut();
     let status = unsafe { tcuda_malloc_cached(&mut block, 36 * MIB, own) };
-    assert!(status != tcuda::base::Status::TCUDA_ERROR_INTERNAL, "{}", message());
-    free(block);
+    assert_eq!(status, tcuda::base::Status::TCUDA_ERROR_INVALID_HANDLE, "{}", message());
+    assert!(block.is_null());
     assert_eq!(STREAM.load(Ordering::Relaxed), 0);
     tcuda::memory::check(0);
     drop(_limit);
+    empty_caches();
+}
+
+/// What the cache knew the old one by is another one's by then, whose memory is in use.
+fn a_callback_may_end_the_stream_and_make_others() {
+    static STREAMS: Mutex<[usize; 2]> = Mutex::new([0; 2]);
+    empty_caches();
+    let gone: Vec<_> = (0..40).map(|_| create_on(0)).collect();
+    gone.iter().for_each(|stream| free(allocate(512, *stream)));
+    gone.iter().for_each(|stream| ok!(tcuda_stream_destroy(*stream)));
+    empty_caches();
+    let (own, limit) = (create_on(0), Limit::of(0, 64 * MIB as u64));
+    *STREAMS.lock().unwrap() = [own as usize, 0];
+    let kept = allocate(40 * MIB, NULL) as usize;
+    let gate = Mutex::new(None);
+    let _callback = Registered::callback(move |_| {
+        let mut streams = STREAMS.lock().unwrap();
+        let was = std::mem::take(&mut streams[0]);
+        if was != 0 {
+            ok!(tcuda_stream_destroy(handle(was)));
+            let busy = create_on(0);
+            streams[1] = busy as usize;
+            free(allocate(512, busy));
+            *gate.lock().unwrap() = Some(Gate::on(busy));
+            ok!(tcuda_free_cached_on(kept as *mut c_void, busy));
+        }
+        was != 0
+    });
+    let mut block = null_mut();
+    fails!(INVALID_HANDLE, tcuda_malloc_cached(&mut block, 36 * MIB, own));
+    assert!(block.is_null());
+    drop((_callback, limit));
+    ok!(tcuda_stream_destroy(handle(STREAMS.lock().unwrap()[1])));
+    empty_caches();
+}
+
+/// Its memory is not that of the next one.
+fn a_callback_may_end_the_pool() {
+    static POOLS: Mutex<[usize; 2]> = Mutex::new([0; 2]);
+    empty_caches();
+    let make = || get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
+    let (pool, limit) = (make(), Limit::of(0, 64 * MIB as u64));
+    *POOLS.lock().unwrap() = [pool as usize, 0];
+    let kept = allocate(40 * MIB, NULL) as usize;
+    let _callback = Registered::callback(move |_| {
+        let mut pools = POOLS.lock().unwrap();
+        let was = std::mem::take(&mut pools[0]);
+        if was != 0 {
+            ok!(tcuda_mem_pool_destroy(was as tcuda_mem_pool_t));
+            pools[1] = make() as usize;
+            free(kept as *mut c_void);
+        }
+        was != 0
+    });
+    let mut block = null_mut();
+    fails!(INVALID_HANDLE, tcuda_mem_pool_malloc(&mut block, 36 * MIB, NULL, pool));
+    assert!(block.is_null());
+    drop((_callback, limit));
+    ok!(tcuda_mem_pool_destroy(POOLS.lock().unwrap()[1] as tcuda_mem_pool_t));
     empty_caches();
 }
 

@@ -6,6 +6,7 @@ use super::freelist::FreeList;
 use super::front::{self, Front};
 use super::fronts::Fronts;
 use super::home::{self, Home, Shelf, Sizes};
+use super::left::Left;
 use super::physical::Physical;
 use super::policy::{Policy, is_new};
 use super::runs::Runs;
@@ -95,8 +96,12 @@ pub struct Core {
     pub ordered_bytes: usize,
     /// What the driver's pool holds beside them.
     pub ordered_spare: usize,
+    /// What is mapped still where nothing is: no memory is mapped there.
+    pub(super) left: &'static Left,
     /// A pool without memory behind its blocks: nothing is handed out.
     pub paused: bool,
+    /// The pool is being destroyed: it is paused no more.
+    pub ends: bool,
     /// Whether there are streams that look for what is everybody's beside their own.
     as_one: bool,
     /// How many bytes of large blocks had been freed when streams were asked ahead, or what is past was shared, last.
@@ -162,7 +167,9 @@ impl Core {
             keeps_fronts: true,
             no_split: false,
             pool: pools::Id::own(),
+            left: Box::leak(Box::default()),
             paused: false,
+            ends: false,
             as_one: false,
             asked_at: 0,
             ordered_bytes: 0,
@@ -693,6 +700,8 @@ pub struct Request {
     pub small: bool,
     /// Who asks does without it: nobody is waited for, nor told.
     pub is_modest: bool,
+    /// Whose memory it is to be.
+    pub pool: pools::Id,
 }
 
 impl Request {
@@ -704,7 +713,8 @@ impl Request {
         }
         let size = requested.next_multiple_of(ROUND);
         let alignment = alignment.max(ROUND);
-        Some(Request { requested, size, alignment, search: size + alignment - ROUND, small: size <= SMALL_LIMIT, is_modest: false })
+        let (search, small) = (size + alignment - ROUND, size <= SMALL_LIMIT);
+        Some(Request { requested, size, alignment, search, small, is_modest: false, pool: pools::Id::own() })
     }
 
     /// To more than any block is.

@@ -383,7 +383,7 @@ impl Cache {
         self.left.take_back(runtime, self.device);
         let mut has_memory = false;
         let access = access_list(self.device);
-        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access, &mut has_memory, &self.left));
+        let made = runtime.outside_capture(|| build(runtime, properties, &plan, &raws, &access, &mut has_memory, self.left));
         let mut core = self.core.lock();
         let made = match made {
             Ok(made) => made,

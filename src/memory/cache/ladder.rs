@@ -33,6 +33,8 @@ struct Look {
     /// Whether blocks wait for other streams, or streams that are gone left some.
     may_learn: bool,
     changes: u64,
+    /// What tells its stream from others that have the slot.
+    serial: u64,
 }
 
 impl Core {
@@ -45,7 +47,28 @@ impl Core {
         }
         let may_learn = !self.pending.is_empty() || self.has_legacy();
         let (keeps_apart, is_small_of_threads) = (self.keeps_apart(slot, request), self.is_small_of_threads(request));
-        Look { keeps_apart, is_apart: self.policy.is_apart(), is_small_of_threads, may_learn, changes: self.changes() }
+        let (is_apart, serial) = (self.policy.is_apart(), self.slots[slot as usize].serial.stream);
+        Look { keeps_apart, is_apart, is_small_of_threads, may_learn, changes: self.changes(), serial }
+    }
+
+    /// Whether the pool is there that a request is for, and has its memory.
+    fn check_pool(&self, request: &Request) -> Result<()> {
+        match self.pool {
+            pool if pool != request.pool => Err(request.pool.gone_error()),
+            pool if self.paused => Err(pool.paused_error()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, and whether the stream is: other threads and the program's functions may end either while a request lasts.
+    fn check_climb(&self, climb: &Climb) -> Result<()> {
+        self.check_pool(climb.request)?;
+        let slot = &self.slots[climb.slot as usize];
+        if slot.gone || slot.serial.stream != climb.serial {
+            let text = "The stream was destroyed while memory was asked for its work.";
+            return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text).on_device(self.device));
+        }
+        Ok(())
     }
 }
 
@@ -54,6 +77,7 @@ struct Climb<'a> {
     runtime: &'a Runtime,
     abilities: &'a Abilities,
     slot: StreamSlot,
+    serial: u64,
     request: &'a Request,
     stream: Stream,
     /// It may wait for other streams rather than that more is held than the budget.
@@ -68,10 +92,7 @@ impl Cache {
             self.give_put_off();
         }
         let mut core = self.core.lock();
-        if core.paused {
-            drop(core);
-            return Err(self.paused_error());
-        }
+        core.check_pool(request)?;
         let slot = core.slot_of(key)?;
         if !block::has_room() {
             return Err(block::no_room());
@@ -99,7 +120,7 @@ impl Cache {
         // Only what is mapped has a budget.
         let has_budget = abilities.virtual_memory.is_some() && !request.is_modest;
         let at_budget = has_budget && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
-        let climb = &Climb { runtime, abilities, slot, request, stream, at_budget };
+        let climb = &Climb { runtime, abilities, slot, serial: look.serial, request, stream, at_budget };
         // The driver's own pool knows best what is free.
         if matches!(abilities.source, Source::Ordered)
             && let Ok(address) = self.search_or_grow(climb, &Reach::of(slot), UpTo::Limit, None)?
@@ -211,6 +232,7 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
+        self.core.quiet().check_climb(climb)?;
         if self.borrows(abilities)
             && let Some(address) = pools::lend(self, request, stream)
         {
@@ -248,7 +270,7 @@ impl Cache {
         self.stats.count(Event::SyncAllStreams);
         let mut found = None;
         let waited = self.wait(|core| {
-            found = core.search(&Reach::of(climb.slot), climb.request);
+            found = core.check_climb(climb).ok().and_then(|()| core.search(&Reach::of(climb.slot), climb.request));
             found.is_some()
         });
         if let Some(address) = found {
@@ -288,9 +310,7 @@ impl Cache {
             return Ok(Err(limit.map_or_else(too_large, |_| Refusal::Limit)));
         }
         let _growing = self.growing.lock();
-        if self.core.quiet().paused {
-            return Err(self.paused_error());
-        }
+        self.core.quiet().check_climb(climb)?;
         match self.grow(runtime, abilities, reach, request, up_to, searched) {
             Err(Refusal::Driver(error)) if error.status != Status::TCUDA_ERROR_OUT_OF_MEMORY => Err(error),
             answer => Ok(answer),
@@ -302,6 +322,7 @@ impl Cache {
         let Climb { runtime, abilities, slot, request, stream, .. } = *climb;
         let owners = {
             let core = self.core.lock();
+            core.check_climb(climb).ok()?;
             let owners = core.owners_in_use(slot);
             let all = |owner: &StreamSlot| Waited { slot: *owner, serial: core.slots[*owner as usize].serial, count: u32::MAX };
             let would_wait: Vec<Waited> = owners.iter().map(all).collect();
@@ -315,9 +336,7 @@ impl Cache {
         let waited = self.order_after(stream, &owners).ok()?;
         let reach = Reach { waited: &waited, ..Reach::of(slot) };
         let _growing = self.growing.lock();
-        if self.core.quiet().paused {
-            return None;
-        }
+        self.core.quiet().check_climb(climb).ok()?;
         if abilities.virtual_memory.is_none() {
             return self.core.lock().search(&reach, request);
         }

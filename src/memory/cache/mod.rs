@@ -122,7 +122,7 @@ pub struct Cache {
     ordered: Mutex<Option<RawMemPool>>,
     /// What goes back there once its stream is captured no more.
     put_off: Mutex<Vec<(Address, StreamKey)>>,
-    left: Left,
+    left: &'static Left,
 }
 
 impl Cache {
@@ -133,10 +133,12 @@ impl Cache {
     }
 
     fn with(number: u32, device: i32, stats: &'static Totals, history: &'static History, growing: &'static Mutex<()>) -> Result<Cache> {
+        let core = Core::new(number, device, stats, history)?;
         Ok(Cache {
             number,
             device,
-            core: Lock::new(Core::new(number, device, stats, history)?),
+            left: core.left,
+            core: Lock::new(core),
             stats,
             history,
             limit_is_a_calls: AtomicBool::new(false),
@@ -150,7 +152,6 @@ impl Cache {
             replayed: AtomicBool::new(false),
             ordered: Mutex::new(None),
             put_off: Mutex::new(Vec::new()),
-            left: Left::default(),
         })
     }
 
@@ -161,7 +162,7 @@ impl Cache {
             None => {
                 let source = self.source.lock().clone().unwrap_or_else(provider::current);
                 let splits = !self.core.quiet().no_split;
-                let abilities = segment::abilities(runtime, self.device, source, splits, &self.left)?;
+                let abilities = segment::abilities(runtime, self.device, source, splits, self.left)?;
                 Ok(known.insert(abilities).clone())
             }
         }

@@ -7,11 +7,14 @@ use super::physical::{Backing, HandleId, Mapping};
 use super::segment::access_list;
 use super::{Abilities, Cache};
 use crate::base::sync_debug::{Kind, blocking};
-use crate::base::{Error, Result, Status, insist};
+use crate::base::{Error, Result, Status, insist, watch};
 use crate::device;
+use crate::memory::pools::Id;
 use crate::memory::{captures, pinned, poison, provider};
 use crate::runtime::table::MemAllocationProp;
 use crate::runtime::{self, Address, MemHandle, Runtime};
+use crate::stream::{PerDevice, Stream};
+use std::collections::HashMap;
 
 /// A block of the cache of pinned memory. Freed when dropped.
 struct Pinned(Address);
@@ -23,6 +26,9 @@ impl Drop for Pinned {
     }
 }
 
+/// What is kept is copied on a stream of its own: copies on the default stream would end captures of streams that come behind it.
+static COPIES: PerDevice = PerDevice::new();
+
 /// Bytes of blocks in use, one behind the other, and where they are meanwhile.
 struct Saved {
     runs: Vec<Run>,
@@ -33,12 +39,14 @@ struct Saved {
 type Run = (Address, usize);
 
 impl Saved {
-    fn copy(&self, copy: impl Fn(Address, Address, usize) -> Result<()>) -> Result<()> {
+    /// Away from the device, or back.
+    fn copy(&self, runtime: &Runtime, on: Stream, back: bool) -> Result<()> {
         let mut host = self.copy.0;
         self.runs.iter().try_for_each(|(address, size)| {
-            let here = host;
+            let (to, from) = if back { (*address, host) } else { (host, *address) };
             host += size;
-            copy(*address, here, *size)
+            // The program has no part in it.
+            watch::unseen(|| runtime.memcpy_async(to, from, *size, on.raw))
         })
     }
 }
@@ -62,7 +70,7 @@ impl Cache {
 
     /// Waits for the device, and gives the pool's memory back; with `keep` what is in blocks in use is kept in pinned memory of the host.
     /// The bytes that went back. Nothing changes on failure.
-    pub fn pause(&self, keep: bool) -> Result<usize> {
+    pub fn pause(&self, pool: Id, keep: bool) -> Result<usize> {
         provider::refuse_inside()?;
         let runtime = runtime::runtime()?;
         let abilities = self.abilities(runtime)?;
@@ -71,8 +79,15 @@ impl Cache {
         if self.is_paused() {
             return Ok(0);
         }
-        // Nothing is handed out from here on.
-        self.core.lock().paused = true;
+        {
+            let mut core = self.core.lock();
+            // Destroyed meanwhile, it could never resume.
+            if core.pool != pool || core.ends {
+                return Err(pool.gone_error());
+            }
+            // Nothing is handed out from here on.
+            core.paused = true;
+        }
         let paused = blocking("cudaDeviceSynchronize", Kind::Wait, || self.take_away(runtime, &abilities, keep));
         self.core.lock().paused = paused.is_ok();
         paused
@@ -102,11 +117,11 @@ impl Cache {
                 .collect();
             (handles, mappings, live)
         };
-        let saved = if keep { runtime.outside_capture(|| save(runtime, &live))? } else { Vec::new() };
+        let saved = if keep { save(runtime, &live, COPIES.of(self.device)?)? } else { Vec::new() };
         for mapping in &mappings {
             poison::leaves(self.device, mapping.start, mapping.size);
         }
-        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles, &self.left))?;
+        runtime.outside_capture(|| unmap_all(runtime, self.device, &mappings, &handles, self.left))?;
         let mut core = self.core.lock();
         for (id, _) in &handles {
             core.physical[*id].backing = Backing::Away;
@@ -130,7 +145,7 @@ impl Cache {
         let once = || {
             let _growing = self.growing.lock();
             let Some(paused) = self.paused.lock().take() else { return Ok(()) };
-            let resumed = blocking("cudaMemcpy", Kind::Wait, || self.come_back(runtime, &paused));
+            let resumed = blocking("cudaStreamSynchronize", Kind::Wait, || self.come_back(runtime, &paused));
             if resumed.is_err() {
                 *self.paused.lock() = Some(paused);
             }
@@ -159,18 +174,17 @@ impl Cache {
         };
         let _guard = device::Guard::new(self.device)?;
         self.left.take_back(runtime, self.device);
+        let copies = COPIES.of(self.device)?;
         let mut made: Vec<MemHandle> = Vec::new();
         let built = runtime.outside_capture(|| {
             for size in &sizes {
                 made.push(runtime.mem_create(*size, &paused.properties)?);
             }
-            let raw_of = |handle| paused.handles.iter().position(|id| *id == handle).map(|at| made[at]);
-            let wanted = mappings.iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?)));
-            let wanted: Vec<(Mapping, MemHandle)> = wanted.collect();
-            map_all(runtime, self.device, &wanted, &self.left)?;
-            let restore = |saved: &Saved| saved.copy(|address, host, size| runtime.memcpy(address, host, size));
-            let restored = paused.saved.iter().try_for_each(restore);
-            restored.inspect_err(|_| {
+            let handles = paused.handles.iter().copied().zip(made.iter().copied());
+            let wanted = with_handles(&mappings, handles);
+            map_all(runtime, self.device, &wanted, self.left)?;
+            let restored = paused.saved.iter().try_for_each(|saved| saved.copy(runtime, copies, true));
+            restored.and(copies.try_drain()).inspect_err(|_| {
                 wanted.iter().for_each(|(mapping, _)| self.left.unmap(runtime, mapping.start, mapping.size));
             })
         });
@@ -202,17 +216,22 @@ impl Cache {
             .with_bytes(whole as u64)
     }
 
-    /// For a pool that ends: what was kept is dropped. Refused while blocks are in use, which would have no memory any more.
-    pub fn end_pause(&self) -> Result<()> {
+    /// For a pool that ends, which is paused no more, unless it lives on (`goes_on`): what was kept is dropped. Refused while blocks are in use,
+    /// which would have no memory any more.
+    pub fn end_pause(&self, pool: Id) -> Result<()> {
         if self.is_paused() {
             self.settle_all();
         }
         let _growing = self.growing.lock();
         let mut paused = self.paused.lock();
+        let mut core = self.core.lock();
+        if core.pool != pool {
+            return Err(pool.gone_error());
+        }
         if paused.is_none() {
+            core.ends = true;
             return Ok(());
         }
-        let mut core = self.core.lock();
         let active = core.stats.active().bytes;
         if active > 0 {
             return Err(Error::new(
@@ -224,8 +243,14 @@ impl Cache {
             ));
         }
         core.drop_away();
+        core.ends = true;
         *paused = None;
         Ok(())
+    }
+
+    /// It does not end after all.
+    pub fn goes_on(&self) {
+        self.core.quiet().ends = false;
     }
 
     /// Other processes would keep the memory that they have; and who was lent some does not know whose it is, and goes on.
@@ -255,7 +280,7 @@ impl Cache {
 /// Few large buffers: each costs the driver time.
 const BUFFER: usize = 256 << 20;
 
-fn save(runtime: &Runtime, live: &[Run]) -> Result<Vec<Saved>> {
+fn save(runtime: &Runtime, live: &[Run], on: Stream) -> Result<Vec<Saved>> {
     let mut runs: Vec<Run> = Vec::new();
     for (address, size) in live {
         match runs.last_mut() {
@@ -274,10 +299,15 @@ fn save(runtime: &Runtime, live: &[Run]) -> Result<Vec<Saved>> {
         let runs: Vec<Run> = runs.drain(..count).collect();
         let copy = Pinned(pinned::allocate(runs.iter().map(|run| run.1).sum())?);
         let buffer = Saved { runs, copy };
-        buffer.copy(|address, host, size| runtime.memcpy(host, address, size))?;
         saved.push(buffer);
     }
-    Ok(saved)
+    let copied = saved.iter().try_for_each(|buffer| buffer.copy(runtime, on, false));
+    copied.and(on.try_drain()).map(|()| saved)
+}
+
+fn with_handles(mappings: &[Mapping], handles: impl Iterator<Item = (HandleId, MemHandle)>) -> Vec<(Mapping, MemHandle)> {
+    let raws: HashMap<HandleId, MemHandle> = handles.collect();
+    mappings.iter().filter_map(|mapping| Some((*mapping, *raws.get(&mapping.handle)?))).collect()
 }
 
 /// All or nothing.
@@ -294,18 +324,21 @@ fn map_all(runtime: &Runtime, device: i32, wanted: &[(Mapping, MemHandle)], left
     })
 }
 
-/// All or nothing, as far as the driver lets.
+/// All or nothing. Where there is no way back it is all: what the driver does not take is left for another try.
 fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(HandleId, MemHandle)], left: &Left) -> Result<()> {
     for (at, mapping) in mappings.iter().enumerate() {
         let Err(error) = insist(|| runtime.mem_unmap(mapping.start, mapping.size)) else { continue };
-        let raw_of = |id: HandleId| handles.iter().find(|(handle, _)| *handle == id).map(|(_, raw)| *raw);
-        let back: Vec<_> = mappings[..at].iter().filter_map(|mapping| Some((*mapping, raw_of(mapping.handle)?))).collect();
-        insist(|| {
+        let back = with_handles(&mappings[..at], handles.iter().copied());
+        let is_back = insist(|| {
             // Of a first try.
             left.take_back(runtime, device);
             map_all(runtime, device, &back, left)
-        })?;
-        return Err(error);
+        });
+        if is_back.is_ok() {
+            return Err(error);
+        }
+        mappings[at..].iter().for_each(|mapping| left.unmap(runtime, mapping.start, mapping.size));
+        break;
     }
     Ok(())
 }

@@ -301,7 +301,6 @@ impl Cache {
         let on_device = device::Guard::new(self.device);
         for (mapping, block) in places {
             poison::leaves(self.device, mapping.start, mapping.size);
-            watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {
@@ -321,6 +320,7 @@ impl Cache {
             let mut core = self.core.lock();
             match given {
                 Ok(()) => {
+                    watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
                     core.tell_given(mapping.start);
                     core.physical.unmap(mapping.start);
                     if raw.is_some() { core.make_hole(block, State::Unmapped) } else { core.forget_area(block) }

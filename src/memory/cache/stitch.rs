@@ -129,7 +129,7 @@ impl Core {
         let mut best: Option<(Open, usize)> = None;
         for id in self.unmapped.values() {
             let hole = block::at(*id);
-            if hole.small() != request.small {
+            if hole.small() != request.small || self.left.is_in(hole.address(), hole.size()) {
                 continue;
             }
             let before = block::left_of(*id);

@@ -6,6 +6,7 @@ use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, tls};
 use crate::base::spared::Uncancelled;
 use crate::base::{Result, process};
+use crate::memory::pools::Id;
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -79,11 +80,12 @@ pub fn canonical_in(pool: &Cache, stream: Stream) -> usize {
 
 /// Makes the calling thread's front of a stream ready, so that its next call finds it by `canonical`, and at once by `key`: the handle as the
 /// caller gives it. False: there is none to be had, or it was ready, and what the call wanted is not there.
-pub fn arm(cache: &Cache, stream: Stream, canonical: usize, key: usize) -> Result<bool> {
+pub fn arm(cache: &Cache, pool: Id, stream: Stream, canonical: usize, key: usize) -> Result<bool> {
     let Some(thread) = with_fronts() else { return Ok(false) };
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
-    if !core.may_have_fronts() {
+    // Destroyed meanwhile, its cache may be another pool's.
+    if core.pool != pool || !core.may_have_fronts() {
         return Ok(false);
     }
     // A new one may have what threads keep come home, which takes the device's lock.
