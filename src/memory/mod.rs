@@ -20,6 +20,7 @@ pub mod hooks;
 pub mod lent;
 pub mod limits;
 mod lookup;
+mod marks;
 pub mod options;
 pub mod pinned;
 pub mod poison;

@@ -11,40 +11,15 @@ use super::core::Core;
 use super::home::LAST_EPOCH;
 use super::reach::Waited;
 use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
-use crate::base::{Result, Status, insist, watch};
-use crate::device;
-use crate::event::pool::Pooled;
+use crate::base::{Result, Status, watch};
 use crate::memory::captures;
+use crate::memory::marks::{self, Progress};
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// An event on a stream: when it is complete, all frees up to the epoch are past.
-pub struct Mark {
-    pub count: u32,
-    event: Pooled,
-}
-
-/// How far the device is with a mark.
-#[derive(Clone, Copy, PartialEq)]
-enum Progress {
-    Ahead,
-    Past,
-    /// Another library had the stream join a capture as it was made: it stands for nothing.
-    Void,
-}
-
-impl Mark {
-    /// As far as the driver can be asked.
-    fn progress(&self, runtime: &Runtime) -> Progress {
-        match runtime.event_query(self.event.raw()) {
-            Ok(true) => Progress::Past,
-            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => Progress::Void,
-            Ok(false) | Err(_) => Progress::Ahead,
-        }
-    }
-}
+pub type Mark = marks::Mark<u32>;
 
 /// What a count belongs to.
 #[derive(Clone, Copy, PartialEq)]
@@ -63,6 +38,13 @@ struct Question {
     count: u32,
     gone: bool,
     marks: Vec<Mark>,
+}
+
+impl Question {
+    /// Whether this thread can ask it.
+    fn is_for_us(&self) -> bool {
+        !self.gone && self.key.reachable()
+    }
 }
 
 impl Core {
@@ -194,8 +176,9 @@ impl Cache {
             slots.into_iter().map(|slot| core.question(slot, 0)).collect::<Vec<_>>()
         };
         let has_moved = |runtime: &Runtime, question: &Question| {
-            let asks = self.can_be_asked(question);
-            let is_past = || self.stream(question.key).is_past().unwrap_or(false);
+            let stream = self.stream(question.key);
+            let asks = question.is_for_us() && !stream.is_capturing().unwrap_or(true);
+            let is_past = || stream.is_past().unwrap_or(false);
             match question.marks.first() {
                 Some(mark) => mark.progress(runtime) != Progress::Ahead || asks && is_past(),
                 // It is to be marked.
@@ -230,40 +213,10 @@ impl Cache {
         self.driving.lock()
     }
 
-    fn can_be_asked(&self, question: &Question) -> bool {
-        !question.gone && question.key.reachable() && !self.stream(question.key).is_capturing().unwrap_or(true)
-    }
-
     /// The count that is past, as far as the device tells at once.
     fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u32> {
-        /// More marks say little more about a stream that is far behind.
-        const MOST_MARKS: usize = 8;
-        let (stream, asks) = (self.stream(question.key), self.can_be_asked(question));
-        // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
-        if cfg!(feature = "planted-order") || asks && stream.is_past().unwrap_or(false) {
-            question.marks.clear();
-            return Some(question.count);
-        }
-        // Oldest first: behind one that is not ready none is.
-        let reached: Vec<Progress> =
-            question.marks.iter().map(|mark| mark.progress(runtime)).take_while(|progress| *progress != Progress::Ahead).collect();
-        let ready = question.marks.drain(..reached.len()).zip(reached);
-        let passed = ready.filter(|(_, progress)| *progress == Progress::Past).map(|(mark, _)| mark.count).next_back();
-        let marked = question.marks.last().map_or(passed.unwrap_or(0), |mark| mark.count);
-        // An event on the legacy default stream would hold other streams up.
-        if asks && question.count > marked && question.marks.len() < MOST_MARKS && question.key.raw != stream::DEFAULT {
-            question.marks.extend(self.mark(stream, question.count).ok());
-        }
-        passed
-    }
-
-    fn mark(&self, stream: Stream, count: u32) -> Result<Mark> {
-        let event = Pooled::take(self.device)?;
-        let entered = stream.enter()?;
-        entered.runtime.event_record(event.raw(), entered.raw)?;
-        // Another library may have had it join a capture meanwhile, which would be over once somebody asked for this mark.
-        stream.refuse_capture(|| "The stream joined a capture.".into())?;
-        Ok(Mark { count, event })
+        let stream = question.is_for_us().then(|| self.stream(question.key));
+        marks::ask(runtime, stream, question.count, &mut question.marks, false)
     }
 
     /// Waits until all frees so far are past, stream by stream, and stops as soon as `enough` says so. Not to be called while a
@@ -319,46 +272,38 @@ impl Cache {
                 }
                 let count = core.end_epoch(slot);
                 let slot = &mut core.slots[slot as usize];
-                let mark = slot.marks.iter().position(|mark| mark.count >= count).map(|at| slot.marks.remove(at));
+                let mark = slot.marks.iter().find(|mark| mark.count >= count).cloned();
                 (slot.key, slot.gone, count, mark, slot.serial)
             };
             let stream = self.stream(key);
             let mark = match mark {
                 Some(mark) => Some(mark),
                 None if gone || !key.reachable() => None,
-                None => {
-                    match stream.is_capturing().and_then(|capturing| if capturing { Ok(None) } else { self.mark(stream, count).map(Some) })
-                    {
-                        Ok(None) => return Ok(false),
-                        Ok(mark) => mark,
-                        Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
-                        Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
-                            // Its owner destroyed it: only the device as a whole can tell.
-                            self.core.lock().forget_stream(key);
-                            None
-                        }
-                        Err(error) => return Err(error),
+                None => match Mark::to_wait_for(stream, count) {
+                    Ok(None) => return Ok(false),
+                    Ok(mark) => {
+                        mark.iter().for_each(|mark| self.core.lock().keep_mark(slot, serial, mark.clone()));
+                        mark
                     }
-                }
+                    Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
+                        // Its owner destroyed it: only the device as a whole can tell.
+                        self.core.lock().forget_stream(key);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
             };
             (serial, mark)
         };
         match mark {
-            Some(mark) => {
-                match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
-                    Ok(()) => self.core.lock().advance(slot, serial, mark.count),
-                    // It stands for nothing. Of a stream that is gone the device can tell.
-                    Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => {
-                        let is_gone = self.core.lock().slots[slot as usize].gone;
-                        return if is_gone { self.wait_for(slot, stream) } else { Ok(false) };
-                    }
-                    Err(error) => {
-                        // That of a stream that is gone cannot be made again.
-                        self.core.lock().keep_mark(slot, serial, mark);
-                        return Err(device::blame(self.device)(error));
-                    }
+            Some(mark) => match mark.wait(runtime, self.device)? {
+                // It stands for nothing. Of a stream that is gone the device can tell.
+                Progress::Void => {
+                    let is_gone = self.core.lock().forget_mark(slot, &mark);
+                    return if is_gone { self.wait_for(slot, stream) } else { Ok(false) };
                 }
-            }
+                _ => self.core.lock().advance(slot, serial, mark.count),
+            },
             None => {
                 let counts: Vec<(Serial, u32)> = {
                     let mut core = self.core.lock();
@@ -403,12 +348,12 @@ impl Cache {
             if gone || !key.reachable() || owner.is_capturing().unwrap_or(true) {
                 continue;
             }
-            let mark = match self.mark(owner, count) {
+            let mark = match Mark::record(owner, count) {
                 Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => continue,
                 mark => mark?,
             };
             let entered = stream.enter()?;
-            entered.runtime.stream_wait_event(entered.raw, mark.event.raw())?;
+            entered.runtime.stream_wait_event(entered.raw, mark.event())?;
             waited.push(Waited { slot: *slot, serial, count });
         }
         Ok(waited)
@@ -452,13 +397,7 @@ impl Cache {
             return;
         }
         let stream = self.stream(key);
-        // Nobody can mark it later.
-        let last = is_there.then(|| {
-            insist(|| {
-                let last = || if stream.is_past_uncaptured()? { Ok(None) } else { self.mark(stream, u32::MAX).map(Some) };
-                runtime::runtime()?.outside_capture(last)
-            })
-        });
+        let last = is_there.then(|| Mark::last(stream, u32::MAX));
         let mut core = self.core.lock();
         let Some(slot) = core.find_slot(key) else { return };
         let serial = core.slots[slot as usize].serial;
@@ -497,6 +436,13 @@ impl Core {
             let at = slot.marks.partition_point(|other| other.count <= mark.count);
             slot.marks.insert(at, mark);
         }
+    }
+
+    /// It stands for nothing. Whether its stream is gone.
+    fn forget_mark(&mut self, slot: StreamSlot, void: &Mark) -> bool {
+        let slot = &mut self.slots[slot as usize];
+        slot.marks.retain(|mark| !mark.is(void));
+        slot.gone
     }
 
     fn keep_marks(&mut self, question: Question) {

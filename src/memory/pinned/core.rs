@@ -369,12 +369,14 @@ impl Core {
         self.pending.iter().map(|block| block.kind.bytes()).sum()
     }
 
-    /// Everything is gone: what it was made of, for who gives it back. Limit and homes stay.
+    /// Everything is gone: what it was made of, for who gives it back. Limit and homes stay, and serials of streams go on.
     pub fn clear(&mut self) -> Vec<(Address, Segment)> {
         let homes = std::mem::take(&mut self.homes);
         homes.iter().for_each(|home| home.figures.clear());
         PENDING.store(0, Relaxed);
-        let gone = std::mem::replace(self, Core { homes, limit: self.limit, ..Core::new() });
+        let mut streams = std::mem::replace(&mut self.streams, Streams::new());
+        streams.clear();
+        let gone = std::mem::replace(self, Core { homes, streams, limit: self.limit, ..Core::new() });
         gone.space.starts().for_each(|address| {
             if let Some(word) = table::find(address) {
                 word.store(0, Relaxed);

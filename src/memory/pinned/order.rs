@@ -3,16 +3,15 @@
 //! recorded, and is recorded when memory is wanted next. An idle stream needs none.
 
 use super::core::{self, CORE};
-use crate::base::{Error, Result, Status, insist, watch};
+use crate::base::{Error, Result, Status, watch};
 use crate::device;
-use crate::event::pool::Pooled;
 use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
-use crate::runtime::{self, RawEvent, Runtime};
+use crate::memory::marks::{self, Progress};
+use crate::runtime;
 use crate::stream::{self, Stream};
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Held while streams are asked and marked, and while one is made to wait that may join a capture by it; before the core's lock. Nothing that
 /// waits is done meanwhile.
@@ -21,11 +20,7 @@ static ASKING: Mutex<()> = Mutex::new(());
 /// Tells a stream from a later one with the same handle.
 pub type Serial = u64;
 
-#[derive(Clone)]
-struct Mark {
-    count: u64,
-    event: Arc<Pooled>,
-}
+type Mark = marks::Mark<u64>;
 
 struct Slot {
     stream: Stream,
@@ -36,7 +31,7 @@ struct Slot {
     freed_in: u64,
     past: u64,
     /// Oldest first.
-    marks: VecDeque<Mark>,
+    marks: Vec<Mark>,
     gone: bool,
     /// No stream: what keeps blocks until it lets go of them.
     keeps: bool,
@@ -56,19 +51,24 @@ impl Streams {
         if let Some(serial) = self.find(stream.device, key) {
             return serial;
         }
+        self.add(stream, key, false)
+    }
+
+    pub fn add_keeper(&mut self) -> Serial {
+        let stream = Stream { device: device::CPU, raw: stream::DEFAULT };
+        self.add(stream, StreamKey { raw: stream.raw, thread: 0 }, true)
+    }
+
+    fn add(&mut self, stream: Stream, key: StreamKey, keeps: bool) -> Serial {
         self.last += 1;
-        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: VecDeque::new(), gone: false, keeps: false };
+        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: Vec::new(), gone: false, keeps };
         self.slots.insert(self.last, slot);
         self.last
     }
 
-    pub fn add_keeper(&mut self) -> Serial {
-        self.last += 1;
-        let stream = Stream { device: device::CPU, raw: stream::DEFAULT };
-        let key = StreamKey { raw: stream.raw, thread: 0 };
-        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: VecDeque::new(), gone: false, keeps: true };
-        self.slots.insert(self.last, slot);
-        self.last
+    /// No stream has a slot any more. Serials go on.
+    pub fn clear(&mut self) {
+        self.slots.clear();
     }
 
     fn find(&self, device: i32, key: StreamKey) -> Option<Serial> {
@@ -104,6 +104,21 @@ impl Streams {
             slot.marks.retain(|mark| mark.count > past);
         }
     }
+
+    /// For who waits for it, too.
+    fn keep_mark(&mut self, serial: Serial, mark: Mark) {
+        if let Some(slot) = self.slots.get_mut(&serial).filter(|slot| mark.count > slot.past) {
+            slot.marks.push(mark);
+        }
+    }
+
+    /// It stands for nothing. Whether its stream is gone.
+    fn forget_mark(&mut self, serial: Serial, void: &Mark) -> bool {
+        self.slots.get_mut(&serial).is_some_and(|slot| {
+            slot.marks.retain(|mark| !mark.is(void));
+            slot.gone
+        })
+    }
 }
 
 impl Slot {
@@ -129,7 +144,7 @@ struct Question {
     stream: Stream,
     asks: bool,
     count: u64,
-    marks: VecDeque<Mark>,
+    marks: Vec<Mark>,
 }
 
 /// Learns, without waiting, how far streams are, and frees the pending blocks that are done. `last_chance`: waits for a thread that is at
@@ -150,59 +165,24 @@ pub fn settle(last_chance: bool) {
             stream: slot.stream,
             asks: slot.can_be_asked(),
             count: slot.end_epoch(),
-            marks: slot.marks.clone(),
+            marks: std::mem::take(&mut slot.marks),
         };
         behind.map(question).collect()
     };
     // A query would end a capture that another thread makes in CUDA's global mode.
     let _ = runtime::runtime().and_then(|runtime| {
         runtime.outside_capture(|| {
-            for question in questions {
-                let (past, void, new) = ask(runtime, &question);
+            for mut question in questions {
+                let stream = question.asks.then_some(question.stream);
+                let past = marks::ask(runtime, stream, question.count, &mut question.marks, true);
                 let mut core = CORE.lock();
-                if let Some(slot) = core.streams.slots.get_mut(&question.serial) {
-                    slot.marks.retain(|mark| !void.contains(&mark.event.raw()));
-                    slot.marks.extend(new);
-                }
-                core.streams.advance(question.serial, past);
+                past.into_iter().for_each(|count| core.streams.advance(question.serial, count));
+                question.marks.into_iter().for_each(|mark| core.streams.keep_mark(question.serial, mark));
             }
             Ok(())
         })
     });
     CORE.lock().finish_pending();
-}
-
-/// The ticket up to which the stream is past, as far as the device tells at once; the marks that stand for nothing, since another library had the
-/// stream join a capture as they were made; and a new mark where one is of use. What cannot be asked (a capturing stream, a lost device) stays as it is.
-fn ask(runtime: &Runtime, question: &Question) -> (u64, Vec<RawEvent>, Option<Mark>) {
-    /// More marks say little more about a stream that is far behind.
-    const MOST_MARKS: usize = 8;
-    let asks = question.asks && !question.stream.is_capturing().unwrap_or(true);
-    // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
-    if cfg!(feature = "planted-order") || asks && question.stream.is_past().unwrap_or(false) {
-        return (question.count, Vec::new(), None);
-    }
-    // Oldest first: behind one that is not ready none is.
-    let (mut past, mut void) = (0, Vec::new());
-    for mark in &question.marks {
-        match runtime.event_query(mark.event.raw()) {
-            Ok(true) => past = mark.count,
-            Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => void.push(mark.event.raw()),
-            Ok(false) | Err(_) => break,
-        }
-    }
-    let marked = question.marks.back().map_or(0, |mark| mark.count);
-    let wants_mark = asks && question.count > marked && question.marks.len() < MOST_MARKS;
-    (past, void, if wants_mark { mark(question.stream, question.count).ok() } else { None })
-}
-
-fn mark(stream: Stream, count: u64) -> Result<Mark> {
-    let event = Arc::new(Pooled::take(stream.device)?);
-    let entered = stream.enter()?;
-    entered.runtime.event_record(event.raw(), entered.raw)?;
-    // Another library may have had it join a capture meanwhile, which would be over once somebody asked for this mark.
-    stream.refuse_capture(|| "The stream joined a capture.".into())?;
-    Ok(Mark { count, event })
 }
 
 /// Waits until pending blocks are free, one after the other, and stops as soon as `enough` has an answer: first a block of `wanted` bytes,
@@ -254,15 +234,12 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
             (slot.stream, slot.can_be_asked(), if known.is_none() { slot.end_epoch() } else { 0 }, known)
         };
         let found = match known {
-            None if asks => match new_mark(runtime, stream, count) {
-                Ok(Some(mark)) => {
-                    if let Some(slot) = CORE.lock().streams.slots.get_mut(&serial) {
-                        slot.marks.push_back(mark.clone());
-                    }
-                    Some(mark)
-                }
+            None if asks => match Mark::to_wait_for(stream, count) {
                 Ok(None) => return Ok(false),
-                Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
+                Ok(mark) => {
+                    mark.iter().for_each(|mark| CORE.lock().streams.keep_mark(serial, mark.clone()));
+                    mark
+                }
                 Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
                     // Its owner destroyed it: only the device as a whole can tell.
                     if let Some(slot) = CORE.lock().streams.slots.get_mut(&serial) {
@@ -276,28 +253,18 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
         };
         (found, stream.device)
     };
-    match found {
-        Some(mark) => {
-            match runtime.outside_capture(|| runtime.event_synchronize(mark.event.raw())) {
-                Ok(()) => CORE.lock().streams.advance(serial, mark.count),
-                // It stands for nothing. Of a stream that is gone the device can tell.
-                Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => {
-                    let is_gone = CORE.lock().streams.slots.get_mut(&serial).is_some_and(|slot| {
-                        slot.marks.retain(|known| known.event.raw() != mark.event.raw());
-                        slot.gone
-                    });
-                    return if is_gone { wait_for(serial, ticket) } else { Ok(false) };
-                }
-                Err(error) => return Err(device::blame(device)(error)),
-            }
+    let Some(mark) = found else { return wait_for_device(device) };
+    match mark.wait(runtime, device)? {
+        // It stands for nothing. Of a stream that is gone the device can tell.
+        Progress::Void => {
+            let is_gone = CORE.lock().streams.forget_mark(serial, &mark);
+            if is_gone { wait_for(serial, ticket) } else { Ok(false) }
+        }
+        _ => {
+            CORE.lock().streams.advance(serial, mark.count);
             Ok(true)
         }
-        None => wait_for_device(device),
     }
-}
-
-fn new_mark(runtime: &Runtime, stream: Stream, count: u64) -> Result<Option<Mark>> {
-    runtime.outside_capture(|| if stream.is_capturing()? { Ok(None) } else { mark(stream, count).map(Some) })
 }
 
 fn wait_for_device(device: i32) -> Result<bool> {
@@ -351,19 +318,13 @@ fn goes(is_meant: impl Fn(&Slot) -> bool, are_there: bool) {
         meant.map(|(serial, slot)| (*serial, slot.stream)).collect()
     };
     for (serial, stream) in going {
-        // Nobody can mark it later.
-        let last = are_there.then(|| {
-            insist(|| {
-                let last = || if stream.is_past_uncaptured()? { Ok(None) } else { mark(stream, u64::MAX).map(Some) };
-                runtime::runtime()?.outside_capture(last)
-            })
-        });
+        let last = are_there.then(|| Mark::last(stream, u64::MAX));
         let mut core = CORE.lock();
         if let Some(slot) = core.streams.slots.get_mut(&serial) {
             slot.gone = true;
             match last {
                 Some(Ok(None)) => slot.past = u64::MAX,
-                Some(Ok(Some(mark))) => slot.marks.push_back(mark),
+                Some(Ok(Some(mark))) => slot.marks.push(mark),
                 Some(Err(_)) | None => {}
             }
         }
