@@ -298,7 +298,7 @@ fn from_front(
     }
     let (cache, pool) = from()?;
     cache.rest(stream);
-    Ok(if thread::arm(cache, pool, stream, canonical, key)? { front::take(size, canonical, key) } else { None })
+    Ok(if thread::arm(cache, pool, stream, canonical, key) { front::take(size, canonical, key) } else { None })
 }
 
 #[cold]

@@ -189,7 +189,7 @@ fn make(device: i32, options: Options, private: Option<Id>) -> Result<u64> {
     let idle = pools.idle.iter().position(|cache| cache.device == device);
     let cache = match idle {
         Some(at) => pools.idle.swap_remove(at),
-        None if !front::has_room() => return Err(front::no_room()),
+        None if !front::has_room(front::Leaves::ForOthers) => return Err(front::no_room()),
         None if !block::has_room() => return Err(block::no_room()),
         None => {
             let number = super::device_count() as u32 + pools.caches.len() as u32;

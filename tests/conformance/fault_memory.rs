@@ -20,6 +20,7 @@ tests![
     a_captured_stream_that_cannot_be_asked_is_lent_nothing: [Faults],
     a_captured_use_that_cannot_be_noted_is_none: [Faults],
     a_mapping_that_stays_is_in_nobodys_way: [Faults, VirtualMemory],
+    the_end_of_a_graph_loses_nothing: [Faults],
 ];
 
 const SIZE: usize = 12 * MIB;
@@ -67,6 +68,32 @@ fn a_mapping_that_stays_is_in_nobodys_way() {
     empty_caches();
     assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
     tcuda::memory::check(0);
+}
+
+/// Its memory is waited for by what the driver does as it takes a block back, which fails.
+fn the_end_of_a_graph_loses_nothing() {
+    const INVALID_VALUE: i32 = 1;
+    empty_caches();
+    let living = || {
+        let mut live = tcuda_sim_live_t { struct_size: size_of::<tcuda_sim_live_t>(), ..unsafe { std::mem::zeroed() } };
+        ok!(tcuda_sim_live(&mut live, 0));
+        (live.blocks, live.block_bytes)
+    };
+    let stream = Own::on(0);
+    let before = living();
+    let graph = G::captured(stream.0, || {
+        let block = allocate(1000, stream.0);
+        ok!(tcuda_memset_async(block, 1, 100, stream.0));
+        free(block);
+    });
+    graph.replay(stream.0);
+    ok!(tcuda_stream_synchronize(stream.0));
+    [1, 2].into_iter().for_each(|nth| ok!(tcuda_sim_fail_at(c"cudaFree".as_ptr(), nth, INVALID_VALUE)));
+    drop(graph);
+    tcuda_empty_cache(0);
+    ok!(tcuda_sim_clear_faults());
+    empty_caches();
+    assert_eq!(living(), before);
 }
 
 /// Its last mark is one that nobody can make later.

@@ -7,7 +7,7 @@ use crate::random::F32;
 use crate::{fails, get, ok, tests};
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::base::Status;
 use tcuda::base::dlpack::{CUDA, tcuda_place_t, tcuda_tensor_t};
 use tcuda::capi::comm::tcuda_comm_gather;
@@ -334,17 +334,20 @@ fn a_resume_beside_a_capture_of_another_library() {
 /// One of them is refused: blocks in use never lose their memory for good.
 fn a_pause_beside_an_end() {
     empty_caches();
-    for round in 0..1000 {
+    let stream = Own::new();
+    for round in 0..8000 {
         let pool = Apart::new();
-        let block = pool.allocate(2 * MIB, NULL);
-        let (handle, together) = (pool.0 as usize, Barrier::new(2));
+        let block = pool.allocate(2 * MIB, stream.0);
+        let (handle, goes) = (pool.0 as usize, AtomicBool::new(false));
         let [paused, ended] = std::thread::scope(|scope| {
             let pause = scope.spawn(|| {
-                together.wait();
-                unsafe { tcuda_mem_pool_pause(handle as tcuda_mem_pool_t, &mut 0, TCUDA_PAUSE_DROP) }
+                while !goes.load(Ordering::Acquire) {
+                    std::hint::spin_loop();
+                }
+                unsafe { tcuda_mem_pool_pause(handle as tcuda_mem_pool_t, &mut 0, TCUDA_PAUSE_KEEP) }
             });
-            together.wait();
-            (0..round % 100 * 20).for_each(|_| std::hint::spin_loop());
+            goes.store(true, Ordering::Release);
+            (0..round % 100 * 5).for_each(|_| std::hint::spin_loop());
             let ended = tcuda_mem_pool_destroy(handle as tcuda_mem_pool_t);
             [pause.join().unwrap(), ended]
         });

@@ -3,7 +3,7 @@
 
 use super::block::{self, BlockId, CLEAN, State};
 use super::freelist::FreeList;
-use super::front::{self, Front};
+use super::front::{self, Front, Leaves};
 use super::fronts::Fronts;
 use super::home::{self, Home, Shelf, Sizes};
 use super::left::Left;
@@ -12,7 +12,7 @@ use super::policy::{Policy, is_new};
 use super::runs::Runs;
 use super::segment::Area;
 use super::shares::Gathered;
-use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
+use super::slot::{COMMON, Keys, NOBODY, Slot, Vacant, slot_of_block};
 use super::tls;
 use super::{Abilities, StreamSlot};
 use crate::base::Result;
@@ -70,6 +70,7 @@ pub struct Core {
     /// How many streams there are for which memory was asked.
     pub(super) wanting: usize,
     pub(super) keys: Keys,
+    pub(super) vacant: Vacant,
     pub fronts: Fronts,
     /// For threads without one of their own.
     shard: &'static Shard,
@@ -137,7 +138,7 @@ impl Lock {
 impl Core {
     pub fn new(number: u32, device: i32, stats: &'static Totals, history: &'static History) -> Result<Core> {
         let home = Home::new(COMMON, stats).ok_or_else(block::no_room)?;
-        let front = front::make(number, device, COMMON, home).ok_or_else(front::no_room)?;
+        let front = front::make(number, device, COMMON, home, Leaves::Nothing).ok_or_else(front::no_room)?;
         let mut core = Core {
             number,
             device,
@@ -154,6 +155,7 @@ impl Core {
             awake: Vec::new(),
             wanting: 0,
             keys: Keys::default(),
+            vacant: Vacant::default(),
             fronts: Fronts::new(stats),
             shard: stats.take_shard(0),
             uses: HashMap::new(),

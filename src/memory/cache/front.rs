@@ -237,21 +237,34 @@ pub fn numbered(id: u16) -> Option<&'static Front> {
     unsafe { FRONTS[id as usize].load(Acquire).as_ref() }
 }
 
-/// Whether there is room for a pool; the last are for streams.
-pub fn has_room() -> bool {
-    const FOR_STREAMS: u32 = 4096;
-    COUNT.load(Relaxed) + FOR_STREAMS < u32::from(block::FIRST_NO_FRONT)
+/// The numbers that are left to others, of the 65,533 of a process: a thread does without fronts, a stream cannot.
+#[derive(Clone, Copy)]
+pub enum Leaves {
+    Nothing,
+    /// By caches of many streams, and by pools that begin.
+    ForOthers = 1 << 12,
+    /// By threads.
+    ForStreams = 1 << 15,
+}
+
+fn can_take(count: u32, leaves: Leaves) -> bool {
+    count + (leaves as u32) < u32::from(block::FIRST_NO_FRONT)
+}
+
+/// Whether `make` has a number.
+pub fn has_room(leaves: Leaves) -> bool {
+    can_take(COUNT.load(Relaxed), leaves)
 }
 
 #[cold]
 pub fn no_room() -> Error {
-    let text = "There are too many streams and memory pools in this process: 65,533 are the most.";
+    let text = "There are too many streams and memory pools in this process: 65,533 are the most, fewer where threads use many of them.";
     Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
 }
 
-/// A front of a home. None: 65,535 are there.
-pub fn make(cache: u32, device: i32, slot: StreamSlot, home: &'static Home) -> Option<&'static Front> {
-    let id = COUNT.fetch_update(Relaxed, Relaxed, |count| (count < u32::from(block::FIRST_NO_FRONT)).then_some(count + 1)).ok()? as u16;
+/// A front of a home. None: so many are there that the others are left to whoever needs them more.
+pub fn make(cache: u32, device: i32, slot: StreamSlot, home: &'static Home, leaves: Leaves) -> Option<&'static Front> {
+    let id = COUNT.fetch_update(Relaxed, Relaxed, |count| can_take(count, leaves).then_some(count + 1)).ok()? as u16;
     let front: &'static Front = Box::leak(Box::new(Front {
         armed: AtomicBool::new(false),
         id,

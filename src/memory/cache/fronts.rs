@@ -6,7 +6,7 @@
 use super::StreamSlot;
 use super::block::{self, BlockId};
 use super::core::Core;
-use super::front::{self, Front, Thread};
+use super::front::{self, Front, Leaves, Thread};
 use super::tls;
 use crate::memory::totals::{Shard, Totals};
 use std::collections::{BTreeMap, HashMap};
@@ -259,11 +259,16 @@ impl Core {
         if let Some(front) = self.fronts.known(thread, slot) {
             return Some(front);
         }
+        let has_orphan = self.fronts.orphans.get(&slot).is_some_and(|orphans| !orphans.is_empty());
+        if !has_orphan && !front::has_room(Leaves::ForStreams) {
+            return None;
+        }
         if !self.fronts.stopped {
             self.fronts.stop();
         }
         let orphan = self.fronts.orphans.get_mut(&slot).and_then(Vec::pop);
-        let front = orphan.or_else(|| front::make(self.number, self.device, slot, self.slots[slot as usize].home))?;
+        let make = || front::make(self.number, self.device, slot, self.slots[slot as usize].home, Leaves::ForStreams);
+        let front = orphan.or_else(make)?;
         self.fronts.shard_of(thread);
         self.fronts.by_thread.insert((thread.number, slot), front);
         Some(front)

@@ -93,7 +93,18 @@ impl Cache {
         }
         let mut core = self.core.lock();
         core.check_pool(request)?;
-        let slot = core.slot_of(key)?;
+        let slot = match core.slot_of(key) {
+            Ok(slot) => slot,
+            Err(_) => {
+                drop(core);
+                // What streams that are gone left may be past by now, and their slots free.
+                self.settle_all();
+                core = self.core.lock();
+                core.share_all_past();
+                core.check_pool(request)?;
+                core.slot_of(key)?
+            }
+        };
         if !block::has_room() {
             return Err(block::no_room());
         }

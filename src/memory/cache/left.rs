@@ -1,4 +1,4 @@
-//! Virtual memory that the driver did not take back though it was asked twice. It is asked again before memory is made or given back, so that nothing
+//! Memory that the driver did not take back though it was asked twice. It is asked again before memory is made or given back, so that nothing
 //! is lost but what it keeps for good.
 
 use crate::base::{Result, insist};
@@ -20,6 +20,7 @@ pub struct Left {
 enum What {
     Mapping(Address, usize),
     Handle(MemHandle),
+    Block(Address),
 }
 
 impl What {
@@ -28,6 +29,7 @@ impl What {
             runtime.outside_capture(|| match self {
                 What::Mapping(start, size) => runtime.mem_unmap(start, size),
                 What::Handle(handle) => runtime.mem_release(handle),
+                What::Block(address) => runtime.free(address),
             })
         })
     }
@@ -36,19 +38,26 @@ impl What {
 impl Left {
     /// Ends a mapping that nobody counts on any more.
     pub fn unmap(&self, runtime: &Runtime, start: Address, size: usize) {
-        self.end(runtime, What::Mapping(start, size));
+        let _ = self.end(runtime, What::Mapping(start, size));
     }
 
     pub fn release(&self, runtime: &Runtime, handle: MemHandle) {
-        self.end(runtime, What::Handle(handle));
+        let _ = self.end(runtime, What::Handle(handle));
     }
 
-    /// It is left where another try may do it.
-    fn end(&self, runtime: &Runtime, what: What) {
-        if what.end(runtime).is_err_and(|error| !error.stays()) {
-            self.count.fetch_add(1, Relaxed);
-            self.list.lock().push(what);
-        }
+    /// A block of cudaMalloc.
+    pub fn free(&self, runtime: &Runtime, address: Address) -> Result<()> {
+        self.end(runtime, What::Block(address))
+    }
+
+    /// On failure it is left where another try may do it.
+    fn end(&self, runtime: &Runtime, what: What) -> Result<()> {
+        what.end(runtime).inspect_err(|error| {
+            if !error.stays() {
+                self.count.fetch_add(1, Relaxed);
+                self.list.lock().push(what);
+            }
+        })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -70,7 +79,7 @@ impl Left {
         let Ok(_guard) = device::Guard::new(device) else { return };
         let left = std::mem::take(&mut *self.list.lock());
         for what in left {
-            self.end(runtime, what);
+            let _ = self.end(runtime, what);
             self.count.fetch_sub(1, Relaxed);
         }
     }

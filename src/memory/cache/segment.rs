@@ -78,10 +78,10 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
 
 /// For all work of the device, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has to do where
 /// the device has no room for a block.
-fn wait_beside_captures(runtime: &Runtime, device: i32) -> Result<()> {
+fn wait_beside_captures(runtime: &Runtime, device: i32, left: &Left) -> Result<()> {
     let _guard = device::Guard::new(device)?;
     runtime.outside_capture(|| match runtime.malloc(ROUND) {
-        Ok(block) => insist(|| runtime.free(block)),
+        Ok(block) => left.free(runtime, block),
         Err(_) => watch::unseen(|| captures::wait_for_device(device)),
     })
 }
@@ -278,7 +278,7 @@ impl Cache {
             (taken, waits)
         };
         // Once for all of it.
-        let waited = if waits { wait_beside_captures(runtime, self.device) } else { Ok(()) };
+        let waited = if waits { wait_beside_captures(runtime, self.device, self.left) } else { Ok(()) };
         let mut failure = None;
         for (handle, places) in taken {
             if let Err(error) = self.give(runtime, handle, places, &waited) {
@@ -317,10 +317,12 @@ impl Cache {
                     }
                 })
             });
+            if given.is_ok() {
+                watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
+            }
             let mut core = self.core.lock();
             match given {
                 Ok(()) => {
-                    watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
                     core.tell_given(mapping.start);
                     core.physical.unmap(mapping.start);
                     if raw.is_some() { core.make_hole(block, State::Unmapped) } else { core.forget_area(block) }

@@ -3,7 +3,7 @@
 use super::StreamSlot;
 use super::block::{self, BlockId, State};
 use super::core::Core;
-use super::front::{self, Front};
+use super::front::{self, Front, Leaves};
 use super::home::Home;
 use super::order::{Mark, Serial};
 use crate::base::spared::Uncancelled;
@@ -157,6 +157,15 @@ impl Slot {
     }
 }
 
+/// Slots of streams that are gone.
+#[derive(Default)]
+pub(super) struct Vacant {
+    /// Of whose memory nothing is left: nothing becomes theirs any more.
+    slots: Vec<StreamSlot>,
+    /// How many have to be gone before it is looked for more.
+    looks_from: usize,
+}
+
 /// Which stream has which slot.
 #[derive(Default)]
 pub(super) struct Keys {
@@ -193,39 +202,53 @@ impl Core {
         if !self.fronts.is_stopped() {
             self.fronts.stop();
         }
-        let serial = self.keys.next_serial();
-        let index = match self.abandoned_slot() {
-            Some(index) => {
-                let Slot { home, front, awake, .. } = self.slots[index as usize];
-                self.slots[index as usize] = Slot { awake, ..Slot::new(key, serial, home, front) };
-                // What is left of the one before are mappings.
-                self.slots[index as usize].past = self.end_epoch(index);
-                index
-            }
-            None => {
-                let full = || {
-                    let text = format!(
-                        "Device {} has no room for the memory of one more stream: 65,535 streams of threads are the most.",
-                        self.device
-                    );
-                    Error::new(Status::TCUDA_ERROR_INVALID_STATE, text)
-                };
-                let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
-                let home = Home::new(index, self.stats).ok_or_else(block::no_room)?;
-                let front = front::make(self.number, self.device, index, home).ok_or_else(full)?;
-                self.slots.push(Slot::new(key, serial, home, front));
-                index
-            }
+        let index = match self.vacant_slot(false) {
+            Some(index) => index,
+            None => match self.one_more_slot() {
+                Ok(index) => index,
+                Err(full) => self.vacant_slot(true).ok_or(full)?,
+            },
         };
+        let serial = self.keys.next_serial();
+        let Slot { home, front, awake, .. } = self.slots[index as usize];
+        self.slots[index as usize] = Slot { awake, ..Slot::new(key, serial, home, front) };
+        // What is left of one before are mappings.
+        self.slots[index as usize].past = self.end_epoch(index);
         self.keys.slots.insert(key, index);
         Ok(index)
     }
 
-    /// The slot of a stream that is gone and of whose memory nothing is left. Looked for only when many are gone.
-    fn abandoned_slot(&mut self) -> Option<StreamSlot> {
+    /// Nobody's yet.
+    fn one_more_slot(&mut self) -> Result<StreamSlot> {
+        /// A device or pool with so many leaves the last to others.
+        const MANY: usize = 1024;
+        let full = || {
+            let text = format!(
+                "There is no room for the memory of one more stream of device {}: the process has too many whose memory is in use, those that \
+                 were destroyed among them.",
+                self.device
+            );
+            Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).on_device(self.device)
+        };
+        let index = StreamSlot::try_from(self.slots.len()).map_err(|_| full())?;
+        let leaves = if self.slots.len() < MANY { Leaves::Nothing } else { Leaves::ForOthers };
+        if !front::has_room(leaves) {
+            return Err(full());
+        }
+        let home = Home::new(index, self.stats).ok_or_else(block::no_room)?;
+        let front = front::make(self.number, self.device, index, home, leaves).ok_or_else(full)?;
+        self.slots.push(Slot::new(NOBODY, 0, home, front));
+        Ok(index)
+    }
+
+    /// The slot of a stream that is gone and of whose memory nothing is left. `any`: else it is looked for only when many are gone.
+    fn vacant_slot(&mut self, any: bool) -> Option<StreamSlot> {
         const MANY: usize = 16;
+        if let Some(slot) = self.vacant.slots.pop() {
+            return Some(slot);
+        }
         let gone = self.slots.iter().filter(|slot| slot.gone).count();
-        if gone < MANY {
+        if gone == 0 || !any && gone < self.vacant.looks_from.max(MANY) {
             return None;
         }
         self.collect();
@@ -245,7 +268,11 @@ impl Core {
         }
         self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
         self.pending.iter().flat_map(|pending| &pending.uses).for_each(|(slot, _)| in_use[*slot as usize] = true);
-        (0..self.slots.len()).find(|index| self.slots[*index].gone && !in_use[*index]).map(|index| index as StreamSlot)
+        let vacant = (0..self.slots.len()).filter(|index| self.slots[*index].gone && !in_use[*index]);
+        self.vacant.slots = vacant.map(|index| index as StreamSlot).collect();
+        // To look costs time for each block: not again for one more.
+        self.vacant.looks_from = if self.vacant.slots.is_empty() { gone + gone / 2 } else { 0 };
+        self.vacant.slots.pop()
     }
 
     /// Whether that is the stream of this key, which is there still.

@@ -4,8 +4,8 @@ use super::block::{self, BlockId};
 use super::front::{self, Front, NOBODY, Thread};
 use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{Cache, tls};
+use crate::base::process;
 use crate::base::spared::Uncancelled;
-use crate::base::{Result, process};
 use crate::memory::pools::Id;
 use crate::stream::{self, Stream};
 use parking_lot::Mutex;
@@ -80,23 +80,23 @@ pub fn canonical_in(pool: &Cache, stream: Stream) -> usize {
 
 /// Makes the calling thread's front of a stream ready, so that its next call finds it by `canonical`, and at once by `key`: the handle as the
 /// caller gives it. False: there is none to be had, or it was ready, and what the call wanted is not there.
-pub fn arm(cache: &Cache, pool: Id, stream: Stream, canonical: usize, key: usize) -> Result<bool> {
-    let Some(thread) = with_fronts() else { return Ok(false) };
+pub fn arm(cache: &Cache, pool: Id, stream: Stream, canonical: usize, key: usize) -> bool {
+    let Some(thread) = with_fronts() else { return false };
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
     // Destroyed meanwhile, its cache may be another pool's.
     if core.pool != pool || !core.may_have_fronts() {
-        return Ok(false);
+        return false;
     }
     // A new one may have what threads keep come home, which takes the device's lock.
-    let slot = core.slot_of(stream_key)?;
+    let Ok(slot) = core.slot_of(stream_key) else { return false };
     let mut whole = core.whole();
     // Whoever takes fronts away has said so before he stopped them, be it under one lock only.
     if !crate::memory::may_have_fronts() {
-        return Ok(false);
+        return false;
     }
-    let Some(front) = core.arm(whole.as_deref_mut(), thread, slot, true) else { return Ok(false) };
-    Ok(thread.choose(front, canonical, key))
+    let Some(front) = core.arm(whole.as_deref_mut(), thread, slot, true) else { return false };
+    thread.choose(front, canonical, key)
 }
 
 /// The same for a thread that frees a block.
