@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 fn pausing(pool: u64) -> JoinHandle<()> {
     let waits = || sim::machine().unwrap().faults().count(Some("cudaDeviceSynchronize")).unwrap();
     let before = waits();
-    let pausing = std::thread::spawn(move || _ = pools::numbered(pool).unwrap().cache.pause(false).unwrap());
+    let pausing = std::thread::spawn(move || _ = pools::numbered(pool).unwrap().pause(false).unwrap());
     while waits() == before && !pausing.is_finished() {
         std::thread::yield_now();
     }
