@@ -75,9 +75,9 @@ impl<C: Copy + Ord> Mark<C> {
     }
 }
 
-/// The count that is past, as far as the device tells at once; one at most of the `marks`, oldest first, is new, and those that tell no more are gone.
-/// `stream`: where it can be asked. What cannot (a capturing stream, a lost device) stays as it is. Outside captures; `marks_legacy`: an event on the
-/// legacy default stream holds other streams up.
+/// The count that is past, as far as the device tells at once. Of the `marks`, oldest first, those that tell no more are gone, and one at most is new.
+/// `stream`: where it can be asked. What cannot (a capturing stream, a lost device) stays as it is. `marks_legacy`: the legacy default stream too, on
+/// which an event holds other streams up. Outside captures.
 pub fn ask<C: Copy + Ord>(runtime: &Runtime, stream: Option<Stream>, count: C, marks: &mut Vec<Mark<C>>, marks_legacy: bool) -> Option<C> {
     /// More marks say little more about a stream that is far behind.
     const MOST: usize = 8;

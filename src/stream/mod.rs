@@ -3,7 +3,8 @@
 //!         current streams.
 //! Uses:   device, runtime, base.
 //! Never:  a second notion of the current device; keeps a stream of somebody else alive.
-//! Locks:  a PerDevice, then pool::MAKING, own::PARKED or a green context's state, then registry::STREAMS; own::HOOKS alone. Gone-hooks run with no lock held.
+//! Locks:  that of a PerDevice, then pool::MAKING, own::PARKED or a green context's state, then registry::STREAMS; own::HOOKS alone. Gone-hooks run
+//!         with no lock held.
 //! Tests:  in the files, tests/conformance/stream.rs, tests/conformance/green.rs.
 
 mod current;

@@ -38,6 +38,7 @@ static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
 const MOST_PARKED: usize = 64;
 
 /// A stream for each device, made when it is first wanted.
+#[derive(Default)]
 pub struct PerDevice(Mutex<Vec<(Stream, Option<u64>)>>);
 
 impl PerDevice {

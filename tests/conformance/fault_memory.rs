@@ -21,6 +21,7 @@ tests![
     a_captured_use_that_cannot_be_noted_is_none: [Faults],
     a_mapping_that_stays_is_in_nobodys_way: [Faults, VirtualMemory],
     the_end_of_a_graph_loses_nothing: [Faults],
+    what_kind_of_memory_there_is_shows_when_there_is_room: [Faults, VirtualMemory],
 ];
 
 const SIZE: usize = 12 * MIB;
@@ -68,6 +69,22 @@ fn a_mapping_that_stays_is_in_nobodys_way() {
     empty_caches();
     assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
     tcuda::memory::check(0);
+}
+
+/// A device with no room says nothing of what kinds it has: it is asked again.
+fn what_kind_of_memory_there_is_shows_when_there_is_room() {
+    const OUT_OF_MEMORY: i32 = 2;
+    const NOT_SUPPORTED: i32 = 801;
+    empty_caches();
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null()));
+    let blocks = [OUT_OF_MEMORY, NOT_SUPPORTED].map(|code| {
+        [1, 2].into_iter().for_each(|nth| ok!(tcuda_sim_fail_at(c"cuMemCreate".as_ptr(), nth, code)));
+        let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, SIZE, NULL, pool));
+        ok!(tcuda_sim_clear_faults());
+        block
+    });
+    blocks.into_iter().for_each(free);
+    ok!(tcuda_mem_pool_destroy(pool));
 }
 
 /// Its memory is waited for by what the driver does as it takes a block back, which fails.

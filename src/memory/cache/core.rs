@@ -5,7 +5,7 @@ use super::block::{self, BlockId, CLEAN, State};
 use super::freelist::FreeList;
 use super::front::{self, Front, Leaves};
 use super::fronts::Fronts;
-use super::home::{self, Home, Shelf, Sizes};
+use super::home::{self, Home, Shelf};
 use super::left::Left;
 use super::physical::Physical;
 use super::policy::{Policy, is_new};
@@ -310,7 +310,7 @@ impl Core {
         self.fronts.all().for_each(Front::forget_sizes);
         self.forget_work();
         self.forget_wants();
-        self.shelves().for_each(|shelf| shelf.sizes = Sizes::default());
+        self.shelves().for_each(|shelf| shelf.sizes.clear());
     }
 
     /// A round is over: the next one finds out what comes back as this one did.

@@ -80,6 +80,14 @@ impl Sizes {
         }
     }
 
+    pub fn clear(&mut self) {
+        // A stream's that never was at work is not touched.
+        if self.all > 0 {
+            self.lately.fill(0);
+            (self.new, self.all) = (0, 0);
+        }
+    }
+
     /// A round is over: the next one counts in the same steps, so that where the same comes again the same is found. Too few say nothing of
     /// more.
     pub fn align(&mut self) {

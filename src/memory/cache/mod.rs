@@ -162,8 +162,11 @@ impl Cache {
             None => {
                 let source = self.source.lock().clone().unwrap_or_else(provider::current);
                 let splits = !self.core.quiet().no_split;
-                let abilities = segment::abilities(runtime, self.device, source, splits, self.left)?;
-                Ok(known.insert(abilities).clone())
+                let (abilities, is_known) = segment::abilities(runtime, self.device, source, splits, self.left)?;
+                if is_known {
+                    *known = Some(abilities.clone());
+                }
+                Ok(abilities)
             }
         }
     }

@@ -31,18 +31,19 @@ pub struct Area {
     pub first: BlockId,
 }
 
-/// `splits`: whether memory may be handed out in other pieces than it came in.
-pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool, left: &Left) -> Result<Abilities> {
+/// And whether they are known for good. `splits`: whether memory may be handed out in other pieces than it came in.
+pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool, left: &Left) -> Result<(Abilities, bool)> {
     let total = device::total_memory(device)? as usize;
     let options = options::get();
     let wanted = options.expandable_segments && splits && matches!(source, Source::Driver);
-    let virtual_memory =
-        if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device, left))? } else { None };
-    Ok(Abilities { total, virtual_memory, options, source })
+    let (virtual_memory, is_known) =
+        if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device, left))? } else { (None, true) };
+    Ok((Abilities { total, virtual_memory, options, source }, is_known))
 }
 
-/// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
-fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<Option<(MemAllocationProp, usize)>> {
+/// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory. And whether it was
+/// made.
+fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<(Option<(MemAllocationProp, usize)>, bool)> {
     const PINNED: i32 = 1;
     const FILE_DESCRIPTOR: i32 = 1;
     let location = device_location(device);
@@ -53,15 +54,15 @@ fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<Option<(MemAlloc
         match insist(|| runtime.mem_create(granularity, &properties)) {
             Ok(handle) => {
                 left.release(runtime, handle);
-                return Ok(Some((properties, granularity)));
+                return Ok((Some((properties, granularity)), true));
             }
             Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST => return Err(error),
             // No room is no verdict on the kind.
-            Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => return Ok(Some((properties, granularity))),
+            Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => return Ok((Some((properties, granularity)), false)),
             Err(_) => {}
         }
     }
-    Ok(None)
+    Ok((None, true))
 }
 
 fn device_location(device: i32) -> MemLocation {
