@@ -12,7 +12,7 @@ use super::policy::{Policy, is_new};
 use super::runs::Runs;
 use super::segment::Area;
 use super::shares::Gathered;
-use super::slot::{COMMON, Keys, NOBODY, Slot, Vacant, slot_of_block};
+use super::slot::{COMMON, Keys, NOBODY, Slot, slot_of_block};
 use super::tls;
 use super::{Abilities, StreamSlot};
 use crate::base::Result;
@@ -70,7 +70,8 @@ pub struct Core {
     /// How many streams there are for which memory was asked.
     pub(super) wanting: usize,
     pub(super) keys: Keys,
-    pub(super) vacant: Vacant,
+    /// How many streams have to be gone before it is looked for a slot that one of them has left.
+    pub(super) looks_from: usize,
     pub fronts: Fronts,
     /// For threads without one of their own.
     shard: &'static Shard,
@@ -155,7 +156,7 @@ impl Core {
             awake: Vec::new(),
             wanting: 0,
             keys: Keys::default(),
-            vacant: Vacant::default(),
+            looks_from: 0,
             fronts: Fronts::new(stats),
             shard: stats.take_shard(0),
             uses: HashMap::new(),

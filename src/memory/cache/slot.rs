@@ -157,15 +157,6 @@ impl Slot {
     }
 }
 
-/// Slots of streams that are gone.
-#[derive(Default)]
-pub(super) struct Vacant {
-    /// Of whose memory nothing is left: nothing becomes theirs any more.
-    slots: Vec<StreamSlot>,
-    /// How many have to be gone before it is looked for more.
-    looks_from: usize,
-}
-
 /// Which stream has which slot.
 #[derive(Default)]
 pub(super) struct Keys {
@@ -244,11 +235,8 @@ impl Core {
     /// The slot of a stream that is gone and of whose memory nothing is left. `any`: else it is looked for only when many are gone.
     fn vacant_slot(&mut self, any: bool) -> Option<StreamSlot> {
         const MANY: usize = 16;
-        if let Some(slot) = self.vacant.slots.pop() {
-            return Some(slot);
-        }
         let gone = self.slots.iter().filter(|slot| slot.gone).count();
-        if gone == 0 || !any && gone < self.vacant.looks_from.max(MANY) {
+        if gone == 0 || !any && gone < self.looks_from.max(MANY) {
             return None;
         }
         self.collect();
@@ -268,11 +256,10 @@ impl Core {
         }
         self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
         self.pending.iter().flat_map(|pending| &pending.uses).for_each(|(slot, _)| in_use[*slot as usize] = true);
-        let vacant = (0..self.slots.len()).filter(|index| self.slots[*index].gone && !in_use[*index]);
-        self.vacant.slots = vacant.map(|index| index as StreamSlot).collect();
+        let vacant = (0..self.slots.len()).find(|index| self.slots[*index].gone && !in_use[*index]);
         // To look costs time for each block: not again for one more.
-        self.vacant.looks_from = if self.vacant.slots.is_empty() { gone + gone / 2 } else { 0 };
-        self.vacant.slots.pop()
+        self.looks_from = if vacant.is_none() { gone + gone / 2 } else { 0 };
+        vacant.map(|index| index as StreamSlot)
     }
 
     /// Whether that is the stream of this key, which is there still.
