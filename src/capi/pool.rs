@@ -152,10 +152,10 @@ pub extern "C" fn tcuda_mem_pool_trim(pool: tcuda_mem_pool_t) -> tcuda_status_t 
 /// @param pool  one whose segments come from the driver as virtual memory and are split.
 /// @param given gets the bytes that went back.
 /// @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
-/// @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_INVALID_STATE: blocks of it are exported to
-///         other processes, or lent (use_on_oom) and in use; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no pinned memory;
-///         TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on. Then the pool goes on as it was, though what it had free may
-///         have gone back.
+/// @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed, be it meanwhile; TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no
+///         virtual memory; TCUDA_ERROR_INVALID_STATE: blocks of it are exported to other processes, or lent (use_on_oom) and in use;
+///         TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no pinned memory; TCUDA_ERROR_CAPTURE: something is captured on the device, which goes
+///         on. Then the pool goes on as it was, though what it had free may have gone back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_mem_pool_pause(pool: tcuda_mem_pool_t, given: *mut usize, mode: i32) -> tcuda_status_t {
     guard_out("tcuda_mem_pool_pause", given, "given", || {

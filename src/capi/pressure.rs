@@ -10,7 +10,7 @@
 //!
 //! Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
 //! empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
-//! free. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
+//! free. If they destroy the stream or the memory pool that the request is for, it fails with TCUDA_ERROR_INVALID_HANDLE. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
 
 use super::guard::{Out, guard, guard_always, null};
 use super::structs::{UserData, tcuda_stream_t};
