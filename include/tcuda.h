@@ -2534,7 +2534,7 @@ tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
  * observers are told of each failure.
  * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
  * empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
- * free. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
+ * free. If they destroy the stream or the memory pool that the request is for, it fails with TCUDA_ERROR_INVALID_HANDLE. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
  */
 
 /**
@@ -2640,10 +2640,10 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
  * @param pool  one whose segments come from the driver as virtual memory and are split.
  * @param given gets the bytes that went back.
  * @param mode  TCUDA_PAUSE_KEEP or TCUDA_PAUSE_DROP: what becomes of the contents of blocks in use.
- * @return TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no virtual memory; TCUDA_ERROR_INVALID_STATE: blocks of it are exported to
- *         other processes, or lent (use_on_oom) and in use; TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no pinned memory;
- *         TCUDA_ERROR_CAPTURE: something is captured on the device, which goes on. Then the pool goes on as it was, though what it had free may
- *         have gone back.
+ * @return TCUDA_ERROR_INVALID_HANDLE: it was destroyed, be it meanwhile; TCUDA_ERROR_NOT_SUPPORTED: not such a pool, or the device has no
+ *         virtual memory; TCUDA_ERROR_INVALID_STATE: blocks of it are exported to other processes, or lent (use_on_oom) and in use;
+ *         TCUDA_ERROR_OUT_OF_HOST_MEMORY and others: no pinned memory; TCUDA_ERROR_CAPTURE: something is captured on the device, which goes
+ *         on. Then the pool goes on as it was, though what it had free may have gone back.
  */
 tcuda_status_t tcuda_mem_pool_pause(tcuda_mem_pool_t pool,
                                     size_t *given,

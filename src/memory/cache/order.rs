@@ -13,13 +13,11 @@ use super::reach::Waited;
 use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
 use crate::base::{Result, Status, watch};
 use crate::memory::captures;
-use crate::memory::marks::{self, Progress};
+use crate::memory::marks::{self, Mark, Progress};
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-
-pub type Mark = marks::Mark<u32>;
 
 /// What a count belongs to.
 #[derive(Clone, Copy, PartialEq)]
@@ -37,7 +35,7 @@ struct Question {
     key: StreamKey,
     count: u32,
     gone: bool,
-    marks: Vec<Mark>,
+    marks: Vec<Mark<u32>>,
 }
 
 impl Question {
@@ -430,7 +428,7 @@ impl Core {
     }
 
     /// The oldest come first.
-    fn keep_mark(&mut self, slot: StreamSlot, serial: Serial, mark: Mark) {
+    fn keep_mark(&mut self, slot: StreamSlot, serial: Serial, mark: Mark<u32>) {
         let slot = &mut self.slots[slot as usize];
         if slot.serial == serial && mark.count > slot.past {
             let at = slot.marks.partition_point(|other| other.count <= mark.count);
@@ -439,7 +437,7 @@ impl Core {
     }
 
     /// It stands for nothing. Whether its stream is gone.
-    fn forget_mark(&mut self, slot: StreamSlot, void: &Mark) -> bool {
+    fn forget_mark(&mut self, slot: StreamSlot, void: &Mark<u32>) -> bool {
         let slot = &mut self.slots[slot as usize];
         slot.marks.retain(|mark| !mark.is(void));
         slot.gone

@@ -5,9 +5,10 @@ use super::block::{self, BlockId, State};
 use super::core::Core;
 use super::front::{self, Front, Leaves};
 use super::home::Home;
-use super::order::{Mark, Serial};
+use super::order::Serial;
 use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status, process};
+use crate::memory::marks::Mark;
 use crate::runtime::RawStream;
 use crate::stream::{self, Stream};
 use std::cell::Cell;
@@ -136,7 +137,7 @@ pub struct Slot {
     pub past: u32,
     /// `past` when free memory was last made common.
     pub(super) shared: u32,
-    pub marks: Vec<Mark>,
+    pub marks: Vec<Mark<u32>>,
     /// Memory was asked for it, and it is there still. `Core::note_wants` counts those.
     pub(super) wants: bool,
     /// As in `Core::awake`.

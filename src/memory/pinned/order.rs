@@ -7,7 +7,7 @@ use crate::base::{Error, Result, Status, watch};
 use crate::device;
 use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
-use crate::memory::marks::{self, Progress};
+use crate::memory::marks::{self, Mark, Progress};
 use crate::runtime;
 use crate::stream::{self, Stream};
 use parking_lot::{Mutex, MutexGuard};
@@ -20,8 +20,6 @@ static ASKING: Mutex<()> = Mutex::new(());
 /// Tells a stream from a later one with the same handle.
 pub type Serial = u64;
 
-type Mark = marks::Mark<u64>;
-
 struct Slot {
     stream: Stream,
     key: StreamKey,
@@ -31,7 +29,7 @@ struct Slot {
     freed_in: u64,
     past: u64,
     /// Oldest first.
-    marks: Vec<Mark>,
+    marks: Vec<Mark<u64>>,
     gone: bool,
     /// No stream: what keeps blocks until it lets go of them.
     keeps: bool,
@@ -106,14 +104,14 @@ impl Streams {
     }
 
     /// For who waits for it, too.
-    fn keep_mark(&mut self, serial: Serial, mark: Mark) {
+    fn keep_mark(&mut self, serial: Serial, mark: Mark<u64>) {
         if let Some(slot) = self.slots.get_mut(&serial).filter(|slot| mark.count > slot.past) {
             slot.marks.push(mark);
         }
     }
 
     /// It stands for nothing. Whether its stream is gone.
-    fn forget_mark(&mut self, serial: Serial, void: &Mark) -> bool {
+    fn forget_mark(&mut self, serial: Serial, void: &Mark<u64>) -> bool {
         self.slots.get_mut(&serial).is_some_and(|slot| {
             slot.marks.retain(|mark| !mark.is(void));
             slot.gone
@@ -144,7 +142,7 @@ struct Question {
     stream: Stream,
     asks: bool,
     count: u64,
-    marks: Vec<Mark>,
+    marks: Vec<Mark<u64>>,
 }
 
 /// Learns, without waiting, how far streams are, and frees the pending blocks that are done. `last_chance`: waits for a thread that is at
