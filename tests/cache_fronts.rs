@@ -37,10 +37,12 @@ fn threads_leave_numbers_to_streams() {
     }
     // Slots of streams that are gone are others'.
     streams.iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+    let slots = memory::slots(0);
     (0..STREAMS).for_each(|_| {
         let stream = stream::create(0, 0).unwrap();
         pair(stream);
         stream::destroy(stream.raw).unwrap();
     });
+    assert_eq!(memory::slots(0), slots);
     memory::check(0);
 }

@@ -179,7 +179,7 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(pool: tcuda_mem_pool_t, given: *mu
 ///         and keeps what it kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_mem_pool_resume(pool: tcuda_mem_pool_t) -> tcuda_status_t {
-    guard("tcuda_mem_pool_resume", || pools::numbered(id_of(pool))?.cache.resume())
+    guard("tcuda_mem_pool_resume", || pools::numbered(id_of(pool))?.resume())
 }
 
 /// The statistics of a pool alone.

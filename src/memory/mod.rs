@@ -6,9 +6,10 @@
 //!         for a device while it holds `core`.
 //! Locks:  per device those of `Cache`, in its order; a thread's fronts have none (`cache/front.rs`). Peer hooks run under device's
 //!         locks and take `growing`, `ordered` and `core`. `lent::LENT`, then `pools::POOLS` come before those of a pool that begins or ends,
-//!         and behind `climbing` of another cache. Those of `pinned` come behind `growing` (a pause keeps bytes there) and before `driving`: a
-//!         capture begins under both, and `captures::ROUTES` is behind them. `history` has one that is taken last, also by threads in their
-//!         regions, for a moment; so are those of `options`, `provider`, `poison` and `hooks`, with none of these under them.
+//!         and behind `climbing` of another cache; `growing` of one that has ended comes before POOLS. Those of `pinned` come behind `growing`
+//!         (a pause keeps bytes there) and before `driving`: a capture begins under both, and `captures::ROUTES` is behind them. `history` has
+//!         one that is taken last, also by threads in their regions, for a moment; so are those of `options`, `provider`, `poison` and `hooks`,
+//!         with none of these under them.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
 //!         statistics, pressure, pools, poison, snapshot, pinned, plugin, backend), tests/{fault_sweep,policy,attack},
 //!         tests/{cache_*,pinned_model,pinned_order,fault_trace,host_memory,stream_order}.rs.
@@ -273,7 +274,7 @@ fn poison_new(address: Address, stream: Stream) -> Result<()> {
     let key = StreamKey::of(stream);
     if let Some(cache) = numbered(number) {
         let _marks = (captures::steady(), cache.hold_marks());
-        // A pressure callback may have ended the stream: what is enqueued there now would count as past.
+        // Another thread may have ended the stream: what is enqueued there now would count as past.
         if with_block(address, |core, id| Ok(core.follows(id, key)))? {
             poison::freshen(address, size, stream);
         }
@@ -775,6 +776,11 @@ pub fn streams_awake(device: i32) -> usize {
 #[doc(hidden)]
 pub fn threads_made() -> u32 {
     thread::made()
+}
+
+#[doc(hidden)]
+pub fn slots(device: i32) -> usize {
+    existing(device).map_or(0, |cache| cache.core.quiet().slots.len())
 }
 
 #[doc(hidden)]

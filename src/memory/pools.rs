@@ -281,6 +281,8 @@ fn give_back(wait: bool, device: Option<i32>) -> Result<()> {
     for cache in ending.into_iter().filter(|cache| device.is_none_or(|device| device == cache.device)) {
         let given = if wait { cache.empty() } else { cache.release_past(runtime) };
         let is_over = given.is_ok() && cache.has_gone();
+        // Nobody is in the middle of making memory for the one that ended.
+        let _at_rest = cache.hold_growth();
         let mut pools = POOLS.write();
         let at = pools.ending.iter().position(|other| std::ptr::eq(*other, cache));
         if let Some(at) = at.filter(|_| is_over && cache.is_bare()) {
@@ -351,6 +353,10 @@ impl Pool {
     /// As `Cache::pause`.
     pub fn pause(&self, keep: bool) -> Result<usize> {
         self.cache.pause(self.id, keep)
+    }
+
+    pub fn resume(&self) -> Result<()> {
+        self.cache.resume(self.id)
     }
 
     /// Waits for what is freed but in use, then gives all free memory back to where it came from.

@@ -54,7 +54,8 @@ impl PerDevice {
         if let Some((stream, _)) = streams.iter().find(|(stream, _)| stream.device == device) {
             return Ok(*stream);
         }
-        let stream = create(device, 0)?;
+        // Some thread may capture just now.
+        let stream = runtime::runtime()?.outside_capture(|| create(device, 0))?;
         streams.push((stream, registry::serial(stream)));
         Ok(stream)
     }

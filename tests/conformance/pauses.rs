@@ -17,7 +17,7 @@ use tcuda::capi::distributions::tcuda_random_uniform;
 use tcuda::capi::memory::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::sim::{tcuda_sim_clear_faults, tcuda_sim_fail_at, tcuda_sim_set_memory};
-use tcuda::capi::stream::tcuda_stream_synchronize;
+use tcuda::capi::stream::{tcuda_stream_synchronize, tcuda_stream_unregister};
 use tcuda::capi::tensor::{tcuda_tensor_copy, tcuda_tensor_fill};
 
 tests![
@@ -325,6 +325,7 @@ fn a_resume_beside_a_capture_of_another_library() {
     ok!(tcuda_stream_synchronize(blocking));
     assert!(bytes_of(block, 3 * MIB, stream.0).iter().all(|byte| *byte == 7));
     drop(graph);
+    ok!(tcuda_stream_unregister(blocking));
     runtime.stream_destroy(blocking as usize).unwrap();
     free(block);
     pool.end();
@@ -335,7 +336,7 @@ fn a_resume_beside_a_capture_of_another_library() {
 fn a_pause_beside_an_end() {
     empty_caches();
     let stream = Own::new();
-    for round in 0..8000 {
+    for round in 0..4000 {
         let pool = Apart::new();
         let block = pool.allocate(2 * MIB, stream.0);
         let (handle, goes) = (pool.0 as usize, AtomicBool::new(false));

@@ -102,8 +102,8 @@ pub struct Core {
     pub(super) left: &'static Left,
     /// A pool without memory behind its blocks: nothing is handed out.
     pub paused: bool,
-    /// The pool is being destroyed: it is paused no more.
-    pub ends: bool,
+    /// How many threads are destroying the pool: it is paused no more.
+    pub ends: usize,
     /// Whether there are streams that look for what is everybody's beside their own.
     as_one: bool,
     /// How many bytes of large blocks had been freed when streams were asked ahead, or what is past was shared, last.
@@ -172,7 +172,7 @@ impl Core {
             pool: pools::Id::own(),
             left: Box::leak(Box::default()),
             paused: false,
-            ends: false,
+            ends: 0,
             as_one: false,
             asked_at: 0,
             ordered_bytes: 0,

@@ -33,8 +33,6 @@ struct Look {
     /// Whether blocks wait for other streams, or streams that are gone left some.
     may_learn: bool,
     changes: u64,
-    /// What tells its stream from others that have the slot.
-    serial: u64,
 }
 
 impl Core {
@@ -47,11 +45,10 @@ impl Core {
         }
         let may_learn = !self.pending.is_empty() || self.has_legacy();
         let (keeps_apart, is_small_of_threads) = (self.keeps_apart(slot, request), self.is_small_of_threads(request));
-        let (is_apart, serial) = (self.policy.is_apart(), self.slots[slot as usize].serial.stream);
-        Look { keeps_apart, is_apart, is_small_of_threads, may_learn, changes: self.changes(), serial }
+        Look { keeps_apart, is_apart: self.policy.is_apart(), is_small_of_threads, may_learn, changes: self.changes() }
     }
 
-    /// Whether the pool is there that a request is for, and has its memory.
+    /// Whether the cache is still that of the pool that a request is for, and its memory there.
     fn check_pool(&self, request: &Request) -> Result<()> {
         match self.pool {
             pool if pool != request.pool => Err(request.pool.gone_error()),
@@ -60,15 +57,20 @@ impl Core {
         }
     }
 
-    /// The same, and whether the stream is: other threads and the program's functions may end either while a request lasts.
-    fn check_climb(&self, climb: &Climb) -> Result<()> {
-        self.check_pool(climb.request)?;
-        let slot = &self.slots[climb.slot as usize];
-        if slot.gone || slot.serial.stream != climb.serial {
+    /// The same, and whether the slot is still the stream's, by its serial: other threads and the program's functions may end either while a request
+    /// lasts. To be asked each time that the lock was let go.
+    fn check_request(&self, request: &Request, slot: StreamSlot, serial: u64) -> Result<()> {
+        self.check_pool(request)?;
+        let slot = &self.slots[slot as usize];
+        if slot.gone || slot.serial.stream != serial {
             let text = "The stream was destroyed while memory was asked for its work.";
             return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text).on_device(self.device));
         }
         Ok(())
+    }
+
+    fn check_climb(&self, climb: &Climb) -> Result<()> {
+        self.check_request(climb.request, climb.slot, climb.serial)
     }
 }
 
@@ -108,30 +110,32 @@ impl Cache {
         if !block::has_room() {
             return Err(block::no_room());
         }
+        let serial = core.slots[slot as usize].serial.stream;
         core.let_in(slot);
         core.fronts.note_allocates(tls::get());
         if core.asks_ahead(slot, request) {
             drop(core);
             self.settle(slot);
             core = self.core.lock();
+            core.check_request(request, slot, serial)?;
         }
         if let Some(address) = core.allocate(slot, request, false) {
             return Ok(address);
         }
         let look = core.look(slot, request);
         drop(core);
-        self.climb(request, stream, slot, look)
+        self.climb(request, stream, (slot, serial), look)
     }
 
     #[cold]
-    fn climb(&self, request: &Request, stream: Stream, slot: StreamSlot, look: Look) -> Result<Address> {
+    fn climb(&self, request: &Request, stream: Stream, (slot, serial): (StreamSlot, u64), look: Look) -> Result<Address> {
         device::check_lost(self.device)?;
         let runtime = runtime::runtime()?;
         let abilities = &self.abilities(runtime)?;
         // Only what is mapped has a budget.
         let has_budget = abilities.virtual_memory.is_some() && !request.is_modest;
         let at_budget = has_budget && abilities.options.stream_wait == StreamWait::AtBudget && !stream.is_capturing().unwrap_or(true);
-        let climb = &Climb { runtime, abilities, slot, serial: look.serial, request, stream, at_budget };
+        let climb = &Climb { runtime, abilities, slot, serial, request, stream, at_budget };
         // The driver's own pool knows best what is free.
         if matches!(abilities.source, Source::Ordered)
             && let Ok(address) = self.search_or_grow(climb, &Reach::of(slot), UpTo::Limit, None)?
@@ -143,7 +147,9 @@ impl Cache {
         let settled = keeps_apart && look.is_apart && look.may_learn;
         if settled {
             self.settle(slot);
-            if let Some(address) = self.core.lock().allocate(slot, request, true) {
+            let mut core = self.core.lock();
+            core.check_climb(climb)?;
+            if let Some(address) = core.allocate(slot, request, true) {
                 return Ok(address);
             }
         }
@@ -183,6 +189,7 @@ impl Cache {
         let Climb { slot, request, at_budget, .. } = *climb;
         let all = &Reach::of(slot);
         let mut core = self.core.lock();
+        core.check_climb(climb)?;
         if let Some(address) = core.search(all, request) {
             return Ok(Ok(address));
         }
@@ -243,14 +250,16 @@ impl Cache {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
-        self.core.quiet().check_climb(climb)?;
         if self.borrows(abilities)
             && let Some(address) = pools::lend(self, request, stream)
         {
             return Ok(address);
         }
         let room = || self.make_room(climb, &mut self.climbing.lock());
-        self.press(climb, Stage::Fail, room).unwrap_or_else(|| Err(self.out_of_memory(climb, refusal, false, false)))
+        self.press(climb, Stage::Fail, room).unwrap_or_else(|| {
+            self.core.quiet().check_climb(climb)?;
+            Err(self.out_of_memory(climb, refusal, false, false))
+        })
     }
 
     /// One thread at a time makes room: two would take it from each other. Freeing goes on meanwhile.
@@ -271,6 +280,7 @@ impl Cache {
     /// The rungs that make room. The inner error is the refusal, and how much had changed when it came. `climbing` is let go while the
     /// program's functions run.
     fn make_room(&self, climb: &Climb, climbing: &mut MutexGuard<()>) -> Result<Result<Address, (Refusal, u64)>> {
+        self.core.quiet().check_climb(climb)?;
         // 3. What others have freed but may still use: this stream waits for them on the device, the host does not.
         if climb.abilities.options.stream_wait != StreamWait::Never
             && let Some(address) = self.take_waiting(climb)

@@ -211,7 +211,8 @@ impl Cache {
         self.driving.lock()
     }
 
-    /// The count that is past, as far as the device tells at once.
+    /// The count that is past, as far as the device tells at once. What was freed on the legacy default stream is that stream's at once, and others'
+    /// when it is idle: no mark is worth holding them up.
     fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u32> {
         let stream = question.is_for_us().then(|| self.stream(question.key));
         marks::ask(runtime, stream, question.count, &mut question.marks, false)

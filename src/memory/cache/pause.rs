@@ -76,14 +76,14 @@ impl Cache {
         let abilities = self.abilities(runtime)?;
         let _climbing = self.climbing.lock();
         let _growing = self.growing.lock();
-        if self.is_paused() {
-            return Ok(0);
-        }
         {
             let mut core = self.core.lock();
             // Destroyed meanwhile, it could never resume.
-            if core.pool != pool || core.ends {
+            if core.pool != pool || core.ends > 0 {
                 return Err(pool.gone_error());
+            }
+            if core.paused {
+                return Ok(0);
             }
             // Nothing is handed out from here on.
             core.paused = true;
@@ -137,13 +137,16 @@ impl Cache {
     }
 
     /// Brings the memory back to the same addresses. If the driver has not enough, or the limit is too low, the pool stays paused as it is.
-    pub fn resume(&self) -> Result<()> {
+    pub fn resume(&self, pool: Id) -> Result<()> {
         let runtime = runtime::runtime()?;
         device::check_lost(self.device)?;
         provider::refuse_inside()?;
         let _climbing = self.climbing.lock();
         let once = || {
             let _growing = self.growing.lock();
+            if self.core.quiet().pool != pool {
+                return Err(pool.gone_error());
+            }
             let Some(paused) = self.paused.lock().take() else { return Ok(()) };
             let resumed = blocking("cudaStreamSynchronize", Kind::Wait, || self.come_back(runtime, &paused));
             if resumed.is_err() {
@@ -229,7 +232,7 @@ impl Cache {
             return Err(pool.gone_error());
         }
         if paused.is_none() {
-            core.ends = true;
+            core.ends += 1;
             return Ok(());
         }
         let active = core.stats.active().bytes;
@@ -243,14 +246,14 @@ impl Cache {
             ));
         }
         core.drop_away();
-        core.ends = true;
+        core.ends += 1;
         *paused = None;
         Ok(())
     }
 
     /// It does not end after all.
     pub fn goes_on(&self) {
-        self.core.quiet().ends = false;
+        self.core.quiet().ends -= 1;
     }
 
     /// Other processes would keep the memory that they have; and who was lent some does not know whose it is, and goes on.
@@ -334,7 +337,8 @@ fn unmap_all(runtime: &Runtime, device: i32, mappings: &[Mapping], handles: &[(H
             left.take_back(runtime, device);
             map_all(runtime, device, &back, left)
         });
-        if is_back.is_ok() {
+        // A device that is lost takes nothing any more.
+        if is_back.is_ok() || error.stays() {
             return Err(error);
         }
         mappings[at..].iter().for_each(|mapping| left.unmap(runtime, mapping.start, mapping.size));

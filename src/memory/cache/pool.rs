@@ -9,6 +9,7 @@ use crate::memory::provider::Source;
 use crate::memory::stats::Family;
 use crate::memory::totals::Totals;
 use crate::runtime::Runtime;
+use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Cache {
@@ -28,7 +29,7 @@ impl Cache {
         // Where segments are handed out as they came, or a graph's replays use them, blocks come home at once.
         core.keeps_fronts = from_driver && !no_split && !self.is_fixed();
         core.pool = id;
-        core.ends = false;
+        core.ends = 0;
         core.reset_peak();
         core.stats.reset_accumulated();
     }
@@ -44,6 +45,11 @@ impl Cache {
     /// Whether nothing of it is in use or held, and nothing is left that the driver did not take.
     pub fn is_bare(&self) -> bool {
         self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0 && self.left.is_empty()
+    }
+
+    /// Nothing is made or mapped on the device while this lives.
+    pub fn hold_growth(&self) -> MutexGuard<'_, ()> {
+        self.growing.lock()
     }
 
     /// Whether the driver has it all back, addresses too.

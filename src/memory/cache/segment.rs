@@ -302,6 +302,8 @@ impl Cache {
         let on_device = device::Guard::new(self.device);
         for (mapping, block) in places {
             poison::leaves(self.device, mapping.start, mapping.size);
+            // Before: behind it the address may be somebody else's.
+            watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {
@@ -318,9 +320,6 @@ impl Cache {
                     }
                 })
             });
-            if given.is_ok() {
-                watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
-            }
             let mut core = self.core.lock();
             match given {
                 Ok(()) => {

@@ -172,6 +172,7 @@ pub fn settle(last_chance: bool) {
         runtime.outside_capture(|| {
             for mut question in questions {
                 let stream = question.asks.then_some(question.stream);
+                // Also the legacy default stream, which may never be idle: a block is nobody's before.
                 let past = marks::ask(runtime, stream, question.count, &mut question.marks, true);
                 let mut core = CORE.lock();
                 past.into_iter().for_each(|count| core.streams.advance(question.serial, count));
