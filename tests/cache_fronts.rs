@@ -1,5 +1,6 @@
 //! More threads and streams than a process has numbers for: threads do without memory at hand, and streams, pools and devices have what they need.
 
+use std::sync::Barrier;
 use tcuda::base::config;
 use tcuda::memory::pools::{self, Options};
 use tcuda::memory::provider::Source;
@@ -19,9 +20,13 @@ fn threads_leave_numbers_to_streams() {
     config::set("TCUDA_BACKEND", "sim".into());
     config::set("TCUDA_SIM_DEVICES", "2".into());
     let streams: Vec<Stream> = (0..STREAMS).map(|_| stream::create(0, 0).unwrap()).collect();
-    std::thread::scope(|scope| {
-        (0..THREADS).for_each(|_| drop(scope.spawn(|| streams.iter().copied().for_each(pair))));
-    });
+    // Of threads that end others have the numbers.
+    let together = Barrier::new(THREADS);
+    let work = || {
+        streams.iter().copied().for_each(pair);
+        together.wait();
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
     pair(streams[0]);
     pair(stream::create(0, 0).unwrap());
     [0, 1].into_iter().for_each(|device| pair(stream::default(device).unwrap()));
