@@ -2532,9 +2532,10 @@ tcuda_status_t tcuda_is_pinned(bool *is_pinned, const void *ptr);
  * failure: so free what is wanted at once. Nobody is asked while the allocating stream is being captured, nor for more than all memory of
  * the device (unless it comes from a pluggable allocator), nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The
  * observers are told of each failure.
- * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
- * empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
- * free. If they destroy the stream or the memory pool that the request is for, it fails with TCUDA_ERROR_INVALID_HANDLE. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
+ * Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate, empty
+ * the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any free.
+ * If they destroy the stream or the memory pool that the request is for, it fails with TCUDA_ERROR_INVALID_HANDLE. A C++ exception or
+ * longjmp must not leave them. They stay registered over tcuda_shutdown.
  */
 
 /**

@@ -8,9 +8,10 @@
 //! the device (unless it comes from a pluggable allocator), nor beyond the limit with `throw_on_cudamalloc_oom:True`: these fail at once. The
 //! observers are told of each failure.
 //!
-//! Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate,
-//! empty the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any
-//! free. If they destroy the stream or the memory pool that the request is for, it fails with TCUDA_ERROR_INVALID_HANDLE. A C++ exception or longjmp must not leave them. They stay registered over tcuda_shutdown.
+//! Both run on the thread that allocates, with no lock held, at times on several threads at once, and may call tcuda: free, allocate, empty
+//! the cache, unregister. What they allocate comes without asking or telling anybody. Work may still use what they free, as with any free.
+//! If they destroy the stream or the memory pool that the request is for, it fails with TCUDA_ERROR_INVALID_HANDLE. A C++ exception or
+//! longjmp must not leave them. They stay registered over tcuda_shutdown.
 
 use super::guard::{Out, guard, guard_always, null};
 use super::structs::{UserData, tcuda_stream_t};

@@ -5,7 +5,6 @@ use crate::kit::*;
 use crate::pools::{Apart, reserved};
 use crate::random::F32;
 use crate::{fails, get, ok, tests};
-use std::ffi::CString;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tcuda::base::Status;
@@ -369,8 +368,8 @@ fn a_pause_with_no_way_back() {
     let blocks = [2, 40].map(|size| pool.allocate(size * MIB, stream.0));
     blocks.iter().for_each(|block| ok!(tcuda_memset_async(*block, 9, 2 * MIB, stream.0)));
     let held = pool.reserved();
-    for (call, nth) in [("cuMemUnmap", 2), ("cuMemUnmap", 3), ("cuMemMap", 1), ("cuMemMap", 2)] {
-        ok!(tcuda_sim_fail_at(CString::new(call).unwrap().as_ptr(), nth, 999));
+    for (call, nth) in [(c"cuMemUnmap", 2), (c"cuMemUnmap", 3), (c"cuMemMap", 1), (c"cuMemMap", 2)] {
+        ok!(tcuda_sim_fail_at(call.as_ptr(), nth, 999));
     }
     assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), held as usize);
     ok!(tcuda_sim_clear_faults());
