@@ -172,7 +172,7 @@ pub fn is_capturing(stream: impl FnOnce() -> Result<Stream>) -> Result<bool> {
 
 /// The stream that torch.cuda.graph captures on if none is given: one for each device.
 pub fn own_stream(device: i32) -> Result<Stream> {
-    static STREAMS: PerDevice = PerDevice::new();
+    static STREAMS: PerDevice = PerDevice::empty();
     STREAMS.of(device)
 }
 

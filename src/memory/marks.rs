@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 #[derive(Clone)]
 pub struct Mark<C> {
-    pub count: C,
+    count: C,
     event: Arc<Pooled>,
 }
 
@@ -52,7 +52,11 @@ impl<C: Copy + Ord> Mark<C> {
         self.event.raw()
     }
 
-    pub fn is(&self, other: &Mark<C>) -> bool {
+    pub fn count(&self) -> C {
+        self.count
+    }
+
+    fn is(&self, other: &Mark<C>) -> bool {
         Arc::ptr_eq(&self.event, &other.event)
     }
 
@@ -72,6 +76,57 @@ impl<C: Copy + Ord> Mark<C> {
             Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => Ok(Progress::Void),
             Err(error) => Err(device::blame(device)(error)),
         }
+    }
+}
+
+/// What is known of how far a stream is.
+pub struct Known<C> {
+    /// All that was counted up to this is past.
+    past: C,
+    /// Of what came later, oldest first.
+    marks: Vec<Mark<C>>,
+}
+
+impl<C: Copy + Ord> Known<C> {
+    pub const fn past(past: C) -> Known<C> {
+        Known { past, marks: Vec::new() }
+    }
+
+    pub fn count(&self) -> C {
+        self.past
+    }
+
+    pub fn covers(&self, count: C) -> bool {
+        self.past >= count
+    }
+
+    pub fn advance(&mut self, count: C) {
+        self.past = self.past.max(count);
+        let past = self.past;
+        self.marks.retain(|mark| mark.count > past);
+    }
+
+    /// For who waits for it, too.
+    pub fn keep(&mut self, mark: Mark<C>) {
+        if !self.covers(mark.count) {
+            let at = self.marks.partition_point(|other| other.count <= mark.count);
+            self.marks.insert(at, mark);
+        }
+    }
+
+    /// It stands for nothing.
+    pub fn forget(&mut self, void: &Mark<C>) {
+        self.marks.retain(|mark| !mark.is(void));
+    }
+
+    /// The oldest that tells of a count.
+    pub fn mark_of(&self, count: C) -> Option<Mark<C>> {
+        self.marks.iter().find(|mark| mark.count >= count).cloned()
+    }
+
+    /// For `ask`; those that still tell something are kept again.
+    pub fn take_marks(&mut self) -> Vec<Mark<C>> {
+        std::mem::take(&mut self.marks)
     }
 }
 

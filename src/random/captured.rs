@@ -22,7 +22,7 @@ impl InGraph {
 
     pub fn new(device: i32) -> Result<InGraph> {
         /// Replays write it on any stream, which come behind no work that a block had on the program's.
-        static OWN: PerDevice = PerDevice::new();
+        static OWN: PerDevice = PerDevice::empty();
         let on = OWN.of(device)?;
         let new = InGraph { at: memory::allocate(InGraph::BYTES, 1, on)?, drawn: AtomicU64::new(0), open: AtomicBool::new(true) };
         // It may have been made to wait for another's work.

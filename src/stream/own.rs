@@ -38,11 +38,10 @@ static PARKED: Mutex<Vec<Parked>> = Mutex::new(Vec::new());
 const MOST_PARKED: usize = 64;
 
 /// A stream for each device, made when it is first wanted.
-#[derive(Default)]
 pub struct PerDevice(Mutex<Vec<(Stream, Option<u64>)>>);
 
 impl PerDevice {
-    pub const fn new() -> PerDevice {
+    pub const fn empty() -> PerDevice {
         PerDevice(Mutex::new(Vec::new()))
     }
 

@@ -18,6 +18,7 @@ use super::{Abilities, StreamSlot};
 use crate::base::Result;
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
+use crate::memory::marks::Known;
 use crate::memory::pools;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
@@ -562,7 +563,7 @@ impl Core {
             self.lent.remove(&id);
             for slot in self.uses.remove(&id).unwrap_or_default() {
                 // What was used by a stream that is gone, and past, is past.
-                if slot != owner && self.slots[slot as usize].past < u32::MAX {
+                if slot != owner && !self.slots[slot as usize].known.covers(u32::MAX) {
                     uses.push((slot, self.note_free(slot)));
                 }
             }
@@ -589,7 +590,7 @@ impl Core {
 
     /// Whether all uses of a block that waits are past.
     pub fn is_done(&self, pending: &Pending) -> bool {
-        let is_past = |(slot, epoch): &(StreamSlot, u32)| self.slots[*slot as usize].past >= *epoch;
+        let is_past = |(slot, epoch): &(StreamSlot, u32)| self.slots[*slot as usize].known.covers(*epoch);
         pending.uses.iter().all(is_past) && !self.is_held(pending.block)
     }
 
@@ -639,7 +640,7 @@ impl Core {
     /// Whether a free block may be used by any stream now.
     pub fn is_past(&self, id: BlockId) -> bool {
         let block = block::at(id);
-        block.ticket() <= self.slots[block.owner() as usize].past
+        self.slots[block.owner() as usize].known.covers(block.ticket())
     }
 
     /// Whether a stream that is gone left something that is not known to be past.
@@ -666,8 +667,9 @@ impl Core {
             if slot == COMMON || !shares(&self.slots[slot as usize]) {
                 continue;
             }
-            let Slot { past, ref mut shared, .. } = self.slots[slot as usize];
-            if std::mem::replace(shared, past) == past && past != u32::MAX {
+            let found = &mut self.slots[slot as usize];
+            let past = found.known.count();
+            if std::mem::replace(&mut found.shared, past) == past && past != u32::MAX {
                 continue;
             }
             for small in [false, true] {
@@ -787,8 +789,7 @@ impl Core {
         self.pending.clear();
         self.slots.iter_mut().skip(1).for_each(|slot| {
             slot.gone = true;
-            slot.marks.clear();
-            slot.past = u32::MAX;
+            slot.known = Known::past(u32::MAX);
         });
         self.forget_wants();
         self.keys.clear();

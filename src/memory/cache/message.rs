@@ -70,7 +70,7 @@ impl Core {
     pub fn in_use_by_streams(&self) -> Vec<(String, usize)> {
         let mut bytes = vec![0; self.slots.len()];
         for pending in &self.pending {
-            let behind = |(slot, count): &&(StreamSlot, u32)| self.slots[*slot as usize].past < *count;
+            let behind = |(slot, count): &&(StreamSlot, u32)| !self.slots[*slot as usize].known.covers(*count);
             for (slot, _) in pending.uses.iter().filter(behind) {
                 bytes[*slot as usize] += block::at(pending.block).size();
             }

@@ -74,6 +74,7 @@ use crate::runtime::{Address, Runtime};
 use left::Left;
 use parking_lot::Mutex;
 use pause::Paused;
+use segment::Seen;
 use slot::StreamKey;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -162,11 +163,10 @@ impl Cache {
             None => {
                 let source = self.source.lock().clone().unwrap_or_else(provider::current);
                 let splits = !self.core.quiet().no_split;
-                let (abilities, is_known) = segment::abilities(runtime, self.device, source, splits, self.left)?;
-                if is_known {
-                    *known = Some(abilities.clone());
-                }
-                Ok(abilities)
+                Ok(match segment::abilities(runtime, self.device, source, splits, self.left)? {
+                    Seen::ForGood(abilities) => known.insert(abilities).clone(),
+                    Seen::ForNow(abilities) => abilities,
+                })
             }
         }
     }

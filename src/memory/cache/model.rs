@@ -11,6 +11,7 @@ use super::slot::{COMMON, StreamKey, slot_of_block};
 use super::{StreamSlot, tls};
 use crate::memory::history::{Action, History, Mode};
 use crate::memory::lookup;
+use crate::memory::marks::Known;
 use crate::memory::stats::Family;
 use crate::memory::sync::Mutex;
 use crate::memory::sync::model::{Defect, explore};
@@ -168,10 +169,10 @@ impl World {
     fn share(&self) {
         let mut core = self.core.lock();
         core.collect();
-        core.slots.iter_mut().for_each(|slot| slot.past = u32::MAX);
+        core.slots.iter_mut().for_each(|slot| slot.known = Known::past(u32::MAX));
         core.finish_pending();
         core.share_past();
-        core.slots.iter_mut().for_each(|slot| slot.past = 0);
+        core.slots.iter_mut().for_each(|slot| slot.known = Known::past(0));
     }
 
     /// What the calling thread freed for others goes home.
@@ -253,9 +254,9 @@ impl World {
         }
         core.collect();
         core.check_slots();
-        core.slots.iter_mut().for_each(|slot| slot.past = u32::MAX);
+        core.slots.iter_mut().for_each(|slot| slot.known = Known::past(u32::MAX));
         core.finish_pending();
-        core.slots.iter_mut().for_each(|slot| slot.past = 0);
+        core.slots.iter_mut().for_each(|slot| slot.known = Known::past(0));
         core.collect();
         for area in core.areas.values().map(|area| (area.first, area.size)).collect::<Vec<_>>() {
             let blocks: Vec<BlockId> = block::chain(area.0).collect();

@@ -13,7 +13,7 @@ use super::reach::Waited;
 use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
 use crate::base::{Result, Status, watch};
 use crate::memory::captures;
-use crate::memory::marks::{self, Mark, Progress};
+use crate::memory::marks::{self, Known, Mark, Progress};
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
 use parking_lot::MutexGuard;
@@ -73,7 +73,7 @@ impl Core {
     fn renumber(&mut self, slot: StreamSlot) {
         const PAST: u32 = 1;
         const NOT_YET: u32 = 2;
-        let old = self.slots[slot as usize].past;
+        let old = self.slots[slot as usize].known.count();
         let number = |epoch: u32| if epoch <= old { PAST } else { NOT_YET };
         self.collect();
         for area in self.areas.values() {
@@ -86,22 +86,23 @@ impl Core {
             *epoch = number(*epoch);
         }
         let slot = &mut self.slots[slot as usize];
-        slot.past = PAST;
+        slot.known = Known::past(PAST);
         slot.serial.era += 1;
-        slot.marks.clear();
         slot.home.epoch.store(NOT_YET, Relaxed);
         slot.home.freed_in.store(NOT_YET, Relaxed);
     }
 
-    /// All up to `count` are past. Nothing happens if the slot means another stream by now.
-    fn advance(&mut self, slot: StreamSlot, serial: Serial, count: u32) {
+    /// None: the slot means another stream by now.
+    fn known(&mut self, slot: StreamSlot, serial: Serial) -> Option<&mut Known<u32>> {
         let slot = &mut self.slots[slot as usize];
-        if slot.serial != serial {
-            return;
+        (slot.serial == serial).then_some(&mut slot.known)
+    }
+
+    /// All up to `count` are past.
+    fn advance(&mut self, slot: StreamSlot, serial: Serial, count: u32) {
+        if let Some(known) = self.known(slot, serial) {
+            known.advance(count);
         }
-        slot.past = slot.past.max(count);
-        let past = slot.past;
-        slot.marks.retain(|mark| mark.count > past);
     }
 }
 
@@ -167,7 +168,7 @@ impl Cache {
             }
             let mut slots: Vec<StreamSlot> = Vec::new();
             for (slot, epoch) in core.pending.iter().flat_map(|pending| &pending.uses) {
-                if core.slots[*slot as usize].past < *epoch && !slots.contains(slot) {
+                if !core.slots[*slot as usize].known.covers(*epoch) && !slots.contains(slot) {
                     slots.push(*slot);
                 }
             }
@@ -270,9 +271,8 @@ impl Cache {
                     return Ok(found.serial.stream == stream);
                 }
                 let count = core.end_epoch(slot);
-                let slot = &mut core.slots[slot as usize];
-                let mark = slot.marks.iter().find(|mark| mark.count >= count).cloned();
-                (slot.key, slot.gone, count, mark, slot.serial)
+                let slot = &core.slots[slot as usize];
+                (slot.key, slot.gone, count, slot.known.mark_of(count), slot.serial)
             };
             let stream = self.stream(key);
             let mark = match mark {
@@ -301,7 +301,7 @@ impl Cache {
                     let is_gone = self.core.lock().forget_mark(slot, &mark);
                     return if is_gone { self.wait_for(slot, stream) } else { Ok(false) };
                 }
-                _ => self.core.lock().advance(slot, serial, mark.count),
+                _ => self.core.lock().advance(slot, serial, mark.count()),
             },
             None => {
                 let counts: Vec<(Serial, u32)> = {
@@ -402,7 +402,7 @@ impl Cache {
         let serial = core.slots[slot as usize].serial;
         match last {
             Some(Ok(None)) => core.advance(slot, serial, u32::MAX),
-            Some(Ok(mark)) => core.slots[slot as usize].marks.extend(mark),
+            Some(Ok(Some(mark))) => core.keep_mark(slot, serial, mark),
             Some(Err(_)) | None => {}
         }
         core.forget_stream(key);
@@ -424,23 +424,19 @@ impl Core {
 
     fn question(&mut self, slot: StreamSlot, count: u32) -> Question {
         let found = &mut self.slots[slot as usize];
-        let marks = std::mem::take(&mut found.marks);
-        Question { slot, serial: found.serial, key: found.key, count, gone: found.gone, marks }
+        Question { slot, serial: found.serial, key: found.key, count, gone: found.gone, marks: found.known.take_marks() }
     }
 
-    /// The oldest come first.
     fn keep_mark(&mut self, slot: StreamSlot, serial: Serial, mark: Mark<u32>) {
-        let slot = &mut self.slots[slot as usize];
-        if slot.serial == serial && mark.count > slot.past {
-            let at = slot.marks.partition_point(|other| other.count <= mark.count);
-            slot.marks.insert(at, mark);
+        if let Some(known) = self.known(slot, serial) {
+            known.keep(mark);
         }
     }
 
     /// It stands for nothing. Whether its stream is gone.
     fn forget_mark(&mut self, slot: StreamSlot, void: &Mark<u32>) -> bool {
         let slot = &mut self.slots[slot as usize];
-        slot.marks.retain(|mark| !mark.is(void));
+        slot.known.forget(void);
         slot.gone
     }
 

@@ -27,7 +27,7 @@ impl Drop for Pinned {
 }
 
 /// What is kept is copied on a stream of its own: copies on the default stream would end captures of streams that come behind it.
-static COPIES: PerDevice = PerDevice::new();
+static COPIES: PerDevice = PerDevice::empty();
 
 /// Bytes of blocks in use, one behind the other, and where they are meanwhile.
 struct Saved {

@@ -31,19 +31,37 @@ pub struct Area {
     pub first: BlockId,
 }
 
-/// And whether they are known for good. `splits`: whether memory may be handed out in other pieces than it came in.
-pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool, left: &Left) -> Result<(Abilities, bool)> {
+/// What a device was seen to offer.
+pub enum Seen<T> {
+    ForGood(T),
+    /// As far as can be told now: the next growth looks again.
+    ForNow(T),
+}
+
+impl<T> Seen<T> {
+    fn map<U>(self, to: impl FnOnce(T) -> U) -> Seen<U> {
+        match self {
+            Seen::ForGood(what) => Seen::ForGood(to(what)),
+            Seen::ForNow(what) => Seen::ForNow(to(what)),
+        }
+    }
+}
+
+/// `splits`: whether memory may be handed out in other pieces than it came in.
+pub fn abilities(runtime: &Runtime, device: i32, source: Source, splits: bool, left: &Left) -> Result<Seen<Abilities>> {
     let total = device::total_memory(device)? as usize;
     let options = options::get();
     let wanted = options.expandable_segments && splits && matches!(source, Source::Driver);
-    let (virtual_memory, is_known) =
-        if wanted && runtime.has_virtual_memory() { runtime.outside_capture(|| probe(runtime, device, left))? } else { (None, true) };
-    Ok((Abilities { total, virtual_memory, options, source }, is_known))
+    let seen = if wanted && runtime.has_virtual_memory() {
+        runtime.outside_capture(|| probe(runtime, device, left))?
+    } else {
+        Seen::ForGood(None)
+    };
+    Ok(seen.map(|virtual_memory| Abilities { total, virtual_memory, options, source }))
 }
 
-/// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory. And whether it was
-/// made.
-fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<(Option<(MemAllocationProp, usize)>, bool)> {
+/// The best kind of handle that the device makes: exportable and reachable by network cards, else plain; None: no virtual memory.
+fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<Seen<Option<(MemAllocationProp, usize)>>> {
     const PINNED: i32 = 1;
     const FILE_DESCRIPTOR: i32 = 1;
     let location = device_location(device);
@@ -54,15 +72,15 @@ fn probe(runtime: &Runtime, device: i32, left: &Left) -> Result<(Option<(MemAllo
         match insist(|| runtime.mem_create(granularity, &properties)) {
             Ok(handle) => {
                 left.release(runtime, handle);
-                return Ok((Some((properties, granularity)), true));
+                return Ok(Seen::ForGood(Some((properties, granularity))));
             }
             Err(error) if error.status == Status::TCUDA_ERROR_DEVICE_LOST => return Err(error),
             // No room is no verdict on the kind.
-            Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => return Ok((Some((properties, granularity)), false)),
+            Err(error) if error.status == Status::TCUDA_ERROR_OUT_OF_MEMORY => return Ok(Seen::ForNow(Some((properties, granularity)))),
             Err(_) => {}
         }
     }
-    Ok((None, true))
+    Ok(Seen::ForGood(None))
 }
 
 fn device_location(device: i32) -> MemLocation {

@@ -8,7 +8,7 @@ use super::home::Home;
 use super::order::Serial;
 use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status, process};
-use crate::memory::marks::Mark;
+use crate::memory::marks::Known;
 use crate::runtime::RawStream;
 use crate::stream::{self, Stream};
 use std::cell::Cell;
@@ -133,11 +133,10 @@ pub struct Slot {
     pub home: &'static Home,
     /// Stands in the head of blocks that no thread's front handed out.
     pub front: &'static Front,
-    /// All frees up to this epoch are past: the device is done with them.
-    pub past: u32,
-    /// `past` when free memory was last made common.
+    /// By epochs: the device is done with all frees up to one.
+    pub known: Known<u32>,
+    /// What was past when free memory was last made common.
     pub(super) shared: u32,
-    pub marks: Vec<Mark<u32>>,
     /// Memory was asked for it, and it is there still. `Core::note_wants` counts those.
     pub(super) wants: bool,
     /// As in `Core::awake`.
@@ -149,12 +148,12 @@ pub struct Slot {
 impl Slot {
     pub(super) fn new(key: StreamKey, stream: u64, home: &'static Home, front: &'static Front) -> Slot {
         let serial = Serial { stream, era: 0 };
-        Slot { key, serial, home, front, past: 0, shared: 0, marks: Vec::new(), wants: false, awake: false, gone: false }
+        Slot { key, serial, home, front, known: Known::past(0), shared: 0, wants: false, awake: false, gone: false }
     }
 
     /// Whether something was freed that is not known to be past.
     pub fn is_behind(&self) -> bool {
-        self.home.freed_in.load(Relaxed) > self.past
+        self.home.freed_in.load(Relaxed) > self.known.count()
     }
 }
 
@@ -205,7 +204,7 @@ impl Core {
         let Slot { home, front, awake, .. } = self.slots[index as usize];
         self.slots[index as usize] = Slot { awake, ..Slot::new(key, serial, home, front) };
         // What is left of one before are mappings.
-        self.slots[index as usize].past = self.end_epoch(index);
+        self.slots[index as usize].known = Known::past(self.end_epoch(index));
         self.keys.slots.insert(key, index);
         Ok(index)
     }
@@ -320,7 +319,7 @@ impl Core {
             let slot = &mut self.slots[*slot as usize];
             slot.awake = stays;
             if !stays {
-                slot.shared = slot.past;
+                slot.shared = slot.known.count();
             }
             stays
         });

@@ -7,7 +7,7 @@ use crate::base::{Error, Result, Status, watch};
 use crate::device;
 use crate::memory::cache::slot::StreamKey;
 use crate::memory::captures;
-use crate::memory::marks::{self, Mark, Progress};
+use crate::memory::marks::{self, Known, Mark, Progress};
 use crate::runtime;
 use crate::stream::{self, Stream};
 use parking_lot::{Mutex, MutexGuard};
@@ -27,9 +27,8 @@ struct Slot {
     epoch: u64,
     /// The last ticket that was taken.
     freed_in: u64,
-    past: u64,
-    /// Oldest first.
-    marks: Vec<Mark<u64>>,
+    /// By tickets.
+    known: Known<u64>,
     gone: bool,
     /// No stream: what keeps blocks until it lets go of them.
     keeps: bool,
@@ -59,7 +58,7 @@ impl Streams {
 
     fn add(&mut self, stream: Stream, key: StreamKey, keeps: bool) -> Serial {
         self.last += 1;
-        let slot = Slot { stream, key, epoch: 1, freed_in: 0, past: 0, marks: Vec::new(), gone: false, keeps };
+        let slot = Slot { stream, key, epoch: 1, freed_in: 0, known: Known::past(0), gone: false, keeps };
         self.slots.insert(self.last, slot);
         self.last
     }
@@ -75,7 +74,7 @@ impl Streams {
 
     /// The ticket of a free now. None: all that the stream ever got is past.
     pub fn freed_now(&mut self, serial: Serial) -> Option<u64> {
-        let slot = self.slots.get_mut(&serial).filter(|slot| slot.past < u64::MAX)?;
+        let slot = self.slots.get_mut(&serial).filter(|slot| !slot.known.covers(u64::MAX))?;
         slot.freed_in = slot.epoch;
         Some(slot.epoch)
     }
@@ -86,7 +85,7 @@ impl Streams {
     }
 
     pub fn is_past(&self, serial: Serial, count: u64) -> bool {
-        self.slots.get(&serial).is_none_or(|slot| slot.past >= count)
+        self.slots.get(&serial).is_none_or(|slot| slot.known.covers(count))
     }
 
     /// Streams that are gone stay while a block waits for them.
@@ -94,26 +93,27 @@ impl Streams {
         self.slots.retain(|serial, slot| !slot.gone || is_used(*serial));
     }
 
+    fn known(&mut self, serial: Serial) -> Option<&mut Known<u64>> {
+        self.slots.get_mut(&serial).map(|slot| &mut slot.known)
+    }
+
     /// All up to `count` is past.
     fn advance(&mut self, serial: Serial, count: u64) {
-        if let Some(slot) = self.slots.get_mut(&serial) {
-            slot.past = slot.past.max(count);
-            let past = slot.past;
-            slot.marks.retain(|mark| mark.count > past);
+        if let Some(known) = self.known(serial) {
+            known.advance(count);
         }
     }
 
-    /// For who waits for it, too.
     fn keep_mark(&mut self, serial: Serial, mark: Mark<u64>) {
-        if let Some(slot) = self.slots.get_mut(&serial).filter(|slot| mark.count > slot.past) {
-            slot.marks.push(mark);
+        if let Some(known) = self.known(serial) {
+            known.keep(mark);
         }
     }
 
     /// It stands for nothing. Whether its stream is gone.
     fn forget_mark(&mut self, serial: Serial, void: &Mark<u64>) -> bool {
         self.slots.get_mut(&serial).is_some_and(|slot| {
-            slot.marks.retain(|mark| !mark.is(void));
+            slot.known.forget(void);
             slot.gone
         })
     }
@@ -157,13 +157,13 @@ pub fn settle(last_chance: bool) {
     }
     let questions: Vec<Question> = {
         let mut core = CORE.lock();
-        let behind = core.streams.slots.iter_mut().filter(|(_, slot)| slot.freed_in > slot.past);
+        let behind = core.streams.slots.iter_mut().filter(|(_, slot)| !slot.known.covers(slot.freed_in));
         let question = |(serial, slot): (&Serial, &mut Slot)| Question {
             serial: *serial,
             stream: slot.stream,
             asks: slot.can_be_asked(),
             count: slot.end_epoch(),
-            marks: std::mem::take(&mut slot.marks),
+            marks: slot.known.take_marks(),
         };
         behind.map(question).collect()
     };
@@ -225,11 +225,11 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
         let _asking = ASKING.lock();
         let (stream, asks, count, known) = {
             let mut core = CORE.lock();
-            let Some(slot) = core.streams.slots.get_mut(&serial).filter(|slot| slot.past < ticket) else { return Ok(true) };
+            let Some(slot) = core.streams.slots.get_mut(&serial).filter(|slot| !slot.known.covers(ticket)) else { return Ok(true) };
             if slot.keeps {
                 return Ok(false);
             }
-            let known = slot.marks.iter().find(|mark| mark.count >= ticket).cloned();
+            let known = slot.known.mark_of(ticket);
             (slot.stream, slot.can_be_asked(), if known.is_none() { slot.end_epoch() } else { 0 }, known)
         };
         let found = match known {
@@ -260,7 +260,7 @@ fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
             if is_gone { wait_for(serial, ticket) } else { Ok(false) }
         }
         _ => {
-            CORE.lock().streams.advance(serial, mark.count);
+            CORE.lock().streams.advance(serial, mark.count());
             Ok(true)
         }
     }
@@ -292,7 +292,8 @@ pub fn hold_marks() -> MutexGuard<'static, ()> {
 pub fn keeper_goes(serial: Serial) {
     let mut core = CORE.lock();
     if let Some(slot) = core.streams.slots.get_mut(&serial) {
-        (slot.gone, slot.past) = (true, u64::MAX);
+        slot.gone = true;
+        slot.known.advance(u64::MAX);
     }
     core.finish_pending();
 }
@@ -322,8 +323,8 @@ fn goes(is_meant: impl Fn(&Slot) -> bool, are_there: bool) {
         if let Some(slot) = core.streams.slots.get_mut(&serial) {
             slot.gone = true;
             match last {
-                Some(Ok(None)) => slot.past = u64::MAX,
-                Some(Ok(Some(mark))) => slot.marks.push(mark),
+                Some(Ok(None)) => slot.known.advance(u64::MAX),
+                Some(Ok(Some(mark))) => slot.known.keep(mark),
                 Some(Err(_)) | None => {}
             }
         }
