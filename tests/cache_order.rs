@@ -41,6 +41,39 @@ fn held(family: Family) -> usize {
     memory::current(family, 0) as usize
 }
 
+/// A block that stays for long is used on streams, and by copies on threads' default streams, that come and go: idle ones, or with work that is done
+/// only once some more have gone.
+#[test]
+fn streams_that_used_a_block_in_use_leave_their_slots() {
+    let _turn = machine();
+    let owner = own();
+    let block = memory::allocate(4 * M, 1, owner).unwrap();
+    let uses = |stream: Stream| memory::record_stream(block, stream).unwrap();
+    let idle = |_: usize| {
+        let stream = own();
+        uses(stream);
+        stream::destroy(stream.raw).unwrap();
+    };
+    let behind = |_: usize| {
+        let streams = [(); 5].map(|()| own());
+        streams.iter().copied().for_each(uses);
+        let gates = streams.map(Gate::on);
+        streams.iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+        drop(gates);
+    };
+    let thread = |_: usize| std::thread::scope(|scope| scope.spawn(|| uses(PER_THREAD)).join().unwrap());
+    (0..40).for_each(behind);
+    let slots = memory::slots(0);
+    (0..200).for_each(idle);
+    (0..40).for_each(behind);
+    (0..200).for_each(thread);
+    let more = memory::slots(0) - slots;
+    assert!(more <= 16, "{more} slots more");
+    memory::free(block).unwrap();
+    memory::check(0);
+    stream::destroy(owner.raw).unwrap();
+}
+
 #[test]
 fn a_destroy_that_fails_leaves_the_order_as_it_was() {
     let _turn = machine();

@@ -18,7 +18,6 @@ use super::{Abilities, StreamSlot};
 use crate::base::Result;
 use crate::memory::history::{Action, History, texts};
 use crate::memory::lookup;
-use crate::memory::marks::Known;
 use crate::memory::pools;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
@@ -66,13 +65,11 @@ pub struct Core {
     /// For who looks at what is free, until the look is over.
     pub(super) gathered: Gathered,
     pub slots: Vec<Slot>,
-    /// The slots that may have free memory or be behind, in their order, and that of what is everybody's: see `wake`.
+    /// The slots that may have free memory or be behind, that of what is everybody's first, then those of streams as they came: see `wake`.
     pub awake: Vec<StreamSlot>,
     /// How many streams there are for which memory was asked.
     pub(super) wanting: usize,
     pub(super) keys: Keys,
-    /// How many streams have to be gone before it is looked for a slot that one of them has left.
-    pub(super) looks_from: usize,
     pub fronts: Fronts,
     /// For threads without one of their own.
     shard: &'static Shard,
@@ -157,7 +154,6 @@ impl Core {
             awake: Vec::new(),
             wanting: 0,
             keys: Keys::default(),
-            looks_from: 0,
             fronts: Fronts::new(stats),
             shard: stats.take_shard(0),
             uses: HashMap::new(),
@@ -787,12 +783,7 @@ impl Core {
         self.held.clear();
         self.lent.clear();
         self.pending.clear();
-        self.slots.iter_mut().skip(1).for_each(|slot| {
-            slot.gone = true;
-            slot.known = Known::past(u32::MAX);
-        });
-        self.forget_wants();
-        self.keys.clear();
+        self.clear_slots();
         self.fronts.unchoose();
         self.changes = 0;
         let _whole = self.whole_stopped();

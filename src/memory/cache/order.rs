@@ -391,9 +391,15 @@ impl Cache {
 
     fn key_goes(&self, key: StreamKey, is_there: bool) {
         let _driving = self.driving.lock();
-        let known = self.core.lock().find_slot(key).is_some();
-        if !known {
-            return;
+        let leavers = {
+            let mut core = self.core.lock();
+            if core.find_slot(key).is_none() {
+                return;
+            }
+            core.leavers().into_iter().map(|slot| core.question(slot, u32::MAX)).collect::<Vec<_>>()
+        };
+        if !leavers.is_empty() {
+            self.ask_all(leavers);
         }
         let stream = self.stream(key);
         let last = is_there.then(|| Mark::last(stream, u32::MAX));

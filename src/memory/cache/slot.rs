@@ -151,17 +151,28 @@ impl Slot {
         Slot { key, serial, home, front, known: Known::past(0), shared: 0, wants: false, awake: false, gone: false }
     }
 
+    /// Whether it is gone and all that it ever had is past.
+    fn is_over(&self) -> bool {
+        self.gone && self.known.covers(u32::MAX)
+    }
+
     /// Whether something was freed that is not known to be past.
     pub fn is_behind(&self) -> bool {
         self.home.freed_in.load(Relaxed) > self.known.count()
     }
 }
 
-/// Which stream has which slot.
+/// Which stream has which slot, and which slots streams have left.
 #[derive(Default)]
 pub(super) struct Keys {
     slots: BTreeMap<StreamKey, StreamSlot>,
     last_serial: u64,
+    /// How many slots there are whose streams are gone.
+    gone: usize,
+    /// Of those, some of whose memory nothing is left: it stays so. Lowest last.
+    vacant: Vec<StreamSlot>,
+    /// How many of the others there have to be before it is looked for vacant ones: to look costs time for each block.
+    looks_from: usize,
 }
 
 impl Keys {
@@ -170,9 +181,15 @@ impl Keys {
         self.last_serial
     }
 
-    /// No stream has one any more. Serials go on.
-    pub fn clear(&mut self) {
-        self.slots.clear();
+    /// Whether so many slots were left that it is worth while to look which are vacant.
+    fn looks(&self) -> bool {
+        const MANY: usize = 16;
+        self.gone - self.vacant.len() >= self.looks_from.max(MANY)
+    }
+
+    /// No stream has one of the `gone` any more. Serials go on.
+    fn clear(&mut self, gone: usize) {
+        *self = Keys { last_serial: self.last_serial, gone, ..Keys::default() };
     }
 }
 
@@ -195,16 +212,19 @@ impl Core {
         }
         let index = match self.vacant_slot(false) {
             Some(index) => index,
-            None => match self.one_more_slot() {
-                Ok(index) => index,
-                Err(full) => self.vacant_slot(true).ok_or(full)?,
-            },
+            None => self.one_more_slot().or_else(|full| self.vacant_slot(true).ok_or(full))?,
         };
         let serial = self.keys.next_serial();
         let Slot { home, front, awake, .. } = self.slots[index as usize];
-        self.slots[index as usize] = Slot { awake, ..Slot::new(key, serial, home, front) };
+        if awake {
+            self.awake.retain(|slot| *slot != index);
+        }
+        self.slots[index as usize] = Slot::new(key, serial, home, front);
         // What is left of one before are mappings.
         self.slots[index as usize].known = Known::past(self.end_epoch(index));
+        if awake {
+            self.wake(index);
+        }
         self.keys.slots.insert(key, index);
         Ok(index)
     }
@@ -232,17 +252,25 @@ impl Core {
         Ok(index)
     }
 
-    /// The slot of a stream that is gone and of whose memory nothing is left. `any`: else it is looked for only when many are gone.
+    /// One whose stream is gone and of whose memory nothing is left. `any`: else it is looked for only when many are gone.
     fn vacant_slot(&mut self, any: bool) -> Option<StreamSlot> {
-        const MANY: usize = 16;
-        let gone = self.slots.iter().filter(|slot| slot.gone).count();
-        if gone == 0 || !any && gone < self.looks_from.max(MANY) {
-            return None;
+        if self.keys.vacant.is_empty() && (any || self.keys.looks()) {
+            self.find_vacant();
         }
+        let vacant = self.keys.vacant.pop()?;
+        self.keys.gone -= 1;
+        Some(vacant)
+    }
+
+    fn find_vacant(&mut self) {
+        /// So many blocks are looked at for one slot, at most.
+        const LOOKS: usize = 4096;
         self.collect();
+        let mut looked_at = 0;
         let mut in_use = vec![false; self.slots.len()];
         for area in self.areas.values() {
             for id in block::chain(area.first) {
+                looked_at += 1;
                 // A moved block says by its stream when its mapping may end, and one that is being moved when it may be used if that fails.
                 let done = match block::at(id).state() {
                     State::Unmapped => true,
@@ -254,12 +282,32 @@ impl Core {
                 }
             }
         }
-        self.uses.values().flatten().for_each(|slot| in_use[*slot as usize] = true);
-        self.pending.iter().flat_map(|pending| &pending.uses).for_each(|(slot, _)| in_use[*slot as usize] = true);
-        let vacant = (0..self.slots.len()).find(|index| self.slots[*index].gone && !in_use[*index]);
-        // To look costs time for each block: not again for one more.
-        self.looks_from = if vacant.is_none() { gone + gone / 2 } else { 0 };
-        vacant.map(|index| index as StreamSlot)
+        // Blocks in use stay, and streams that used them once may come and go.
+        let slots = &self.slots;
+        self.uses.values_mut().for_each(|users| users.retain(|slot| !slots[*slot as usize].is_over()));
+        let pending = self.pending.iter().flat_map(|pending| pending.uses.iter().map(|(slot, _)| slot));
+        self.uses.values().flatten().chain(pending).for_each(|slot| in_use[*slot as usize] = true);
+        let vacant = (0..self.slots.len()).rev().filter(|index| self.slots[*index].gone && !in_use[*index]);
+        self.keys.vacant = vacant.map(|index| index as StreamSlot).collect();
+        let left = self.keys.gone - self.keys.vacant.len();
+        self.keys.looks_from = (left + left / 2).max(looked_at / LOOKS);
+    }
+
+    /// Those that are gone and not known to be over, when it would soon be looked which slots are vacant: what is only used by one of them, nobody
+    /// else asks for.
+    pub(super) fn leavers(&self) -> Vec<StreamSlot> {
+        let leaves = |slot: &StreamSlot| self.slots[*slot as usize].gone && !self.slots[*slot as usize].is_over();
+        if self.keys.looks() { (0..self.slots.len() as StreamSlot).filter(leaves).collect() } else { Vec::new() }
+    }
+
+    /// All streams are gone, and nothing is left of them.
+    pub(super) fn clear_slots(&mut self) {
+        self.slots.iter_mut().skip(1).for_each(|slot| {
+            slot.gone = true;
+            slot.known = Known::past(u32::MAX);
+        });
+        self.forget_wants();
+        self.keys.clear(self.slots.len() - 1);
     }
 
     /// Whether that is the stream of this key, which is there still.
@@ -281,6 +329,7 @@ impl Core {
             self.fronts.of_slot(slot).for_each(Front::unchoose);
             let slot = &mut self.slots[slot as usize];
             slot.gone = true;
+            self.keys.gone += 1;
             self.wanting -= usize::from(std::mem::take(&mut slot.wants));
         }
     }
@@ -306,7 +355,8 @@ impl Core {
     #[inline]
     pub fn wake(&mut self, slot: StreamSlot) {
         if !std::mem::replace(&mut self.slots[slot as usize].awake, true) {
-            let at = self.awake.partition_point(|other| *other < slot);
+            let serial = |slot: StreamSlot| self.slots[slot as usize].serial.stream;
+            let at = self.awake.partition_point(|other| serial(*other) < serial(slot));
             self.awake.insert(at, slot);
         }
     }
@@ -328,11 +378,14 @@ impl Core {
 
     /// What tests check: nothing is left of those that sleep.
     pub(super) fn check_slots(&self) {
-        let awake: Vec<StreamSlot> = (0..self.slots.len() as StreamSlot).filter(|slot| self.slots[*slot as usize].awake).collect();
+        let mut awake: Vec<StreamSlot> = (0..self.slots.len() as StreamSlot).filter(|slot| self.slots[*slot as usize].awake).collect();
+        awake.sort_by_key(|slot| self.slots[*slot as usize].serial.stream);
         assert_eq!(self.awake, awake);
         assert!((0..self.slots.len() as StreamSlot).all(|slot| self.slots[slot as usize].awake || !self.has_something(slot)));
         assert!(self.slots.iter().all(|slot| !(slot.wants && slot.gone)));
         assert_eq!(self.wanting, self.slots.iter().filter(|slot| slot.wants).count());
+        assert_eq!(self.keys.gone, self.slots.iter().filter(|slot| slot.gone).count());
+        assert!(self.keys.vacant.iter().all(|slot| self.slots[*slot as usize].gone));
     }
 
     fn has_something(&self, slot: StreamSlot) -> bool {
