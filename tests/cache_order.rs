@@ -60,15 +60,15 @@ fn streams_that_used_a_block_in_use_leave_their_slots() {
         let gates = streams.map(Gate::on);
         streams.iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
         drop(gates);
+        device::synchronize(0).unwrap();
     };
     let thread = |_: usize| std::thread::scope(|scope| scope.spawn(|| uses(PER_THREAD)).join().unwrap());
-    (0..40).for_each(behind);
     let slots = memory::slots(0);
     (0..200).for_each(idle);
     (0..40).for_each(behind);
     (0..200).for_each(thread);
     let more = memory::slots(0) - slots;
-    assert!(more <= 16, "{more} slots more");
+    assert!(more <= 16 + 5, "{more} slots more");
     memory::free(block).unwrap();
     memory::check(0);
     stream::destroy(owner.raw).unwrap();

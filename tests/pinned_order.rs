@@ -65,6 +65,59 @@ fn held() -> usize {
     pinned::stats().allocated_bytes.current as usize
 }
 
+/// A block that stays for long is used by streams, threads and graphs that come and go: idle streams, or with work that is done only once some more
+/// have gone. Nothing is kept of them.
+#[test]
+fn nothing_is_kept_of_who_used_a_block_in_use() {
+    let _turn = machine();
+    let block = allocate(4096);
+    let uses = |stream: Stream| pinned::record_stream(block, stream).unwrap();
+    let idle = |_: usize| {
+        let stream = own();
+        uses(stream);
+        stream::destroy(stream.raw).unwrap();
+    };
+    let behind = |_: usize| {
+        let streams = [(); 5].map(|()| own());
+        streams.iter().copied().for_each(uses);
+        let gates = streams.map(Gate::on);
+        streams.iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+        drop(gates);
+        device::synchronize(0).unwrap();
+    };
+    let thread = |_: usize| std::thread::scope(|scope| scope.spawn(|| uses(PER_THREAD)).join().unwrap());
+    let graph = |_: usize| pinned::Keeper::new().keep(block);
+    let users = pinned::users();
+    (0..200).for_each(idle);
+    (0..200).for_each(thread);
+    (0..200).for_each(graph);
+    assert_eq!(pinned::users(), users);
+    (0..40).for_each(behind);
+    assert!(pinned::users() - users <= 16 + 5, "{} of {users}", pinned::users());
+    pinned::check();
+    pinned::free(block).unwrap();
+    pinned::settle();
+    assert_eq!(pinned::users(), users);
+    pinned::check();
+}
+
+/// The last mark of a stream that is gone is all that tells of it but the device as a whole.
+#[test]
+fn a_last_mark_outlives_a_question_that_fails() {
+    let _turn = machine();
+    let stream = own();
+    let block = allocate(4096);
+    let gate = Gate::on(stream);
+    free_used(block, stream);
+    stream::destroy(stream.raw).unwrap();
+    fail("cudaThreadExchangeStreamCaptureMode", 1, code::INVALID_VALUE);
+    pinned::settle();
+    let waits = count("cudaDeviceSynchronize");
+    drop(gate);
+    pinned::empty_cache().unwrap();
+    assert_eq!((held(), count("cudaDeviceSynchronize")), (0, waits));
+}
+
 #[test]
 fn a_block_comes_back_to_nobody_before_its_stream_is_past() {
     let _turn = machine();

@@ -1,9 +1,9 @@
 //! The cache as a whole, under its lock: the space, blocks that streams use, figures. Asks the driver nothing.
 
 use super::home::Home;
-use super::order::{Serial, Streams};
 use super::space::{Segment, Space};
 use super::stats::{HostStats, Times};
+use super::streams::{Serial, Streams};
 use super::table::{self, Kind, State};
 use super::{freed_before, not_a_block};
 use crate::base::Result;
@@ -166,12 +166,11 @@ impl Core {
         let Core { pending, streams, .. } = self;
         let done: Vec<Pending> =
             pending.extract_if(.., |block| block.uses.iter().all(|(serial, count)| streams.is_past(*serial, *count))).collect();
-        done.into_iter().for_each(|block| self.give(block.address, block.kind));
+        for block in done {
+            block.uses.iter().for_each(|(serial, _)| self.streams.forget_block(*serial));
+            self.give(block.address, block.kind);
+        }
         PENDING.store(self.pending.len(), Relaxed);
-        self.streams.forget_unused(|serial| {
-            self.pending.iter().any(|block| block.uses.iter().any(|(used, _)| *used == serial))
-                || self.uses.values().any(|uses| uses.contains(&serial))
-        });
     }
 
     /// A stream uses the block that holds an address. False: there is none.
@@ -189,9 +188,14 @@ impl Core {
                 _ => return false,
             }
         }
-        let uses = self.uses.entry(start).or_default();
+        let Core { uses, streams, .. } = self;
+        let uses = uses.entry(start).or_default();
         if !uses.contains(&serial) {
+            if uses.len() == uses.capacity() {
+                uses.retain(|user| streams.is_here(*user));
+            }
             uses.push(serial);
+            streams.note_block(serial);
         }
         true
     }
@@ -374,8 +378,7 @@ impl Core {
         let homes = std::mem::take(&mut self.homes);
         homes.iter().for_each(|home| home.figures.clear());
         PENDING.store(0, Relaxed);
-        let mut streams = std::mem::replace(&mut self.streams, Streams::new());
-        streams.clear();
+        let streams = self.streams.cleared();
         let gone = std::mem::replace(self, Core { homes, streams, limit: self.limit, ..Core::new() });
         gone.space.starts().for_each(|address| {
             if let Some(word) = table::find(address) {
@@ -399,6 +402,8 @@ impl Core {
         for block in &self.pending {
             assert_eq!((self.space.block_around(block.address), self.uses.contains_key(&block.address)), (Some(block.address), false));
         }
+        let pending = self.pending.iter().flat_map(|block| block.uses.iter().map(|(serial, _)| *serial));
+        self.streams.check(self.uses.values().flatten().copied().chain(pending));
         assert_eq!(self.figures.allocated_bytes.current as usize, self.space.held());
     }
 }

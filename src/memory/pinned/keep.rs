@@ -1,7 +1,8 @@
 //! What keeps pinned blocks beyond their streams' work: a graph, whose replays use them again.
 
 use super::core::CORE;
-use super::order::{self, Serial};
+use super::order;
+use super::streams::Serial;
 use crate::runtime::Address;
 use std::sync::Arc;
 

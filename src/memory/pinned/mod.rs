@@ -25,6 +25,7 @@ mod registered;
 mod source;
 mod space;
 pub mod stats;
+mod streams;
 mod table;
 
 pub use keep::Keeper;
@@ -293,4 +294,10 @@ pub fn shutdown() {
 #[doc(hidden)]
 pub fn check() {
     CORE.lock().check();
+}
+
+/// How many streams and graphs there are of which something is kept. For tests.
+#[doc(hidden)]
+pub fn users() -> usize {
+    CORE.lock().streams.len()
 }
