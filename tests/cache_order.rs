@@ -339,6 +339,37 @@ fn blocks_that_ended_threads_used_are_done_with_the_device() {
     assert_eq!(held(Family::ActiveBytes), 0);
 }
 
+/// Of another thread's default stream only the device as a whole can tell. By the call that is meant for that, a capture that begins meanwhile would
+/// come to nothing.
+#[test]
+fn the_device_is_waited_for_beside_captures_that_begin() {
+    let _turn = machine();
+    let (end, ends) = mpsc::channel::<()>();
+    let (freed, is_freed) = mpsc::channel();
+    let other = std::thread::spawn(move || {
+        let gate = Gate::on(PER_THREAD);
+        memory::free(memory::allocate(10 * M, 1, PER_THREAD).unwrap()).unwrap();
+        freed.send(gate).unwrap();
+        ends.recv().unwrap();
+    });
+    let gate = is_freed.recv().unwrap();
+    let count = |call| sim::machine().unwrap().faults().count(Some(call)).unwrap();
+    let calls = || ["cudaFree", "cudaDeviceSynchronize"].map(count);
+    let [frees, waits] = calls();
+    let opener = std::thread::spawn(move || {
+        while count("cudaFree") == frees {
+            std::thread::yield_now();
+        }
+        drop(gate);
+    });
+    memory::empty_cache(None).unwrap();
+    let [freed, waited] = calls();
+    assert_eq!((held(Family::ReservedBytes), freed > frees, waited), (0, true, waits));
+    opener.join().unwrap();
+    end.send(()).unwrap();
+    other.join().unwrap();
+}
+
 /// Frees its block from a destructor of its thread, which has the thread's default stream work on it before that.
 struct Late(RefCell<Option<(usize, mpsc::Sender<Gate>)>>);
 

@@ -15,7 +15,7 @@ const MIB: usize = 1 << 20;
 
 /// A pool that is being paused, as far as that it waits for the device.
 fn pausing(pool: u64) -> JoinHandle<()> {
-    let waits = || sim::machine().unwrap().faults().count(Some("cudaDeviceSynchronize")).unwrap();
+    let waits = || sim::machine().unwrap().faults().count(Some("cudaFree")).unwrap();
     let before = waits();
     let pausing = std::thread::spawn(move || _ = pools::numbered(pool).unwrap().pause(false).unwrap());
     while waits() == before && !pausing.is_finished() {

@@ -156,6 +156,16 @@ pub fn exchange(name: &'static str, value: Option<String>) -> Option<String> {
     previous
 }
 
+/// Undoes an `exchange` whose value was `ours`, unless somebody has put another one there.
+pub fn put_back(name: &'static str, ours: Option<String>, before: Option<String>) {
+    let mut overrides = OVERRIDES.write();
+    let at = overrides.iter().position(|(n, _)| *n == name);
+    if at.map(|at| &overrides[at].1) == ours.as_ref() {
+        at.map(|at| overrides.swap_remove(at));
+        overrides.extend(before.map(|before| (name, before)));
+    }
+}
+
 /// Bytes: a number, or a number with KiB, MiB, GiB or TiB. GB and its like are taken for nothing, since they mean one thing to some and another
 /// to others.
 pub fn parse_bytes(name: &str, text: &str) -> Result<u64> {

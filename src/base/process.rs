@@ -123,9 +123,9 @@ pub fn thread() -> u64 {
     NUMBER.get()
 }
 
-/// What each of them does at its end, the last first.
-type Ends = [Option<fn()>; 8];
-thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 8]) });
+/// What each of them does at its end, the last first: there is room for all that tcuda has.
+type Ends = [Option<fn()>; 12];
+thread_local!(static ENDS: Cell<Ends> = const { Cell::new([None; 12]) });
 
 /// Has `end` called after the calling thread's own values were dropped: those that the destructor of a pthread key is the first to make never are.
 /// Where the system has no key left it is not called.
@@ -134,6 +134,7 @@ pub fn at_end(end: fn()) {
     if ends.contains(&Some(end)) {
         return;
     }
+    debug_assert!(ends.contains(&None));
     if let (Some(place), Some(key)) = (ends.iter_mut().find(|place| place.is_none()), end_key()) {
         *place = Some(end);
         ENDS.set(ends);

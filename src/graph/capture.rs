@@ -85,6 +85,10 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: c
         pools::before_sweep(retire::sweep);
         crate::random::captured::on_capture(super::draws::of_capture);
     });
+    if OWN.try_with(|_| ()).is_err() {
+        let text = "The thread is ending: no capture can begin in it any more.";
+        return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+    }
     let mut found = 0;
     captures::begin(pool, keeper, || {
         let entered = stream.enter()?;

@@ -8,7 +8,7 @@ use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, few, insist, log, process};
 use crate::device;
 use crate::event::{self, pool::Pooled};
-use crate::memory::{captures, pinned::Keeper};
+use crate::memory::{self, captures, pinned::Keeper};
 use crate::random::Generator;
 use crate::random::captured::InGraph;
 use crate::runtime::api::CaptureStatus;
@@ -114,7 +114,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Ends the capture. If it was not made ready, the capture is over all the same, and everything as before it began.
+    /// Ends the capture. What came out and could not be made ready is there for `instantiate`; where nothing did, everything is as before it began.
     pub fn end(&self) -> Result<()> {
         // With no lock held: who hears it may call tcuda.
         if self.end_quietly()? {
@@ -146,11 +146,10 @@ impl Graph {
             }
         }
         let is_empty = state.node_count() == Ok(0);
-        let ready = if self.flags & KEEP == 0 { state.instantiate() } else { Ok(()) };
-        if ready.is_ok() && self.flags & (KEEP | DEBUG) == 0 {
-            state.drop_template();
+        if self.flags & KEEP == 0 {
+            self.make_ready(&mut state)?;
         }
-        ready.map(|()| is_empty)
+        Ok(is_empty)
     }
 
     /// A capture that nobody will end: ended here, if that is this thread's to do, and nothing is left of it. `only`: none but that one.
@@ -160,7 +159,15 @@ impl Graph {
 
     /// Makes what was captured ready for replays, again if it was.
     pub fn instantiate(&self) -> Result<()> {
-        self.captured()?.instantiate()
+        self.make_ready(&mut *self.captured()?)
+    }
+
+    fn make_ready(&self, state: &mut State) -> Result<()> {
+        state.instantiate()?;
+        if self.flags & (KEEP | DEBUG) == 0 {
+            state.drop_template();
+        }
+        Ok(())
     }
 
     /// The state, with something captured.
@@ -223,7 +230,7 @@ impl Graph {
         let exec = match state.exec {
             Some(exec) => exec,
             None => {
-                state.instantiate()?;
+                self.make_ready(&mut state)?;
                 state.exec.ok_or_else(|| Error::internal("a graph was made ready and is not"))?
             }
         };
@@ -436,7 +443,9 @@ impl State {
     /// Behind a replay on the calling thread's own default stream.
     fn mark_thread(&mut self, stream: Stream) {
         let own = process::thread();
-        self.threads.retain(|(thread, wait)| *thread != own && !wait.is_over());
+        // In its last destructors a thread has another one than before.
+        let is_same = |thread| thread == own && !memory::thread_is_ending();
+        self.threads.retain(|(thread, wait)| !is_same(*thread) && !wait.is_over());
         self.threads.extend(retire::mark(stream).map(|wait| (own, wait)));
     }
 

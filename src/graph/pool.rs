@@ -47,6 +47,7 @@ impl Use {
         let id = if is_new { PoolId { first: handles::number() as u64, second: 0 } } else { id };
         let number = id.number();
         // Before the lock, which those take that are given back.
+        pools::prepare()?;
         pools::sweep(None);
         let mut used = USED.lock();
         match used.get_mut(&number).filter(|_| id.is_one()) {

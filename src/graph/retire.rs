@@ -11,6 +11,7 @@ use crate::memory::pinned::Keeper;
 use crate::runtime;
 use crate::stream::Stream;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a graph's replays use.
@@ -60,29 +61,43 @@ pub fn mark(stream: Stream) -> Option<Wait> {
     outcome.unwrap_or(Some(Wait::Device))
 }
 
-/// Goes at once if nothing has to be waited for.
+/// Goes at once if nothing has to be waited for. What was left longest goes too, as far as it is over: a loop of updates sweeps nothing.
 pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
     if waits.is_empty() {
         return drop(held);
     }
+    while let Some(oldest) = oldest()
+        && oldest.is_over(false).unwrap_or(false)
+    {
+        remove(vec![oldest]);
+    }
     RETIRED.lock().push(Arc::new(Retired { device, waits, _held: held }));
+}
+
+fn oldest() -> Option<Arc<Retired>> {
+    RETIRED.lock().first().cloned()
+}
+
+/// Dropped without the lock: that sweeps memory.
+fn remove(over: Vec<Arc<Retired>>) {
+    let which: BTreeSet<_> = over.iter().map(Arc::as_ptr).collect();
+    RETIRED.lock().retain(|retired| !which.contains(&Arc::as_ptr(retired)));
 }
 
 /// Lets go of what is over; `wait` for the rest. `device`: None: of all. What fails is kept, and the first failure is the answer.
 pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
     let mut answer = Ok(());
     // Others see it meanwhile, and wait for it too.
-    let all = RETIRED.lock().clone();
-    for retired in all.into_iter().filter(|retired| device.is_none_or(|device| device == retired.device)) {
-        match retired.is_over(wait) {
-            Ok(true) => {
-                RETIRED.lock().retain(|other| !Arc::ptr_eq(other, &retired));
-                // Without the lock: this sweeps memory.
-                drop(retired);
-            }
-            Ok(false) => {}
-            Err(error) => answer = answer.and(Err(error)),
-        }
+    let mut all = RETIRED.lock().clone();
+    all.retain(|retired| {
+        device.is_none_or(|device| device == retired.device)
+            && retired.is_over(wait).unwrap_or_else(|error| {
+                answer = std::mem::replace(&mut answer, Ok(())).and(Err(error));
+                false
+            })
+    });
+    if !all.is_empty() {
+        remove(all);
     }
     answer
 }

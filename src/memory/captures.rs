@@ -5,7 +5,9 @@
 //! While any capture is under way threads keep nothing to themselves, so that each allocation comes by here.
 
 use super::cache::Cache;
-use super::{all, caches, pinned, pools};
+use super::{all, caches, existing, pinned, pools};
+use crate::base::sync_debug::{Kind, blocking};
+use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, insist, process};
 use crate::device;
 use crate::event;
@@ -57,15 +59,35 @@ pub fn is_on(device: i32) -> bool {
     any() && ROUTES.read().iter().any(is_there)
 }
 
-/// Waits for all work of a device. TCUDA_ERROR_CAPTURE while a graph is captured there, which that would end.
+/// Waits for all work of a device. TCUDA_ERROR_CAPTURE while a graph is captured there; one that begins meanwhile goes on.
 pub fn wait_for_device(device: i32) -> Result<()> {
-    if is_on(device) {
-        let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
-        return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
+    refuse_on(device)?;
+    blocking("cudaFree", Kind::Wait, || wait_beside(device))
+}
+
+fn refuse_on(device: i32) -> Result<()> {
+    if !is_on(device) {
+        return Ok(());
     }
+    let text = "The device cannot be waited for while a graph is captured on it, which that would end.";
+    Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device))
+}
+
+/// Waits for all work of a device beside captures, by what cudaFree does: cudaDeviceSynchronize, which would end them, has to do where the device has
+/// no room for a block, and none is captured.
+pub fn wait_beside(device: i32) -> Result<()> {
     // Before the mode is asked for: the current device may be lost.
     let _guard = device::Guard::new(device)?;
-    runtime::runtime()?.outside_capture(|| device::synchronize(device))
+    let runtime = runtime::runtime()?;
+    runtime.outside_capture(|| match runtime.malloc(1) {
+        Ok(block) => existing(device).map_or_else(|| insist(|| runtime.free(block)), |cache| cache.free_block(runtime, block)),
+        Err(_) => {
+            refuse_on(device)?;
+            runtime.device_synchronize()
+        }
+    })?;
+    watch::tell(|| Happening::DeviceWaited { device });
+    Ok(())
 }
 
 /// `start` begins the capture and gives its number. From then on what its streams allocate comes from the pool, and pinned memory that
@@ -171,8 +193,10 @@ pub fn unsteer(number: u64) {
 
 /// All captures are over, by the end of everything.
 pub fn forget_all() {
-    ROUTES.write().clear();
+    let gone = std::mem::take(&mut *ROUTES.write());
     ACTIVE.store(0, Relaxed);
+    // Without the lock: a library's function goes with its route.
+    drop(gone);
 }
 
 /// What is said of a stream: by a library, or of the capture that it takes part in.

@@ -22,6 +22,7 @@ static LENT: Mutex<BTreeMap<Key, Lent>> = Mutex::new(BTreeMap::new());
 /// One more use; what is allocated on the streams that are chosen comes from it until `end`.
 pub fn begin(device: i32, id: (u64, u64), chooses: Chooser) -> Result<()> {
     // Before the lock, which those take that are given back.
+    pools::prepare()?;
     pools::sweep(None);
     let mut all = LENT.lock();
     let key = (device, id.0, id.1);

@@ -269,9 +269,10 @@ fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
 
 #[cold]
 fn poison_new(address: Address, stream: Stream) -> Result<()> {
-    let (size, number) = with_block(address, |core, id| Ok((block::at(id).size(), core.number)))?;
-    poison::handed_out(address, size, stream);
     let key = StreamKey::of(stream);
+    let look = |core: &mut Core, id| Ok((block::at(id).size(), core.number, core.follows(id, key)));
+    let (size, number, is_there) = with_block(address, look)?;
+    poison::handed_out(address, size, is_there.then_some(stream));
     if let Some(cache) = numbered(number) {
         let _marks = (captures::steady(), cache.hold_marks());
         // Another thread may have ended the stream: what is enqueued there now would count as past.
@@ -401,6 +402,11 @@ fn give_back_poisoned(address: Address, stream: Option<Stream>) -> Result<()> {
     }
     poison::freed(address, size, on);
     hand_back(address, stream).inspect_err(|_| poison::not_freed(address, size))
+}
+
+/// Whether default streams of the calling thread have ended: it is in its last destructors, where it may come to have others.
+pub fn thread_is_ending() -> bool {
+    slot::is_ending()
 }
 
 #[inline]
@@ -633,9 +639,9 @@ pub fn set_options(text: Option<String>) -> Result<()> {
     if let Some(wanted) = text.clone().or_else(|| config::beneath(options::VARIABLE)) {
         limits::check_devices(&options::parse(&wanted)?)?;
     }
-    let before = config::exchange(options::VARIABLE, text);
+    let before = config::exchange(options::VARIABLE, text.clone());
     configure().inspect_err(|_| {
-        config::exchange(options::VARIABLE, before);
+        config::put_back(options::VARIABLE, text, before);
         options::reload();
         stop_fronts();
     })

@@ -80,10 +80,10 @@ pub fn found() -> u64 {
     FOUND.load(Ordering::Relaxed)
 }
 
-/// A block was handed out, nobody knows of it yet: what it held since its free is looked at.
-pub fn handed_out(address: Address, size: usize, stream: Stream) {
+/// A block was handed out, nobody knows of it yet: what it held since its free is looked at, unless its stream has ended meanwhile.
+pub fn handed_out(address: Address, size: usize, stream: Option<Stream>) {
     let filled = take(address, address + size);
-    if !stream.is_capturing().unwrap_or(true) {
+    if let Some(stream) = stream.filter(|stream| !stream.is_capturing().unwrap_or(true)) {
         for (start, filled) in filled {
             if let Some(damage) = examine(start, filled.end, stream) {
                 report(&filled, damage, "when it was allocated again");

@@ -149,6 +149,11 @@ pub fn is_reserved(id: u64) -> bool {
     pools.reserved.contains(&id) && !pools.by_id.contains_key(&id)
 }
 
+/// Makes the caches, so that what is wrong with the options is in the log before a lock is held that the program's function may want.
+pub fn prepare() -> Result<()> {
+    super::caches().map(|_| ())
+}
+
 /// A graph's pool. Its memory stays where it is until `release`. Sweeps nothing: the caller may hold what a sweep gives back.
 pub fn create_private(device: i32, id: Id) -> Result<()> {
     let source = match provider::current() {
@@ -321,7 +326,7 @@ pub fn allocate(pool: &Pool, size: usize, alignment: usize, stream: Stream) -> R
 /// Free memory of pools that give it to requests of others that would fail.
 pub fn lend(who: &Cache, request: &Request, stream: Stream) -> Option<Address> {
     let lenders = of_device(who.device).into_iter().filter(|pool| pool.use_on_oom && !std::ptr::eq(pool.cache, who));
-    lenders.map(|pool| pool.cache).find_map(|cache| cache.lend(request, stream))
+    lenders.into_iter().find_map(|pool| pool.cache.lend(pool.id, request, stream))
 }
 
 /// Of the device's pools, those with memory, as `who` sees them who has none.

@@ -87,7 +87,7 @@ impl Provider {
         {
             // What somebody uses is not given back.
             let mut given = GIVEN.lock();
-            if given.range(..=last).next_back().is_some_and(|(start, size)| start + size > address) {
+            if given.range(..=last).next_back().is_some_and(|(start, size)| start.saturating_add(*size) > address) {
                 return Err(wrong("was given before"));
             }
             if last < lookup::LIMIT && holds(address, size) {

@@ -91,9 +91,3 @@ pub fn exchange(stream: Stream) -> Result<Saved> {
     set_current(stream)?;
     Ok(saved)
 }
-
-/// Undoes an `exchange`.
-pub fn restore(saved: Saved) -> Result<()> {
-    set_slot(saved.replaced)?;
-    set_current(saved.previous)
-}

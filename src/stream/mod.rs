@@ -13,7 +13,7 @@ mod own;
 mod pool;
 mod registry;
 
-pub use current::{Saved, current, exchange, restore, set_current};
+pub use current::{Saved, current, exchange, set_current};
 pub use own::{GoneHook, PerDevice, Turn, create, destroy, destroy_unheard, on_gone, register, unregister};
 pub use pool::{PER_LEVEL, from_pool, priority_range};
 pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_on, serial};

@@ -25,6 +25,7 @@ tests![
     kept_and_made_ready_later,
     an_update_of_what_is_ready,
     updates_hold_the_pool_of_the_last_one,
+    updates_keep_nothing_for_replays_that_are_over: [Faults],
     made_ready_anew_it_does_what_it_captured,
     who_hears_the_log_may_ask_for_the_graph,
     a_replay_into_a_capture,
@@ -482,6 +483,45 @@ fn made_ready_anew_it_does_what_it_captured() {
     ok!(tcuda_empty_cache(-1));
     assert_eq!(reserved(), own, "the other one's pool is not needed any more");
     drop(graph);
+    empty_caches();
+}
+
+/// In a loop that does nothing else, on a stream that is never idle.
+fn updates_keep_nothing_for_replays_that_are_over() {
+    const UPDATES: usize = 300;
+    empty_caches();
+    let stream = Own::new();
+    let capture = |value: i32| {
+        let graph = G::with(TCUDA_GRAPH_KEEP);
+        graph.capture(stream.0, || {
+            let block = allocate(64, stream.0);
+            fill(block, value, 64, stream.0);
+            free(block);
+        });
+        graph
+    };
+    let graphs = [0, 1, 2].map(capture);
+    ok!(tcuda_graph_instantiate(graphs[0].0));
+    let (mut gate, replayed) = (Gate::on(stream.0), event());
+    let mut most = 0;
+    for at in 0..UPDATES {
+        ok!(tcuda_graph_update(graphs[0].0, graphs[1 + at % 2].0));
+        graphs[0].replay(stream.0);
+        ok!(tcuda_event_record(replayed, stream.0));
+        let next = Gate::on(stream.0);
+        std::mem::replace(&mut gate, next).open();
+        ok!(tcuda_event_synchronize(replayed));
+        let mut live = tcuda_sim_live_t { struct_size: size_of::<tcuda_sim_live_t>(), ..unsafe { std::mem::zeroed() } };
+        ok!(tcuda_sim_live(&mut live, 0));
+        if at == UPDATES / 10 {
+            most = live.events;
+        }
+        assert!(at <= UPDATES / 10 || live.events <= most + 2, "{} events of {most} after {at} updates", live.events);
+    }
+    gate.open();
+    synchronize(stream.0);
+    ok!(tcuda_event_destroy(replayed));
+    drop(graphs);
     empty_caches();
 }
 

@@ -4,13 +4,14 @@ use crate::graph::*;
 use crate::init::in_child;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use tcuda::base::Status::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::device::tcuda_mem_get_info;
+use tcuda::capi::error::tcuda_set_log_callback;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
@@ -33,6 +34,7 @@ tests![
     another_thread_cannot_end_it_unless_it_is_relaxed,
     a_thread_that_ends_leaves_the_captures_of_others,
     a_capture_that_the_end_of_a_thread_begins_is_ended,
+    what_is_said_of_options_may_ask_for_the_pool,
     captures_on_several_threads,
     resets_beside_captures_and_updates,
     caches_go_on_beside_a_capture,
@@ -306,15 +308,23 @@ unsafe extern "C" fn begin_at_the_end(graph: *mut c_void) {
     CAPTURED.store(began as usize, Relaxed);
 }
 
-/// In the destructor of a pthread key, in a thread that had nothing of tcuda's.
+/// In the destructor of a pthread key, in a thread that had nothing of tcuda's; in one that had captured, whose captures have ended by then, none begins.
 fn a_capture_that_the_end_of_a_thread_begins_is_ended() {
     empty_caches();
     let (stream, graph, mut key) = (Own::new(), G::new(), 0);
     assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(begin_at_the_end)) }, 0);
-    CAPTURED.store(stream.0 as usize, Relaxed);
-    let number = graph.0 as usize;
-    let thread = std::thread::spawn(move || unsafe { libc::pthread_setspecific(key, number as *const c_void) });
-    assert_eq!((thread.join().unwrap(), CAPTURED.load(Relaxed)), (0, 0));
+    let (number, on) = (graph.0 as usize, stream.0 as usize);
+    for (had_captured, begins) in [(false, TCUDA_SUCCESS), (true, TCUDA_ERROR_INVALID_STATE)] {
+        CAPTURED.store(on, Relaxed);
+        let thread = std::thread::spawn(move || {
+            if had_captured {
+                drop(G::captured(handle(on), || free(allocate(MIB, handle(on)))));
+            }
+            unsafe { libc::pthread_setspecific(key, number as *const c_void) }
+        });
+        assert_eq!((thread.join().unwrap(), CAPTURED.load(Relaxed)), (0, begins as usize));
+        assert!(!get!(false, out => tcuda_stream_is_capturing(stream.0, out)));
+    }
     assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
     graph.capture(stream.0, || {
         let block = allocate(MIB, stream.0);
@@ -325,6 +335,29 @@ fn a_capture_that_the_end_of_a_thread_begins_is_ended() {
     ok!(tcuda_stream_synchronize(stream.0));
     drop(graph);
     empty_caches();
+}
+
+/// A capture is the first that wants memory, and so reads them.
+fn what_is_said_of_options_may_ask_for_the_pool() {
+    in_child("logging", &[("TCUDA_ALLOC_CONF", "no_such_key:1")]);
+}
+
+static LOGGED: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn asks_for_the_pool(_: i32, _: *const c_char, pool: *mut c_void) {
+    let mut stats = tcuda_memory_stats_t { struct_size: size_of::<tcuda_memory_stats_t>(), ..unsafe { std::mem::zeroed() } };
+    ok!(tcuda_graph_pool_stats(&mut stats, unsafe { *pool.cast() }));
+    LOGGED.fetch_add(1, Relaxed);
+}
+
+pub fn scene_logging() {
+    let mut pool = get!(OWN, out => tcuda_graph_pool_handle(out));
+    ok!(tcuda_set_log_callback(Some(asks_for_the_pool), (&raw mut pool).cast()));
+    let (stream, graph) = (Own::new(), G::new());
+    ok!(tcuda_graph_capture_begin(graph.0, stream.0, pool, RELAXED));
+    graph.end();
+    assert!(LOGGED.load(Relaxed) > 0);
+    ok!(tcuda_set_log_callback(None, null_mut()));
 }
 
 fn a_thread_that_ends_leaves_the_captures_of_others() {

@@ -126,6 +126,7 @@ pub fn child(scene: &str) {
         "ipc_watched" => crate::ipc::scene_watched(),
         "ipc_watched_parts" => crate::ipc::scene_watched_parts(),
         "ipc_end" => crate::ipc::scene_end(),
+        "logging" => crate::graph_ends::scene_logging(),
         "capturing_peer" => crate::graph_ends::scene_capturing_peer(),
         "captured_by_another" => crate::graph_ends::scene_captured_by_another(),
         "capturing" => crate::graph_ends::scene_capturing(),

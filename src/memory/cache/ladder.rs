@@ -447,11 +447,15 @@ impl Cache {
         !self.core.quiet().no_split && !matches!(abilities.source, Source::Provider(_))
     }
 
-    /// What is free here and the stream may have, with nothing made for it: for a request of another cache, whose program knows nothing of it.
-    pub fn lend(&self, request: &Request, stream: Stream) -> Option<Address> {
+    /// What is free here and the stream may have, with nothing made for it: for a request of another cache, whose program knows nothing of it. None
+    /// where it is not that pool's cache any more.
+    pub fn lend(&self, pool: pools::Id, request: &Request, stream: Stream) -> Option<Address> {
         let key = StreamKey::of(stream);
         self.settle_all();
         let mut core = self.core.lock();
+        if core.pool != pool {
+            return None;
+        }
         let slot = core.slot_of(key).ok()?;
         let address = if block::has_room() { core.search(&Reach::of(slot), request)? } else { return None };
         core.note_lent(address);

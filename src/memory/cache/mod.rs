@@ -181,6 +181,11 @@ impl Cache {
         self.replayed.fetch_or(fixed, Relaxed);
     }
 
+    /// Gives a block of cudaMalloc back, which no other is part of.
+    pub fn free_block(&self, runtime: &Runtime, block: Address) -> Result<()> {
+        self.left.free(runtime, block)
+    }
+
     /// The next growth asks the options and the device anew.
     pub fn forget_abilities(&self) {
         *self.abilities.lock() = None;

@@ -2,7 +2,7 @@
 //! in which handles are mapped as needed, and a handle goes back when all of its bytes are free; without it an area is one `cudaMalloc`.
 
 use super::block::{self, BlockId, MAPPED, SMALL, State};
-use super::core::{Core, ROUND};
+use super::core::Core;
 use super::left::Left;
 use super::physical::{Backing, HandleId, Mapping};
 use super::shares::Idle;
@@ -93,16 +93,6 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
     const READ_WRITE: i32 = 3;
     let peers = device::peer::with_access_to(device);
     std::iter::once(device).chain(peers).map(|device| MemAccess { location: device_location(device), flags: READ_WRITE }).collect()
-}
-
-/// For all work of the device, by what cudaFree does: cudaDeviceSynchronize would end a capture that begins on another thread. It has to do where
-/// the device has no room for a block.
-fn wait_beside_captures(runtime: &Runtime, device: i32, left: &Left) -> Result<()> {
-    let _guard = device::Guard::new(device)?;
-    runtime.outside_capture(|| match runtime.malloc(ROUND) {
-        Ok(block) => left.free(runtime, block),
-        Err(_) => watch::unseen(|| captures::wait_for_device(device)),
-    })
 }
 
 impl Core {
@@ -297,7 +287,7 @@ impl Cache {
             (taken, waits)
         };
         // Once for all of it.
-        let waited = if waits { wait_beside_captures(runtime, self.device, self.left) } else { Ok(()) };
+        let waited = if waits { watch::unseen(|| captures::wait_beside(self.device)) } else { Ok(()) };
         let mut failure = None;
         for (handle, places) in taken {
             if let Err(error) = self.give(runtime, handle, places, &waited) {

@@ -28,8 +28,10 @@ enum Refusal {
 #[inline(never)]
 pub fn allocate(kind: Kind) -> Result<Address> {
     order::settle(false);
-    if core::most_kept() != usize::MAX {
-        let _growing = GROWING.lock();
+    // Another time where somebody waits for the driver.
+    if core::most_kept() != usize::MAX
+        && let Some(_growing) = GROWING.try_lock()
+    {
         let _ = give_back_whole(|segment| segment.size > core::most_kept(), usize::MAX);
     }
     if let Some(address) = CORE.lock().take(kind) {
