@@ -65,6 +65,15 @@ pub fn wait_for_device(device: i32) -> Result<()> {
     blocking("cudaFree", Kind::Wait, || wait_beside(device))
 }
 
+/// The same for what the driver's own pool is to learn by it, which it does by no other call than the one that ends captures. When it is made all work
+/// is done: only a capture that begins at that very moment is ended.
+pub fn synchronize(device: i32) -> Result<()> {
+    wait_for_device(device)?;
+    refuse_on(device)?;
+    let _guard = device::Guard::new(device)?;
+    runtime::runtime()?.outside_capture(|| device::synchronize(device))
+}
+
 fn refuse_on(device: i32) -> Result<()> {
     if !is_on(device) {
         return Ok(());

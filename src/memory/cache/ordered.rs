@@ -110,7 +110,7 @@ impl Cache {
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
         let Some(raw) = *self.ordered.lock() else { return };
         // Else what is past goes back: of a lost device all is, and beside a capture, which waiting would end, what its streams are done with.
-        let _ = watch::unseen(|| captures::wait_for_device(self.device));
+        let _ = watch::unseen(|| captures::synchronize(self.device));
         let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
         // Not between a block that comes and its count.
         let _growing = self.growing.lock();

@@ -33,6 +33,8 @@ struct Spare {
     room: usize,
     /// The free's place in its stream.
     freed_at: Point,
+    /// Some synchronisation showed that the free is past. cudaFree, which waits too, is none: an H200 gives nothing back for it.
+    is_known: bool,
 }
 
 /// How far a stream is ordered behind others, by the events that it waited for.
@@ -62,10 +64,10 @@ impl Books {
         Some(spares.remove(at))
     }
 
-    /// Gives freed blocks back to the device until no more than `keep` is reserved. Those whose free is still to come stay.
+    /// Gives freed blocks back to the device until no more than `keep` is reserved. Those whose free is not known to be past stay.
     fn trim(&mut self, device: usize, keep: usize) {
         for spare in std::mem::take(&mut self.pools[device].ordered.spares) {
-            if self.pools[device].ordered.reserved > keep && self.blocks[&spare.address].pending == 0 {
+            if self.pools[device].ordered.reserved > keep && spare.is_known && self.blocks[&spare.address].pending == 0 {
                 self.give(spare.address);
             } else {
                 self.pools[device].ordered.spares.push(spare);
@@ -73,15 +75,26 @@ impl Books {
         }
     }
 
+    /// What a synchronisation shows.
+    fn learn(&mut self, device: usize) {
+        let blocks = &self.blocks;
+        self.pools[device].ordered.spares.iter_mut().for_each(|spare| spare.is_known = blocks[&spare.address].pending == 0);
+    }
+
     fn trim_to_threshold(&mut self, device: usize) {
-        let keep = usize::try_from(self.pools[device].ordered.threshold).unwrap_or(usize::MAX);
-        self.trim(device, keep);
+        self.learn(device);
+        self.trim(device, self.kept(device));
+    }
+
+    /// What may stay reserved.
+    fn kept(&self, device: usize) -> usize {
+        usize::try_from(self.pools[device].ordered.threshold).unwrap_or(usize::MAX)
     }
 
     /// A freed block can be used again behind its free.
-    fn spare(&mut self, address: Address, freed_at: Point) {
+    fn spare(&mut self, address: Address, freed_at: Point, is_known: bool) {
         if let Some(Block { device, room, .. }) = self.blocks.get(&address) {
-            self.pools[*device].ordered.spares.push(Spare { address, room: *room, freed_at });
+            self.pools[*device].ordered.spares.push(Spare { address, room: *room, freed_at, is_known });
         }
     }
 
@@ -91,8 +104,8 @@ impl Books {
         (block.freed, block.now, block.pending) = (true, 0, 0);
         let (device, room) = (block.device, block.room);
         self.pools[device].ordered.used -= room;
-        self.spare(address, (0, 0));
-        self.trim_to_threshold(device);
+        self.spare(address, (0, 0), true);
+        self.trim(device, self.kept(device));
     }
 }
 
@@ -106,6 +119,7 @@ impl Memory {
             None => {
                 let taken = match books.take(device, room, true) {
                     Err(code::OUT_OF_MEMORY) => {
+                        books.learn(device);
                         books.trim(device, 0);
                         books.take(device, room, true)
                     }
@@ -130,7 +144,7 @@ impl Memory {
         block.pending -= 1;
         let (device, room) = (block.device, block.room);
         books.pools[device].ordered.used -= room;
-        books.spare(address, freed_at);
+        books.spare(address, freed_at, false);
     }
 
     /// The stream has come to the allocation.
@@ -186,7 +200,7 @@ impl Memory {
 
     /// The free has its place in a stream, so the block can be used again behind it.
     fn keep(&self, address: Address, freed_at: Point) {
-        self.books().spare(address, freed_at);
+        self.books().spare(address, freed_at, false);
     }
 
     /// What a synchronisation does.

@@ -218,7 +218,7 @@ impl Sim {
     fn free(&'static self, address: Address) -> Result<(), Code> {
         if address != 0 {
             let device = self.memory.block_device(address).ok_or(code::INVALID_VALUE)?;
-            self.synchronize_device(device);
+            self.wait_for_device(device);
             self.memory.free(address)?;
             self.devices[device].check()?;
         }

@@ -288,10 +288,15 @@ impl Sim {
     }
 
     pub fn synchronize_device(&'static self, device: usize) {
+        self.wait_for_device(device);
+        self.memory.trim_to_threshold(device);
+    }
+
+    /// As calls do that wait and are no synchronisation.
+    pub fn wait_for_device(&'static self, device: usize) {
         let points = self.scheduler.line().state.end_of_device(device);
         if !points.is_empty() {
             self.wait_for(&points);
         }
-        self.memory.trim_to_threshold(device);
     }
 }
