@@ -12,11 +12,13 @@ use tcuda::base::{Status, config};
 use tcuda::device;
 use tcuda::memory::pools::{self, Options};
 use tcuda::memory::provider::Source;
-use tcuda::memory::{self, stats::Family, stats::Pool};
+use tcuda::memory::{self, captures, stats::Family, stats::Pool};
 use tcuda::runtime::{self, code, sim};
 use tcuda::stream::{self, Stream};
 
 const M: usize = 1 << 20;
+/// cudaStreamCaptureModeRelaxed.
+const RELAXED: i32 = 2;
 const DEFAULT: Stream = Stream { device: 0, raw: 0 };
 const PER_THREAD: Stream = Stream { device: 0, raw: 2 };
 
@@ -339,35 +341,28 @@ fn blocks_that_ended_threads_used_are_done_with_the_device() {
     assert_eq!(held(Family::ActiveBytes), 0);
 }
 
-/// Of another thread's default stream only the device as a whole can tell. By the call that is meant for that, a capture that begins meanwhile would
-/// come to nothing.
+/// Not by the call that is meant for that: a capture that begins meanwhile would come to nothing.
 #[test]
 fn the_device_is_waited_for_beside_captures_that_begin() {
     let _turn = machine();
-    let (end, ends) = mpsc::channel::<()>();
-    let (freed, is_freed) = mpsc::channel();
-    let other = std::thread::spawn(move || {
-        let gate = Gate::on(PER_THREAD);
-        memory::free(memory::allocate(10 * M, 1, PER_THREAD).unwrap()).unwrap();
-        freed.send(gate).unwrap();
-        ends.recv().unwrap();
-    });
-    let gate = is_freed.recv().unwrap();
+    let (works, captured) = (own(), own());
+    let gate = Gate::on(works);
     let count = |call| sim::machine().unwrap().faults().count(Some(call)).unwrap();
     let calls = || ["cudaFree", "cudaDeviceSynchronize"].map(count);
     let [frees, waits] = calls();
-    let opener = std::thread::spawn(move || {
-        while count("cudaFree") == frees {
-            std::thread::yield_now();
-        }
-        drop(gate);
-    });
-    memory::empty_cache(None).unwrap();
-    let [freed, waited] = calls();
-    assert_eq!((held(Family::ReservedBytes), freed > frees, waited), (0, true, waits));
-    opener.join().unwrap();
-    end.send(()).unwrap();
-    other.join().unwrap();
+    let waiting = std::thread::spawn(|| captures::wait_for_device(0).unwrap());
+    while count("cudaFree") == frees {
+        std::thread::yield_now();
+    }
+    let runtime = runtime::runtime().unwrap();
+    runtime.begin_capture(captured.raw, RELAXED).unwrap();
+    assert!(!waiting.is_finished(), "nobody waited");
+    drop(gate);
+    waiting.join().unwrap();
+    assert_eq!(calls(), [frees + 1, waits]);
+    let graph = runtime.end_capture(captured.raw).unwrap();
+    runtime.graph_destroy(graph).unwrap();
+    [works, captured].iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
 }
 
 /// Frees its block from a destructor of its thread, which has the thread's default stream work on it before that.
