@@ -3485,10 +3485,14 @@ tcuda_status_t tcuda_graph_capture_stream(tcuda_stream_t *stream, int32_t device
  * @param pool   all zero for a pool of the graph's own, or that of tcuda_graph_pool or tcuda_graph_pool_handle, to share it.
  * @param mode   whose calls CUDA forbids meanwhile where they may disturb a capture (cudaStreamCaptureMode): TCUDA_CAPTURE_GLOBAL: every
  *               thread's; TCUDA_CAPTURE_THREAD_LOCAL: this thread's; TCUDA_CAPTURE_RELAXED: nobody's, and any thread may end it.
- * @return TCUDA_ERROR_INVALID_STATE: the graph holds something; TCUDA_ERROR_INVALID_ARGUMENT: a default stream, a pool that is none or of
- *         another device; TCUDA_ERROR_CAPTURE: the stream is being captured.
+ * @return TCUDA_ERROR_INVALID_STATE: the graph holds something, or the thread is ending, and could not end the capture;
+ *         TCUDA_ERROR_INVALID_ARGUMENT: a default stream, a pool that is none or of another device; TCUDA_ERROR_CAPTURE: the stream is being
+ *         captured.
  */
-tcuda_status_t tcuda_graph_capture_begin(tcuda_graph_t graph, tcuda_stream_t stream, tcuda_pool_id_t pool, int32_t mode);
+tcuda_status_t tcuda_graph_capture_begin(tcuda_graph_t graph,
+                                         tcuda_stream_t stream,
+                                         tcuda_pool_id_t pool,
+                                         int32_t mode);
 
 /**
  * Ends the capture (CUDAGraph.capture_end), and makes it ready for replays unless the graph keeps it.

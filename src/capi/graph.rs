@@ -90,8 +90,9 @@ pub unsafe extern "C" fn tcuda_graph_capture_stream(stream: *mut tcuda_stream_t,
 /// @param pool   all zero for a pool of the graph's own, or that of tcuda_graph_pool or tcuda_graph_pool_handle, to share it.
 /// @param mode   whose calls CUDA forbids meanwhile where they may disturb a capture (cudaStreamCaptureMode): TCUDA_CAPTURE_GLOBAL: every
 ///               thread's; TCUDA_CAPTURE_THREAD_LOCAL: this thread's; TCUDA_CAPTURE_RELAXED: nobody's, and any thread may end it.
-/// @return TCUDA_ERROR_INVALID_STATE: the graph holds something; TCUDA_ERROR_INVALID_ARGUMENT: a default stream, a pool that is none or of
-///         another device; TCUDA_ERROR_CAPTURE: the stream is being captured.
+/// @return TCUDA_ERROR_INVALID_STATE: the graph holds something, or the thread is ending, and could not end the capture;
+///         TCUDA_ERROR_INVALID_ARGUMENT: a default stream, a pool that is none or of another device; TCUDA_ERROR_CAPTURE: the stream is being
+///         captured.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_graph_capture_begin(
     graph: tcuda_graph_t,
