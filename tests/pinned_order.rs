@@ -101,6 +101,45 @@ fn nothing_is_kept_of_who_used_a_block_in_use() {
     pinned::check();
 }
 
+/// Has the thread's default stream work on its block and frees it, when the thread is in its last destructors.
+unsafe extern "C" fn free_late(late: *mut c_void) {
+    let (block, gates) = *unsafe { Box::from_raw(late.cast::<(usize, mpsc::Sender<Gate>)>()) };
+    gates.send(Gate::on(PER_THREAD)).unwrap();
+    pinned::free(block).unwrap();
+}
+
+/// Work on the default stream that it used has ended with the thread's own values, and by then is work on another one.
+#[test]
+fn what_a_destructor_frees_waits_for_the_default_stream_that_there_is() {
+    let _turn = machine();
+    let mut key = 0;
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(free_late)) }, 0);
+    for size in [512, 4096, 8 * M] {
+        for is_idle in [true, false] {
+            let (send, gates) = mpsc::channel::<Gate>();
+            let (freed, before) = std::thread::spawn(move || {
+                let block = allocate(size);
+                pinned::record_stream(block, PER_THREAD).unwrap();
+                let late = Box::into_raw(Box::new((block, send)));
+                assert_eq!(unsafe { libc::pthread_setspecific(key, late.cast()) }, 0);
+                (block, if is_idle { None } else { Some(Gate::on(PER_THREAD)) })
+            })
+            .join()
+            .unwrap();
+            let gate = gates.recv().unwrap();
+            drop(before);
+            let others: Vec<usize> = (0..3).map(|_| allocate(size)).collect();
+            assert!(!others.contains(&freed), "{size} bytes, idle {is_idle}: a block in use went to another thread");
+            drop(gate);
+            others.into_iter().for_each(|block| pinned::free(block).unwrap());
+            pinned::empty_cache().unwrap();
+            assert_eq!(held(), 0);
+            pinned::check();
+        }
+    }
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
+}
+
 /// The last mark of a stream that is gone is all that tells of it but the device as a whole.
 #[test]
 fn a_last_mark_outlives_a_question_that_fails() {

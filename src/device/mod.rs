@@ -127,11 +127,16 @@ pub fn is_lost(device: i32, error: &Error) -> bool {
     error.status == Status::TCUDA_ERROR_DEVICE_LOST || lost::check(device).is_err()
 }
 
+/// The devices that somebody works with.
+pub fn with_contexts() -> Vec<i32> {
+    let Ok(runtime) = runtime::runtime() else { return Vec::new() };
+    (0..runtime.device_count).filter(|device| guard::has_context(runtime, *device)).collect()
+}
+
 /// Waits for every device that has a context, as far as that is possible. Those that are not lost and still would not be waited for.
 pub fn synchronize_all() -> Vec<i32> {
-    let Ok(runtime) = runtime::runtime() else { return Vec::new() };
-    let with_work = (0..runtime.device_count).filter(|device| guard::has_context(runtime, *device));
-    with_work
+    with_contexts()
+        .into_iter()
         .filter(|device| {
             let waited = sync_debug::unrefused(|| synchronize(*device));
             waited.is_err_and(|error| !is_lost(*device, &error))

@@ -465,7 +465,7 @@ impl State {
             let (mut uses, mut keepers) = (self.uses.split_off(1), self.keepers.split_off(1));
             uses.extend(self.uses.first().map(Use::again));
             keepers.extend(self.keepers.first().cloned());
-            retire::leave(self.device, waits, (uses, keepers, Vec::new()));
+            retire::leave_unswept(self.device, waits, (uses, keepers, Vec::new()));
         }
     }
 

@@ -5,6 +5,7 @@ use crate::memory::pools;
 use crate::memory::stats::Stats;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 
 /// torch's: (n, 0) was made for a graph, (0, n) by `handle`. All zero: a new one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -81,20 +82,31 @@ impl Use {
         }
         Use(self.0)
     }
+
+    /// Its end. What is free by that goes back with the next sweep.
+    pub fn leave(self) {
+        ManuallyDrop::new(self).end();
+    }
+
+    /// True: it was the last.
+    fn end(&self) -> bool {
+        let mut used = USED.lock();
+        let Some(known) = used.get_mut(&self.0.number()) else { return false };
+        known.by -= 1;
+        if known.by > 0 {
+            return false;
+        }
+        used.remove(&self.0.number());
+        pools::release(self.0.number());
+        true
+    }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        let mut used = USED.lock();
-        let Some(known) = used.get_mut(&self.0.number()) else { return };
-        known.by -= 1;
-        if known.by > 0 {
-            return;
+        if self.end() {
+            pools::sweep(None);
         }
-        used.remove(&self.0.number());
-        pools::release(self.0.number());
-        drop(used);
-        pools::sweep(None);
     }
 }
 

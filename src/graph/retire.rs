@@ -36,10 +36,16 @@ struct Retired {
     device: i32,
     waits: Vec<Wait>,
     /// Dropped with it.
-    _held: Held,
+    held: Held,
 }
 
-static RETIRED: Mutex<Vec<Arc<Retired>>> = Mutex::new(Vec::new());
+struct List {
+    all: Vec<Arc<Retired>>,
+    /// How many there have to be before updates ask them.
+    asks_from: usize,
+}
+
+static RETIRED: Mutex<List> = Mutex::new(List { all: Vec::new(), asks_from: 0 });
 
 /// What tells that a stream is past its replays; None: it is.
 pub fn mark(stream: Stream) -> Option<Wait> {
@@ -61,34 +67,50 @@ pub fn mark(stream: Stream) -> Option<Wait> {
     outcome.unwrap_or(Some(Wait::Device))
 }
 
-/// Goes at once if nothing has to be waited for. What was left longest goes too, as far as it is over: a loop of updates sweeps nothing.
+/// Goes at once if nothing has to be waited for.
 pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
+    if !waits.is_empty() {
+        RETIRED.lock().all.push(Arc::new(Retired { device, waits, held }));
+    }
+}
+
+/// The same where nothing may be swept, which waits for the device: the graph is locked. For a loop that does nothing else, what is over goes too when
+/// much is left.
+pub fn leave_unswept(device: i32, waits: Vec<Wait>, held: Held) {
+    const MANY: usize = 16;
     if waits.is_empty() {
-        return drop(held);
+        return let_go(held);
     }
-    while let Some(oldest) = oldest()
-        && oldest.is_over(false).unwrap_or(false)
-    {
-        remove(vec![oldest]);
-    }
-    RETIRED.lock().push(Arc::new(Retired { device, waits, _held: held }));
+    let all = {
+        let mut list = RETIRED.lock();
+        list.all.push(Arc::new(Retired { device, waits, held }));
+        if list.all.len() < list.asks_from.max(MANY) {
+            return;
+        }
+        list.all.clone()
+    };
+    remove(all.iter().filter(|retired| retired.is_over(false).unwrap_or(false)));
+    all.into_iter().filter_map(Arc::into_inner).for_each(|retired| let_go(retired.held));
 }
 
-fn oldest() -> Option<Arc<Retired>> {
-    RETIRED.lock().first().cloned()
+fn let_go((uses, keepers, drawn): Held) {
+    uses.into_iter().for_each(Use::leave);
+    drop((keepers, drawn));
 }
 
-/// Dropped without the lock: that sweeps memory.
-fn remove(over: Vec<Arc<Retired>>) {
-    let which: BTreeSet<_> = over.iter().map(Arc::as_ptr).collect();
-    RETIRED.lock().retain(|retired| !which.contains(&Arc::as_ptr(retired)));
+/// Somebody else holds them still: who drops one sweeps memory.
+fn remove<'a>(over: impl Iterator<Item = &'a Arc<Retired>>) {
+    let which: BTreeSet<_> = over.map(Arc::as_ptr).collect();
+    let mut list = RETIRED.lock();
+    list.all.retain(|retired| !which.contains(&Arc::as_ptr(retired)));
+    list.asks_from = list.all.len() + list.all.len() / 2;
 }
 
 /// Lets go of what is over; `wait` for the rest. `device`: None: of all. What fails is kept, and the first failure is the answer.
 pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
     let mut answer = Ok(());
     // Others see it meanwhile, and wait for it too.
-    let mut all = RETIRED.lock().clone();
+    let mut all = RETIRED.lock().all.clone();
     all.retain(|retired| {
         device.is_none_or(|device| device == retired.device)
             && retired.is_over(wait).unwrap_or_else(|error| {
@@ -97,13 +119,13 @@ pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
             })
     });
     if !all.is_empty() {
-        remove(all);
+        remove(all.iter());
     }
     answer
 }
 
 pub fn forget() {
-    let all = std::mem::take(&mut *RETIRED.lock());
+    let all = std::mem::take(&mut RETIRED.lock().all);
     drop(all);
 }
 

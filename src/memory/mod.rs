@@ -412,7 +412,7 @@ pub fn thread_is_ending() -> bool {
 #[inline]
 fn hand_back(address: Address, stream: Option<Stream>) -> Result<()> {
     if slot::is_ending() {
-        let ended = with_block(address, |core, id| Ok(core.follows_ended(id).then_some(core.device)))?;
+        let ended = with_block(address, |core, id| Ok(core.may_follow_ended(id).then_some(core.device)))?;
         // By now work on the thread's default stream is work on another one.
         ended.map_or(Ok(()), |device| record_stream(address, Stream { device, raw: stream::PER_THREAD }))?;
     }

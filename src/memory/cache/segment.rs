@@ -97,6 +97,7 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
 
 impl Core {
     pub(super) fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
+        self.keys.occupy(slot);
         let flags = if small { SMALL } else { 0 } | if plain { 0 } else { MAPPED };
         let pool = &mut self.shelf(slot).pool;
         pool.insist();

@@ -162,6 +162,9 @@ impl Slot {
     }
 }
 
+/// So many slots may be left before anything is done about it.
+const MANY: usize = 16;
+
 /// Which stream has which slot, and which slots streams have left.
 #[derive(Default)]
 pub(super) struct Keys {
@@ -169,10 +172,12 @@ pub(super) struct Keys {
     last_serial: u64,
     /// How many slots there are whose streams are gone.
     gone: usize,
-    /// Of those, some of whose memory nothing is left: it stays so. Lowest last.
+    /// Of those, some of whose memory nothing is left. Lowest last.
     vacant: Vec<StreamSlot>,
     /// How many of the others there have to be before it is looked for vacant ones: to look costs time for each block.
     looks_from: usize,
+    /// The same before they are asked how far they are.
+    asks_from: usize,
 }
 
 impl Keys {
@@ -181,10 +186,14 @@ impl Keys {
         self.last_serial
     }
 
-    /// Whether so many slots were left that it is worth while to look which are vacant.
-    fn looks(&self) -> bool {
-        const MANY: usize = 16;
-        self.gone - self.vacant.len() >= self.looks_from.max(MANY)
+    /// Those of which something may be left.
+    fn left(&self) -> usize {
+        self.gone - self.vacant.len()
+    }
+
+    /// Something is given to one that is gone, by a call that did not hear of it.
+    pub fn occupy(&mut self, slot: StreamSlot) {
+        self.vacant.retain(|vacant| *vacant != slot);
     }
 
     /// No stream has one of the `gone` any more. Serials go on.
@@ -254,7 +263,7 @@ impl Core {
 
     /// One whose stream is gone and of whose memory nothing is left. `any`: else it is looked for only when many are gone.
     fn vacant_slot(&mut self, any: bool) -> Option<StreamSlot> {
-        if self.keys.vacant.is_empty() && (any || self.keys.looks()) {
+        if self.keys.vacant.is_empty() && (any || self.keys.left() >= self.keys.looks_from.max(MANY)) {
             self.find_vacant();
         }
         let vacant = self.keys.vacant.pop()?;
@@ -289,15 +298,21 @@ impl Core {
         self.uses.values().flatten().chain(pending).for_each(|slot| in_use[*slot as usize] = true);
         let vacant = (0..self.slots.len()).rev().filter(|index| self.slots[*index].gone && !in_use[*index]);
         self.keys.vacant = vacant.map(|index| index as StreamSlot).collect();
-        let left = self.keys.gone - self.keys.vacant.len();
+        let left = self.keys.left();
         self.keys.looks_from = (left + left / 2).max(looked_at / LOOKS);
+        self.keys.asks_from = self.keys.looks_from;
     }
 
-    /// Those that are gone and not known to be over, when it would soon be looked which slots are vacant: what is only used by one of them, nobody
-    /// else asks for.
-    pub(super) fn leavers(&self) -> Vec<StreamSlot> {
+    /// Those that are gone and not known to be over, when they are many: what is only used by one of them, nobody else asks for. They are asked now.
+    pub(super) fn leavers(&mut self) -> Vec<StreamSlot> {
+        // With the one that goes: before it is looked.
+        let left = self.keys.left() + 1;
+        if left < self.keys.asks_from.max(MANY) {
+            return Vec::new();
+        }
+        self.keys.asks_from = left + left / 2;
         let leaves = |slot: &StreamSlot| self.slots[*slot as usize].gone && !self.slots[*slot as usize].is_over();
-        if self.keys.looks() { (0..self.slots.len() as StreamSlot).filter(leaves).collect() } else { Vec::new() }
+        (0..self.slots.len() as StreamSlot).filter(leaves).collect()
     }
 
     /// All streams are gone, and nothing is left of them.
@@ -316,10 +331,10 @@ impl Core {
         slot.key == key && !slot.gone
     }
 
-    /// Whether it follows, or was used on, a default stream of the calling thread that has ended.
-    pub fn follows_ended(&self, id: BlockId) -> bool {
-        let has_ended = |slot: StreamSlot| self.slots[slot as usize].key.has_ended_here();
-        has_ended(slot_of_block(id)) || self.uses.get(&id).into_iter().flatten().any(|slot| has_ended(*slot))
+    /// Whether it may follow, or have been used on, a default stream of the calling thread that has ended: of streams that have ended it is not known
+    /// any more what they used.
+    pub fn may_follow_ended(&self, id: BlockId) -> bool {
+        self.slots[slot_of_block(id) as usize].key.has_ended_here() || self.uses.contains_key(&id)
     }
 
     /// The stream ends: its handle may come to mean another one.
@@ -354,6 +369,9 @@ impl Core {
     /// was woken, and it sleeps again only once all fronts are stopped.
     #[inline]
     pub fn wake(&mut self, slot: StreamSlot) {
+        if self.slots[slot as usize].gone {
+            self.keys.occupy(slot);
+        }
         if !std::mem::replace(&mut self.slots[slot as usize].awake, true) {
             let serial = |slot: StreamSlot| self.slots[slot as usize].serial.stream;
             let at = self.awake.partition_point(|other| serial(*other) < serial(slot));
@@ -385,7 +403,8 @@ impl Core {
         assert!(self.slots.iter().all(|slot| !(slot.wants && slot.gone)));
         assert_eq!(self.wanting, self.slots.iter().filter(|slot| slot.wants).count());
         assert_eq!(self.keys.gone, self.slots.iter().filter(|slot| slot.gone).count());
-        assert!(self.keys.vacant.iter().all(|slot| self.slots[*slot as usize].gone));
+        let is_left = |slot: &StreamSlot| [false, true].into_iter().all(|small| self.list(*slot, small).is_empty());
+        assert!(self.keys.vacant.iter().all(|slot| self.slots[*slot as usize].gone && is_left(slot)));
     }
 
     fn has_something(&self, slot: StreamSlot) -> bool {

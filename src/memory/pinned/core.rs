@@ -9,7 +9,6 @@ use super::{freed_before, not_a_block};
 use crate::base::Result;
 use crate::memory::stats::Stat;
 use crate::runtime::Address;
-use crate::stream::Stream;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -132,9 +131,9 @@ impl Core {
         Ok(())
     }
 
-    /// The default streams of the calling thread that have ended, and on which the block that starts here was used.
-    pub fn ended_uses(&self, address: Address) -> Vec<Stream> {
-        self.uses.get(&address).into_iter().flatten().filter_map(|serial| self.streams.ended_here(*serial)).collect()
+    /// Whether streams or graphs used the block that starts here, be it that all of them are gone.
+    pub fn is_used(&self, address: Address) -> bool {
+        self.uses.contains_key(&address)
     }
 
     /// The block is in nobody's hands from here on: its kind, and whether streams use it.

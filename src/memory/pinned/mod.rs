@@ -37,6 +37,7 @@ use self::core::{CORE, Core};
 use crate::base::process;
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status};
+use crate::device;
 use crate::memory::cache::slot::{self, StreamKey};
 use crate::memory::captures;
 use crate::memory::options::{self, Node, PinnedLimit};
@@ -151,10 +152,10 @@ pub fn free(address: Address) -> Result<()> {
 }
 
 fn free_home(address: Address) -> Result<()> {
-    if slot::is_ending() {
-        // By now work on the thread's default streams is work on others.
-        let ended = CORE.lock().ended_uses(address);
-        ended.into_iter().try_for_each(|stream| record_stream_of(address, stream).map(drop))?;
+    if slot::is_ending() && CORE.lock().is_used(address) {
+        // By now work on the thread's default streams is work on others; of streams that have ended it is not known any more what they used.
+        let mut streams = device::with_contexts().into_iter().map(|device| Stream { device, raw: stream::PER_THREAD });
+        streams.try_for_each(|stream| record_stream_of(address, stream).map(drop))?;
     }
     CORE.lock().free(address)
 }

@@ -156,11 +156,6 @@ impl Streams {
         }
     }
 
-    /// The stream, if it is a default stream of the calling thread that has ended.
-    pub fn ended_here(&self, serial: Serial) -> Option<Stream> {
-        self.slots.get(&serial).filter(|slot| slot.key.has_ended_here()).map(|slot| slot.stream)
-    }
-
     /// All up to a ticket is past.
     pub fn advance(&mut self, serial: Serial, ticket: u64) {
         if let Some(slot) = self.slots.get_mut(&serial) {
