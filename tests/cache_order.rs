@@ -2,6 +2,7 @@
 //! destroyed, failures between two steps, several threads at the limit. One simulated machine, so the tests take turns.
 
 mod gate;
+mod gone;
 mod marks;
 
 use gate::Gate;
@@ -43,32 +44,17 @@ fn held(family: Family) -> usize {
     memory::current(family, 0) as usize
 }
 
-/// A block that stays for long is used on streams, and by copies on threads' default streams, that come and go: idle ones, or with work that is done
-/// only once some more have gone.
+/// A block that stays for long is used on streams, and on threads' default streams, that come and go.
 #[test]
 fn streams_that_used_a_block_in_use_leave_their_slots() {
     let _turn = machine();
     let owner = own();
     let block = memory::allocate(4 * M, 1, owner).unwrap();
     let uses = |stream: Stream| memory::record_stream(block, stream).unwrap();
-    let idle = |_: usize| {
-        let stream = own();
-        uses(stream);
-        stream::destroy(stream.raw).unwrap();
-    };
-    let behind = |_: usize| {
-        let streams = [(); 5].map(|()| own());
-        streams.iter().copied().for_each(uses);
-        let gates = streams.map(Gate::on);
-        streams.iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
-        drop(gates);
-        device::synchronize(0).unwrap();
-    };
-    let thread = |_: usize| std::thread::scope(|scope| scope.spawn(|| uses(PER_THREAD)).join().unwrap());
     let slots = memory::slots(0);
-    (0..200).for_each(idle);
-    (0..40).for_each(behind);
-    (0..200).for_each(thread);
+    (0..200).for_each(|_| gone::idle_stream(uses));
+    (0..40).for_each(|_| gone::busy_streams(uses));
+    (0..200).for_each(|_| gone::thread(uses));
     let more = memory::slots(0) - slots;
     assert!(more <= 16 + 5, "{more} slots more");
     memory::free(block).unwrap();

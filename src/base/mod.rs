@@ -10,6 +10,7 @@ pub mod callbacks;
 pub mod config;
 pub mod dlpack;
 pub mod dtype;
+pub mod due;
 pub mod entropy;
 pub mod error;
 pub mod few;

@@ -3,8 +3,8 @@
 
 use super::draws::Drawn;
 use super::pool::Use;
-use crate::base::Result;
-use crate::base::watch;
+use crate::base::due::Due;
+use crate::base::{Result, watch};
 use crate::event::{self, pool::Pooled};
 use crate::memory::captures;
 use crate::memory::pinned::Keeper;
@@ -41,11 +41,11 @@ struct Retired {
 
 struct List {
     all: Vec<Arc<Retired>>,
-    /// How many there have to be before updates ask them.
-    asks_from: usize,
+    /// When updates ask them.
+    asks: Due,
 }
 
-static RETIRED: Mutex<List> = Mutex::new(List { all: Vec::new(), asks_from: 0 });
+static RETIRED: Mutex<List> = Mutex::new(List { all: Vec::new(), asks: Due::new() });
 
 /// What tells that a stream is past its replays; None: it is.
 pub fn mark(stream: Stream) -> Option<Wait> {
@@ -77,14 +77,13 @@ pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
 /// The same where nothing may be swept, which waits for the device: the graph is locked. For a loop that does nothing else, what is over goes too when
 /// much is left.
 pub fn leave_unswept(device: i32, waits: Vec<Wait>, held: Held) {
-    const MANY: usize = 16;
     if waits.is_empty() {
         return let_go(held);
     }
     let all = {
         let mut list = RETIRED.lock();
         list.all.push(Arc::new(Retired { device, waits, held }));
-        if list.all.len() < list.asks_from.max(MANY) {
+        if !list.asks.is_due(list.all.len()) {
             return;
         }
         list.all.clone()
@@ -103,7 +102,7 @@ fn remove<'a>(over: impl Iterator<Item = &'a Arc<Retired>>) {
     let which: BTreeSet<_> = over.map(Arc::as_ptr).collect();
     let mut list = RETIRED.lock();
     list.all.retain(|retired| !which.contains(&Arc::as_ptr(retired)));
-    list.asks_from = list.all.len() + list.all.len() / 2;
+    list.asks = Due::looked(list.all.len());
 }
 
 /// Lets go of what is over; `wait` for the rest. `device`: None: of all. What fails is kept, and the first failure is the answer.

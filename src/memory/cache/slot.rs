@@ -6,6 +6,7 @@ use super::core::Core;
 use super::front::{self, Front, Leaves};
 use super::home::Home;
 use super::order::Serial;
+use crate::base::due::Due;
 use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status, process};
 use crate::memory::marks::Known;
@@ -162,9 +163,6 @@ impl Slot {
     }
 }
 
-/// So many slots may be left before anything is done about it.
-const MANY: usize = 16;
-
 /// Which stream has which slot, and which slots streams have left.
 #[derive(Default)]
 pub(super) struct Keys {
@@ -174,10 +172,10 @@ pub(super) struct Keys {
     gone: usize,
     /// Of those, some of whose memory nothing is left. Lowest last.
     vacant: Vec<StreamSlot>,
-    /// How many of the others there have to be before it is looked for vacant ones: to look costs time for each block.
-    looks_from: usize,
-    /// The same before they are asked how far they are.
-    asks_from: usize,
+    /// By how many others there are: when it is looked for vacant ones, which costs time for each block.
+    looks: Due,
+    /// When they are asked how far they are.
+    asks: Due,
 }
 
 impl Keys {
@@ -263,7 +261,7 @@ impl Core {
 
     /// One whose stream is gone and of whose memory nothing is left. `any`: else it is looked for only when many are gone.
     fn vacant_slot(&mut self, any: bool) -> Option<StreamSlot> {
-        if self.keys.vacant.is_empty() && (any || self.keys.left() >= self.keys.looks_from.max(MANY)) {
+        if self.keys.vacant.is_empty() && (any || self.keys.looks.is_due(self.keys.left())) {
             self.find_vacant();
         }
         let vacant = self.keys.vacant.pop()?;
@@ -298,19 +296,18 @@ impl Core {
         self.uses.values().flatten().chain(pending).for_each(|slot| in_use[*slot as usize] = true);
         let vacant = (0..self.slots.len()).rev().filter(|index| self.slots[*index].gone && !in_use[*index]);
         self.keys.vacant = vacant.map(|index| index as StreamSlot).collect();
-        let left = self.keys.left();
-        self.keys.looks_from = (left + left / 2).max(looked_at / LOOKS);
-        self.keys.asks_from = self.keys.looks_from;
+        self.keys.looks = Due::looked(self.keys.left()).at_least(looked_at / LOOKS);
+        self.keys.asks = self.keys.looks;
     }
 
     /// Those that are gone and not known to be over, when they are many: what is only used by one of them, nobody else asks for. They are asked now.
     pub(super) fn leavers(&mut self) -> Vec<StreamSlot> {
         // With the one that goes: before it is looked.
         let left = self.keys.left() + 1;
-        if left < self.keys.asks_from.max(MANY) {
+        if !self.keys.asks.is_due(left) {
             return Vec::new();
         }
-        self.keys.asks_from = left + left / 2;
+        self.keys.asks = Due::looked(left);
         let leaves = |slot: &StreamSlot| self.slots[*slot as usize].gone && !self.slots[*slot as usize].is_over();
         (0..self.slots.len() as StreamSlot).filter(leaves).collect()
     }

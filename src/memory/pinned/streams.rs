@@ -1,5 +1,6 @@
 //! Who uses blocks: streams, and what keeps blocks until it lets go of them.
 
+use crate::base::due::Due;
 use crate::memory::cache::slot::StreamKey;
 use crate::memory::marks::{Known, Mark};
 use crate::stream::Stream;
@@ -49,13 +50,20 @@ pub struct Streams {
     behind: BTreeSet<Serial>,
     keepers: BTreeSet<Serial>,
     last: Serial,
-    /// How many have to be behind before they are asked for the sake of those that are gone.
-    asks_from: usize,
+    /// By how many are behind: when they are asked for the sake of those that are gone.
+    asks: Due,
 }
 
 impl Streams {
     pub const fn new() -> Streams {
-        Streams { slots: BTreeMap::new(), here: BTreeMap::new(), behind: BTreeSet::new(), keepers: BTreeSet::new(), last: 0, asks_from: 0 }
+        Streams {
+            slots: BTreeMap::new(),
+            here: BTreeMap::new(),
+            behind: BTreeSet::new(),
+            keepers: BTreeSet::new(),
+            last: 0,
+            asks: Due::new(),
+        }
     }
 
     /// No stream and no keeper is here any more. Serials go on.
@@ -120,13 +128,12 @@ impl Streams {
 
     /// Whether so many are behind that those which are gone should be asked, which nobody does for blocks that are in use.
     pub fn should_be_asked(&self) -> bool {
-        const MANY: usize = 16;
-        self.behind.len() >= self.asks_from.max(MANY)
+        self.asks.is_due(self.behind.len())
     }
 
     /// They were.
     pub fn asked(&mut self) {
-        self.asks_from = self.behind.len() + self.behind.len() / 2;
+        self.asks = Due::looked(self.behind.len());
     }
 
     /// One more block that it uses.
