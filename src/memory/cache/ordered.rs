@@ -109,12 +109,20 @@ impl Cache {
     /// What the driver's pool does not need goes back to the device, as far as it is past.
     pub(super) fn trim_ordered(&self, runtime: &Runtime) {
         let Some(raw) = *self.ordered.lock() else { return };
+        // Not between a block that comes and its count.
+        let spare = || {
+            let _growing = self.growing.lock();
+            self.count_spare(runtime, 0);
+            self.core.quiet().ordered_spare
+        };
+        if spare() == 0 {
+            // Nobody waits for the device for nothing.
+            return;
+        }
         // Else what is past goes back: of a lost device all is, and beside a capture, which waiting would end, what its streams are done with.
         let _ = watch::unseen(|| captures::synchronize(self.device));
         let _ = runtime.outside_capture(|| runtime.mem_pool_trim(raw, 0));
-        // Not between a block that comes and its count.
-        let _growing = self.growing.lock();
-        self.count_spare(runtime, 0);
+        spare();
     }
 
     /// As `memory::free` and `free_on`, for a block of any kind.
