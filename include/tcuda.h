@@ -4228,7 +4228,7 @@ tcuda_status_t tcuda_communicator_recv(tcuda_communicator_t comm, const tcuda_te
  * @param ptr      device memory of tcuda, from anywhere inside a block.
  * @param size     bytes from there on; at most to the end of the block.
  * @param keep_for imports for which the memory is kept though it was freed before: 1 for memory that is sent to one process and freed at
- *                 once; 0: what is freed cannot be imported any more.
+ *                 once; 0: what is freed cannot be imported any more. An import that fails is none.
  * @param stream   a stream of the memory's device.
  * @return TCUDA_ERROR_INVALID_POINTER: no block of tcuda, or one that was imported itself. TCUDA_ERROR_NOT_SUPPORTED: memory of
  *         cudaMallocAsync, or a driver without IPC. TCUDA_ERROR_CAPTURE: the stream is being captured.

@@ -57,7 +57,19 @@ struct Import {
     uses: usize,
 }
 
+/// Of a producer, by the address of its record here, and of its export.
+type Source = (usize, Secret);
+
+fn source(producer: &Arc<Producer>, export: &Secret) -> Source {
+    (Arc::as_ptr(producer).addr(), *export)
+}
+
 impl Import {
+    /// None: it is of this process.
+    fn source(&self) -> Option<Source> {
+        self.producer.as_ref().map(|producer| source(producer, &self.export))
+    }
+
     fn is_from(&self, producer: &Option<Arc<Producer>>) -> bool {
         match (&self.producer, producer) {
             (Some(own), Some(other)) => Arc::ptr_eq(own, other),
@@ -69,10 +81,12 @@ impl Import {
 struct Imports {
     /// Several exports may lie at one address.
     by_address: BTreeMap<Address, Vec<Import>>,
+    /// Where each is that is of another process: it is mapped once.
+    by_source: BTreeMap<Source, Address>,
     producers: Vec<Weak<Producer>>,
 }
 
-static IMPORTS: Mutex<Imports> = Mutex::new(Imports { by_address: BTreeMap::new(), producers: Vec::new() });
+static IMPORTS: Mutex<Imports> = Mutex::new(Imports { by_address: BTreeMap::new(), by_source: BTreeMap::new(), producers: Vec::new() });
 
 /// Another process's memory: address, size and device here. What comes next on the stream waits for what came before the export.
 pub fn import(blob: &Blob, stream: Stream) -> Result<(Address, usize, i32)> {
@@ -94,7 +108,7 @@ pub fn import(blob: &Blob, stream: Stream) -> Result<(Address, usize, i32)> {
     };
     let made = take(&producer, &mut segments, blob, &taken, stream);
     if made.is_err() {
-        producer.tell(Request::Give(blob.export), None);
+        producer.tell(Request::Untake(blob.export), None);
     }
     made
 }
@@ -322,9 +336,9 @@ pub fn producer_lives(address: Address) -> Result<bool> {
 }
 
 pub fn is_imported(address: Address) -> bool {
-    let mut imports = IMPORTS.lock();
-    let below = imports.by_address.range(..=address).next_back().map(|(start, _)| *start);
-    below.is_some_and(|start| imports.last(start).is_some_and(|import| address < start + import.size))
+    // Several that overlap may begin below.
+    let imports = IMPORTS.lock();
+    imports.by_address.range(..=address).any(|(start, here)| here.iter().any(|import| address - start < import.size))
 }
 
 pub fn count(stats: &mut Stats) {
@@ -336,21 +350,31 @@ pub fn count(stats: &mut Stats) {
 
 /// A hook of peers: pages are opened one by one.
 pub fn peer_enabled(_device: i32, peer: i32) -> Result<()> {
-    let mapped: Vec<(Address, usize)> = {
-        let imports = IMPORTS.lock();
+    let here = |imports: &Imports| -> Vec<(Address, usize)> {
         let of_peer = imports.by_address.values().flatten().filter(|import| import.device == peer);
         of_peer.filter_map(|import| if let Mapped::Virtual(base, size) = import.mapped { Some((base, size)) } else { None }).collect()
     };
+    let mapped = here(&IMPORTS.lock());
     let access: Vec<MemAccess> = memory::access_list(peer);
     let runtime = runtime::runtime()?;
-    runtime.outside_capture(|| mapped.into_iter().try_for_each(|(base, size)| runtime.mem_set_access(base, size, &access)))
+    runtime.outside_capture(|| {
+        mapped.into_iter().try_for_each(|(base, size)| {
+            // One that another thread has closed meanwhile needs nothing.
+            let is_here = || here(&IMPORTS.lock()).contains(&(base, size));
+            runtime.mem_set_access(base, size, &access).or_else(|error| if is_here() { Err(error) } else { Ok(()) })
+        })
+    })
 }
 
 pub fn shutdown() {
     /// For a producer that does not listen: it takes back what is left once this process has ended.
     const PATIENCE: Duration = Duration::from_millis(500);
     let Ok(runtime) = runtime::runtime() else { return };
-    let all = std::mem::take(&mut IMPORTS.lock().by_address);
+    let all = {
+        let mut imports = IMPORTS.lock();
+        imports.by_source.clear();
+        std::mem::take(&mut imports.by_address)
+    };
     let until = Instant::now() + PATIENCE;
     for import in all.into_values().flatten() {
         let Some(producer) = &import.producer else { continue };
@@ -366,6 +390,7 @@ pub fn shutdown() {
 
 impl Imports {
     fn insert(&mut self, address: Address, import: Import) {
+        self.by_source.extend(import.source().map(|source| (source, address)));
         self.by_address.entry(address).or_default().push(import);
     }
 
@@ -399,6 +424,9 @@ impl Imports {
         let here = self.by_address.get_mut(&address)?;
         let at = here.iter().rposition(|import| import.is_from(producer))?;
         let import = here.remove(at);
+        if let Some(source) = import.source() {
+            self.by_source.remove(&source);
+        }
         if here.is_empty() {
             self.by_address.remove(&address);
         }
@@ -413,14 +441,11 @@ impl Imports {
 
     /// One use more of what is here already: its address.
     fn again(&mut self, producer: &Arc<Producer>, export: &Secret) -> Option<Address> {
-        let is_it =
-            |import: &&mut Import| import.export == *export && import.producer.as_ref().is_some_and(|known| Arc::ptr_eq(known, producer));
-        self.by_address.iter_mut().find_map(|(address, here)| {
-            here.iter_mut().find(is_it).map(|import| {
-                import.uses += 1;
-                *address
-            })
-        })
+        let address = *self.by_source.get(&source(producer, export))?;
+        let here = self.by_address.get_mut(&address)?;
+        let import = here.iter_mut().find(|import| import.source() == Some(source(producer, export)))?;
+        import.uses += 1;
+        Some(address)
     }
 }
 

@@ -67,8 +67,9 @@ fn begin() {
 
 /// The hook of held blocks. In a host function too, so nothing of the driver.
 fn block_freed(place: Range<Address>) {
+    let address = place.start;
     consumer::block_freed(place);
-    producer::block_freed();
+    producer::block_freed(address);
 }
 
 /// Everything goes: what was imported is closed, and consumers see the end of this producer.

@@ -12,10 +12,9 @@ use crate::memory::{self, Backed, Hold, Part};
 use crate::runtime::{self, Address};
 use crate::stream::Stream;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 struct Export {
@@ -32,6 +31,7 @@ struct Export {
     uses: u64,
     /// Its block was not freed, and it was not withdrawn.
     open: bool,
+    withdrawn: bool,
 }
 
 impl Export {
@@ -46,6 +46,8 @@ struct Client {
     socket: Arc<Socket>,
     peer: Arc<Peer>,
     uses: HashMap<Secret, u64>,
+    /// What its last take used up a promise of.
+    promised: Option<Secret>,
     /// Its connection broke while it used memory: as soon as the process is gone, and its work on devices with it, so are its uses.
     gone: bool,
 }
@@ -59,12 +61,14 @@ struct Server {
 struct State {
     server: Option<Server>,
     exports: BTreeMap<Secret, Export>,
+    /// They, by the start of their block.
+    by_block: BTreeSet<(Address, Secret)>,
     clients: Vec<Client>,
     last_client: u64,
     /// Of exports that are over: ended where the driver may be called.
     marks: Vec<Mark>,
-    /// Some export may be over since somebody looked.
-    changed: bool,
+    /// Exports that may be over since somebody looked.
+    changed: Vec<Secret>,
     /// Somebody waits to be accepted, and the process has no room for another file.
     refused: bool,
 }
@@ -75,16 +79,17 @@ const SELF: u64 = 0;
 static STATE: Mutex<State> = Mutex::new(State {
     server: None,
     exports: BTreeMap::new(),
+    by_block: BTreeSet::new(),
     clients: Vec::new(),
     last_client: SELF,
     marks: Vec::new(),
-    changed: false,
+    changed: Vec::new(),
     refused: false,
 });
 /// Taken with the state, and held on without it.
 static ENDING: Mutex<()> = Mutex::new(());
-/// Some exported block was freed since somebody looked.
-static FREED: AtomicBool = AtomicBool::new(false);
+/// Where the exported blocks start that were freed since somebody looked. For a moment, with or without the state.
+static FREED: Mutex<Vec<Address>> = Mutex::new(Vec::new());
 
 /// Makes part of a block known to other processes. What comes before on the stream comes before what they do with it.
 pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Result<Blob> {
@@ -150,6 +155,7 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
         owed,
         uses: 0,
         open: true,
+        withdrawn: false,
     };
     let mut state = Locked::new();
     let producer = match state.serve() {
@@ -161,8 +167,9 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
     };
     // Another thread may have been quick.
     export.open = !export.hold.is_freed();
+    state.by_block.insert((export.hold.address, name));
     state.exports.insert(name, export);
-    state.changed = true;
+    state.changed.push(name);
     drop(state);
     Ok(Blob { producer, export: name, process: std::process::id() as i32 })
 }
@@ -178,8 +185,8 @@ pub fn withdraw(blob: &Blob) -> Result<()> {
         let text = "This process exports nothing by this handle: it was withdrawn, its memory was freed, or another process exported it.";
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text));
     };
-    (export.open, export.owed) = (false, 0);
-    state.changed = true;
+    (export.open, export.owed, export.withdrawn) = (false, 0, true);
+    state.changed.push(blob.export);
     Ok(())
 }
 
@@ -191,11 +198,11 @@ pub fn collect() -> bool {
     state.exports.len() < before
 }
 
-/// Some exported block was freed.
-pub fn block_freed() {
-    FREED.store(true, SeqCst);
+/// An exported block was freed.
+pub fn block_freed(address: Address) {
+    FREED.lock().push(address);
     // Who has the lock may have looked before, and another one may be freed while it is here.
-    while FREED.load(SeqCst)
+    while has_notes()
         && let Some(mut state) = STATE.try_lock()
     {
         state.tidy();
@@ -203,6 +210,10 @@ pub fn block_freed() {
             server.bell.ring();
         }
     }
+}
+
+fn has_notes() -> bool {
+    !FREED.lock().is_empty()
 }
 
 /// The state; when it is let go, what was left to be done without it is done.
@@ -238,7 +249,7 @@ impl Drop for Locked {
             marks.into_iter().for_each(Mark::end);
             drop(ending);
             // Freed while it was locked?
-            if FREED.load(SeqCst) {
+            if has_notes() {
                 self.0 = STATE.try_lock();
             }
         }
@@ -258,18 +269,18 @@ pub struct Own {
 pub fn take_own(name: &Secret, stream: Stream) -> Result<Option<Own>> {
     let mut state = Locked::new();
     state.tidy();
-    let Some(export) = state.take(SELF, name) else { return Ok(None) };
+    let Some((export, promised)) = state.take(SELF, name) else { return Ok(None) };
     let Export { hold, address, size, .. } = export;
     let found = Own { address: *address, size: *size, device: hold.device, block: (hold.address, hold.size) };
     let waits = export.mark.as_ref().map_or(Ok(()), |mark| mark.holds_up(stream));
     if waits.is_err() {
-        state.give(SELF, name);
+        state.give(SELF, name, promised);
     }
     waits.map(|()| Some(found))
 }
 
 pub fn give_own(name: &Secret) {
-    Locked::new().give(SELF, name);
+    Locked::new().give(SELF, name, false);
 }
 
 pub fn count(stats: &mut Stats) {
@@ -289,6 +300,7 @@ pub fn count(stats: &mut Stats) {
 pub fn shutdown() {
     let mut state = Locked::new();
     let exports = std::mem::take(&mut state.exports);
+    state.by_block.clear();
     state.stop();
     state.marks.extend(exports.into_values().filter_map(|export| export.mark));
 }
@@ -308,18 +320,21 @@ impl State {
         Ok(name)
     }
 
-    /// One use more of an export. None: there is no such export any more.
-    fn take(&mut self, client: u64, name: &Secret) -> Option<&Export> {
+    /// One use more of an export, and whether that used up one that it was kept for. None: there is no such export any more.
+    fn take(&mut self, client: u64, name: &Secret) -> Option<(&Export, bool)> {
         let export = self.exports.get_mut(name).filter(|export| export.open || export.owed > 0)?;
-        export.owed = export.owed.saturating_sub(1);
+        let promised = export.owed > 0;
+        export.owed -= u32::from(promised);
         export.uses += 1;
         if let Some(client) = self.clients.iter_mut().find(|known| known.number == client) {
             *client.uses.entry(*name).or_default() += 1;
+            client.promised = promised.then_some(*name);
         }
-        Some(export)
+        Some((export, promised))
     }
 
-    fn give(&mut self, client: u64, name: &Secret) {
+    /// One use less. `promised`: it came to nothing, and what it used up is owed again.
+    fn give(&mut self, client: u64, name: &Secret, promised: bool) {
         if client != SELF {
             let Some(client) = self.clients.iter_mut().find(|known| known.number == client) else { return };
             let Some(uses) = client.uses.get_mut(name) else { return };
@@ -330,22 +345,33 @@ impl State {
         }
         if let Some(export) = self.exports.get_mut(name) {
             export.uses = export.uses.saturating_sub(1);
-            self.changed = true;
+            export.owed += u32::from(promised && !export.withdrawn);
+            self.changed.push(*name);
         }
     }
 
     /// Drops what is over. True: something was.
     fn tidy(&mut self) -> bool {
-        if FREED.swap(false, SeqCst) {
-            self.exports.values_mut().filter(|export| export.hold.is_freed()).for_each(|export| export.open = false);
-            self.changed = true;
+        for block in std::mem::take(&mut *FREED.lock()) {
+            for (_, name) in self.by_block.range((block, Secret::default())..=(block, [u8::MAX; 16])) {
+                // Another block may lie there by now.
+                if let Some(export) = self.exports.get_mut(name).filter(|export| export.hold.is_freed()) {
+                    export.open = false;
+                    self.changed.push(*name);
+                }
+            }
         }
-        if !std::mem::take(&mut self.changed) {
+        if self.changed.is_empty() {
             return false;
         }
-        let over: Vec<Secret> = self.exports.iter().filter(|(_, export)| export.is_over()).map(|(name, _)| *name).collect();
-        for name in &over {
-            self.marks.extend(self.exports.remove(name).and_then(|export| export.mark));
+        let before = self.exports.len();
+        for name in std::mem::take(&mut self.changed) {
+            if self.exports.get(&name).is_some_and(Export::is_over)
+                && let Some(export) = self.exports.remove(&name)
+            {
+                self.by_block.remove(&(export.hold.address, name));
+                self.marks.extend(export.mark);
+            }
         }
         // Its thread ends it, unless there is another export by then.
         if self.exports.is_empty()
@@ -353,7 +379,7 @@ impl State {
         {
             server.bell.ring();
         }
-        !over.is_empty()
+        self.exports.len() < before
     }
 
     /// No consumer is heard any more: all see the end at once, though the thread may still wait on their sockets.
@@ -382,8 +408,14 @@ impl State {
             // Of another user: closed at once.
             let Some(peer) = socket.peer() else { continue };
             self.last_client += 1;
-            let client =
-                Client { number: self.last_client, socket: Arc::new(socket), peer: Arc::new(peer), uses: HashMap::new(), gone: false };
+            let client = Client {
+                number: self.last_client,
+                socket: Arc::new(socket),
+                peer: Arc::new(peer),
+                uses: HashMap::new(),
+                promised: None,
+                gone: false,
+            };
             self.clients.push(client);
             // Its thread listens to it as well, whoever let it in.
             if let Some(server) = &self.server {
@@ -404,7 +436,7 @@ impl State {
         for (name, uses) in over {
             if let Some(export) = self.exports.get_mut(&name) {
                 export.uses = export.uses.saturating_sub(uses);
-                self.changed = true;
+                self.changed.push(name);
             }
         }
     }
@@ -423,7 +455,7 @@ impl State {
             files.clear();
             let answered = match heard {
                 Some(Request::Take(name)) => {
-                    let answer = self.take(number, &name).map_or(Answer::Unknown, |export| Answer::Taken(export.taken.clone()));
+                    let answer = self.take(number, &name).map_or(Answer::Unknown, |(export, _)| Answer::Taken(export.taken.clone()));
                     socket.send(&answer.write(), &[])
                 }
                 Some(Request::Parts(name, from)) => {
@@ -436,7 +468,13 @@ impl State {
                     }
                 }
                 Some(Request::Give(name)) => {
-                    self.give(number, &name);
+                    self.give(number, &name, false);
+                    true
+                }
+                Some(Request::Untake(name)) => {
+                    let client = self.clients.iter_mut().find(|client| client.number == number);
+                    let promised = client.and_then(|client| client.promised.take());
+                    self.give(number, &name, promised == Some(name));
                     true
                 }
                 None => false,

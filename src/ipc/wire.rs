@@ -15,6 +15,8 @@ pub enum Request {
     Parts(Secret, u32),
     /// One use is over. There is no answer.
     Give(Secret),
+    /// The last take came to nothing: as if it had not been. There is no answer.
+    Untake(Secret),
 }
 
 /// What was exported.
@@ -91,6 +93,7 @@ impl Request {
             Request::Take(export) => (0, export, 0),
             Request::Parts(export, from) => (1, export, *from),
             Request::Give(export) => (2, export, 0),
+            Request::Untake(export) => (3, export, 0),
         };
         Writer::default().number(kind).bytes(export).number(from.into()).0
     }
@@ -102,6 +105,7 @@ impl Request {
             0 => Request::Take(export),
             1 => Request::Parts(export, from),
             2 => Request::Give(export),
+            3 => Request::Untake(export),
             _ => return None,
         };
         reader.end(request)
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn all_comes_back_as_it_was_said() {
-        for request in [Request::Take([1; 16]), Request::Parts([2; 16], u32::MAX), Request::Give([3; 16])] {
+        for request in [Request::Take([1; 16]), Request::Parts([2; 16], u32::MAX), Request::Give([3; 16]), Request::Untake([4; 16])] {
             assert_eq!(Request::read(&request.write()), Some(request));
         }
         for answer in answers() {

@@ -23,6 +23,7 @@ tests![
     memory_is_seen_by_both,
     a_part_of_a_block,
     what_is_freed_is_kept_for_others,
+    what_is_kept_is_free_when_the_last_is_done,
     a_consumer_that_is_killed_loses_nothing,
     a_consumer_whose_child_lives_on,
     a_producer_that_ends_is_told,
@@ -148,6 +149,49 @@ fn what_is_freed_is_kept_for_others() {
     assert_eq!(allocate(size, stream.0), block);
     [block, next].into_iter().for_each(free);
     other.end();
+    nothing_is_left();
+}
+
+/// Beside a stream that uses it, whoever ends first; and each of several blocks by itself.
+fn what_is_kept_is_free_when_the_last_is_done() {
+    let (stream, user) = (Own::on(0), Own::on(0));
+    let size = 6 * MIB;
+    let active = || stat(0, "active_bytes.all.current") as usize;
+    for closes_first in [false, true] {
+        let block = filled(size, 5, stream.0);
+        let here = import(&export(block, size, 0, stream.0), stream.0);
+        ok!(tcuda_record_stream(block, user.0));
+        let gate = Gate::on(user.0);
+        free(block);
+        let close = || ok!(tcuda_ipc_close(here, stream.0));
+        let opens = || {
+            drop(gate);
+            ok!(tcuda_stream_synchronize(user.0));
+        };
+        assert_eq!(active(), size);
+        if closes_first {
+            close();
+            assert_eq!(active(), size);
+            opens();
+        } else {
+            opens();
+            assert_eq!(active(), size);
+            close();
+        }
+        assert_eq!(active(), 0);
+    }
+    let blocks: Vec<*mut c_void> = (0..20).map(|value| filled(MIB, value, stream.0)).collect();
+    let [first, second] =
+        [0, 1].map(|_| -> Vec<*mut c_void> { blocks.iter().map(|block| import(&export(*block, MIB, 0, stream.0), stream.0)).collect() });
+    blocks.iter().for_each(|block| free(*block));
+    first.into_iter().for_each(|here| ok!(tcuda_ipc_close(here, stream.0)));
+    assert_eq!(stats().kept, 20);
+    for (value, here) in second.into_iter().enumerate().rev() {
+        assert_eq!(crate::ipc::value(here, MIB, stream.0), value as i32);
+        assert_eq!((active(), stats().kept as usize), ((value + 1) * MIB, value + 1));
+        ok!(tcuda_ipc_close(here, stream.0));
+    }
+    assert_eq!(active(), 0);
     nothing_is_left();
 }
 

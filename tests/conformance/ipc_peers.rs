@@ -18,6 +18,7 @@ use tcuda::ipc::Blob;
 
 tests![
     a_consumer_that_talks_nonsense,
+    takes_that_come_to_nothing,
     a_consumer_that_never_listens,
     a_consumer_killed_between_two_messages,
     consumers_killed_at_any_moment,
@@ -49,7 +50,7 @@ fn a_consumer_that_talks_nonsense() {
         (vec![0], 0),
         (take[..31].to_vec(), 0),
         ([&take[..], &[0]].concat(), 0),
-        (request(3, &name, 0), 0),
+        (request(4, &name, 0), 0),
         (vec![0; 4000], 0),
         (take.clone(), 60),
     ];
@@ -70,6 +71,77 @@ fn a_consumer_that_talks_nonsense() {
     assert_eq!(other.did(&format!("value {there} {MIB}")), "6");
     free(block);
     other.end();
+    nothing_is_left();
+}
+
+/// Takes that are taken back use up nothing, and give nothing that was not taken.
+fn takes_that_come_to_nothing() {
+    const UNKNOWN: u64 = 2;
+    let stream = Own::on(0);
+    let exported = |keep_for: u32| {
+        let block = filled(MIB, 6, stream.0);
+        (block, export(block, MIB, keep_for, stream.0))
+    };
+    let connect = |handle: &tcuda_ipc_handle_t| {
+        let Blob { producer, export: name, .. } = blob(handle);
+        let raw = Raw::connect(&producer);
+        let tell = move |kind: u64, name: [u8; 16]| {
+            assert!(raw.send(&request(kind, &name, 0), 0));
+            // 0 is answered.
+            (kind == 0).then(|| raw.receive().unwrap() != numbers(&[UNKNOWN]))
+        };
+        (tell, name)
+    };
+    let counts = || {
+        ok!(tcuda_ipc_collect());
+        (stats().exported - 1, stats().kept, stats().taken)
+    };
+    // With nothing exported it would hear nobody.
+    let (beside, _) = exported(0);
+    // It is kept for one, who comes later.
+    let (block, handle) = exported(1);
+    let (tell, name) = connect(&handle);
+    free(block);
+    for _ in 0..3 {
+        assert_eq!(tell(0, name), Some(true));
+        assert_eq!(tell(0, name), Some(false));
+        tell(3, name);
+        assert_eq!(counts(), (1, 1, 0));
+    }
+    assert_eq!(tell(0, name), Some(true));
+    tell(2, name);
+    // Nothing is his to give any more.
+    tell(3, name);
+    assert_eq!(counts(), (0, 0, 0));
+    // The take before the last stays, and one that another one's was is nobody's to take back.
+    let (block, handle) = exported(2);
+    let (tell, name) = connect(&handle);
+    let (others, _) = connect(&handle);
+    others(3, name);
+    assert_eq!((tell(0, name), tell(0, name)), (Some(true), Some(true)));
+    free(block);
+    tell(3, name);
+    tell(3, name);
+    assert_eq!(counts(), (1, 1, 0));
+    assert_eq!((tell(0, name), tell(0, name)), (Some(true), Some(false)));
+    tell(3, name);
+    assert_eq!(counts(), (1, 1, 0));
+    ok!(tcuda_ipc_withdraw(&handle));
+    assert_eq!(counts(), (0, 0, 0));
+    // Kept for nobody, or withdrawn meanwhile: it is over.
+    for keep_for in [0, 1] {
+        let (block, handle) = exported(keep_for);
+        let (tell, name) = connect(&handle);
+        assert_eq!(tell(0, name), Some(true));
+        if keep_for == 1 {
+            ok!(tcuda_ipc_withdraw(&handle));
+        }
+        free(block);
+        assert_eq!(counts(), (1, 1, 1));
+        tell(3, name);
+        assert_eq!(counts(), (0, 0, 0));
+    }
+    free(beside);
     nothing_is_left();
 }
 
@@ -332,7 +404,9 @@ pub fn scene_files_consumer() {
     for more in 0.. {
         // With an event that has to be opened too.
         other.did("gate");
-        let handle = other.export(SIZE, 5, 0);
+        // What was freed is kept for one import: one that fails is none.
+        let handle = other.export(SIZE, 5, 1);
+        other.did("free");
         let (before, files) = (living(), open_files());
         let mut here = null_mut();
         room_for_files(Some(more));
@@ -353,8 +427,8 @@ pub fn scene_files_consumer() {
             here = import(&handle, stream.0);
         }
         assert_eq!(value(here, SIZE, stream.0), 5);
+        fails!(INVALID_HANDLE, tcuda_ipc_import(&mut null_mut(), null_mut(), null_mut(), &handle, stream.0));
         ok!(tcuda_ipc_close(here, stream.0));
-        other.did("free");
         assert_eq!(other.did("collect"), "0");
         if !failed {
             break;

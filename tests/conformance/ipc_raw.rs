@@ -14,7 +14,7 @@ pub fn blob(handle: &tcuda_ipc_handle_t) -> Blob {
     Blob::read(&handle.bytes).unwrap()
 }
 
-/// A request: 0 takes, 1 wants files from a number on, 2 gives back.
+/// A request: 0 takes, 1 wants files from a number on, 2 gives back, 3 takes the last take back.
 pub fn request(kind: u64, export: &Name, from: u64) -> Vec<u8> {
     [&kind.to_ne_bytes()[..], export, &from.to_ne_bytes()].concat()
 }

@@ -5,6 +5,7 @@ use super::block::{self, BlockId, CLEAN, State};
 use super::freelist::FreeList;
 use super::front::{self, Front, Leaves};
 use super::fronts::Fronts;
+use super::held::Held;
 use super::home::{self, Home, Shelf};
 use super::left::Left;
 use super::physical::Physical;
@@ -75,10 +76,11 @@ pub struct Core {
     shard: &'static Shard,
     /// Of blocks not `CLEAN`: the other streams that used them.
     pub uses: HashMap<BlockId, Vec<StreamSlot>>,
-    /// Blocks that other processes may use, none of them `CLEAN`, and how often each is held.
-    pub held: HashMap<BlockId, usize>,
+    /// Blocks that other processes may use, none of them `CLEAN`.
+    pub(super) held: HashMap<BlockId, Held>,
     /// Blocks in use of a pool that serve requests of others, none of them `CLEAN`.
     pub lent: HashSet<BlockId>,
+    /// Without those that are held, once their uses are past: nothing can be learned of them.
     pub pending: VecDeque<Pending>,
     pub stats: &'static Totals,
     pub history: &'static History,
@@ -572,8 +574,9 @@ impl Core {
             if self.fronts.is_stopped() { self.make_free(id) } else { self.slots[owner as usize].home.bring(id) }
         } else {
             self.count(|shard| shard.freed_later(small, size, requested));
-            self.pending.push_back(Pending { block: id, uses, requested, annotation: record.annotation() });
             record.set_ticket(epoch);
+            let pending = Pending { block: id, uses, requested, annotation: record.annotation() };
+            if self.is_done(&pending) { self.finish(pending) } else { self.pending.push_back(pending) }
         }
         true
     }
@@ -587,22 +590,24 @@ impl Core {
     /// Whether all uses of a block that waits are past.
     pub fn is_done(&self, pending: &Pending) -> bool {
         let is_past = |(slot, epoch): &(StreamSlot, u32)| self.slots[*slot as usize].known.covers(*epoch);
-        pending.uses.iter().all(is_past) && !self.is_held(pending.block)
+        pending.uses.iter().all(is_past)
     }
 
     /// Frees the pending blocks whose uses are past.
     pub fn finish_pending(&mut self) {
         let mut waiting = std::mem::take(&mut self.pending);
         for pending in waiting.drain(..) {
-            if self.is_done(&pending) {
-                let record = block::at(pending.block);
-                self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
-                self.stats.done(record.small(), record.size(), pending.requested);
-                self.make_free(pending.block);
-            } else {
-                self.pending.push_back(pending);
-            }
+            if self.is_done(&pending) { self.finish(pending) } else { self.pending.push_back(pending) }
         }
+    }
+
+    /// One whose uses are past, unless it is held.
+    pub(super) fn finish(&mut self, pending: Pending) {
+        let Some(pending) = self.keep_held(pending) else { return };
+        let record = block::at(pending.block);
+        self.tell(Action::FreeCompleted, record.address(), pending.requested, record.owner());
+        self.stats.done(record.small(), record.size(), pending.requested);
+        self.make_free(pending.block);
     }
 
     /// Notes that a stream uses a block; nothing is done before the block is freed. False: another thread has just freed it.

@@ -1,6 +1,7 @@
 //! Blocks that other processes may use. A held block that is freed waits, as one that other streams use, until nobody holds it any more.
 
 use super::block::{self, BlockId, CLEAN, State};
+use super::core::Pending;
 use super::physical::Backing;
 use super::{Cache, Core};
 use crate::base::{Error, Result, Status, process};
@@ -10,6 +11,14 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// What the cache knows of such a block.
+#[derive(Default)]
+pub(super) struct Held {
+    times: usize,
+    /// It was freed, and its uses are past: it ends with the last hold.
+    freed: Option<Pending>,
+}
+
 impl Core {
     /// False: another thread has just freed it.
     fn hold(&mut self, id: BlockId) -> bool {
@@ -18,7 +27,7 @@ impl Core {
         if record.state() != State::Allocated || record.head.compare_exchange(head, head & !CLEAN, Relaxed, Relaxed).is_err() {
             return false;
         }
-        *self.held.entry(id).or_default() += 1;
+        self.held.entry(id).or_default().times += 1;
         true
     }
 
@@ -26,13 +35,29 @@ impl Core {
         self.held.contains_key(&id)
     }
 
+    /// None: it is held, and so kept.
+    pub(super) fn keep_held(&mut self, pending: Pending) -> Option<Pending> {
+        let Some(held) = self.held.get_mut(&pending.block) else { return Some(pending) };
+        held.freed = Some(Pending { uses: Vec::new(), ..pending });
+        None
+    }
+
+    /// The blocks that were freed, and that streams or other processes may still use.
+    pub(super) fn freed_in_use(&self) -> impl Iterator<Item = &Pending> {
+        self.pending.iter().chain(self.held.values().filter_map(|held| held.freed.as_ref()))
+    }
+
+    pub(super) fn freed_in_use_mut(&mut self) -> impl Iterator<Item = &mut Pending> {
+        self.pending.iter_mut().chain(self.held.values_mut().filter_map(|held| held.freed.as_mut()))
+    }
+
     fn let_go(&mut self, id: BlockId) {
-        if let Some(count) = self.held.get_mut(&id) {
-            *count -= 1;
-            if *count == 0 {
-                self.held.remove(&id);
-                self.finish_pending();
-            }
+        let Some(held) = self.held.get_mut(&id) else { return };
+        held.times -= 1;
+        if held.times == 0
+            && let Some(freed) = self.held.remove(&id).and_then(|held| held.freed)
+        {
+            self.finish(freed);
         }
     }
 }

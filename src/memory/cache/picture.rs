@@ -127,7 +127,7 @@ impl Core {
     fn forget_annotations(&mut self) {
         let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
         blocks.filter(|block| block.state() == State::Allocated).for_each(|block| block.set_annotation(texts::NONE));
-        self.pending.iter_mut().for_each(|freed| freed.annotation = texts::NONE);
+        self.freed_in_use_mut().for_each(|freed| freed.annotation = texts::NONE);
     }
 
     /// A stretch of addresses. What is freed but in use is in `pending`.
@@ -223,7 +223,7 @@ impl Cache {
         self.at_one_moment(|cores| {
             self.history.note(Action::Snapshot, 0, self.stats.current(Family::ActiveBytes) as usize, 0, pools::Id::own());
             let mut pending = HashMap::new();
-            for freed in cores.iter().flat_map(|core| &core.pending) {
+            for freed in cores.iter().flat_map(|core| core.freed_in_use()) {
                 pending.try_reserve(1).map_err(|_| room::lacking(size_of::<(BlockId, &Pending)>(), WHAT))?;
                 pending.insert(freed.block, freed);
             }
