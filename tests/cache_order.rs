@@ -619,6 +619,52 @@ fn an_empty_cache_that_fails_goes_on_and_tells_the_first() {
     [a, b].into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
 }
 
+/// A pool that was destroyed is looked at again when something of it was freed, and not before.
+#[test]
+fn what_destroyed_pools_have_in_use_costs_nobody_anything() {
+    let _turn = machine();
+    let (own, user) = (own(), own());
+    let options = || Options { source: Source::Driver, use_on_oom: false, no_split: false };
+    let pool_with_block = || {
+        let name = pools::create(0, options()).unwrap();
+        let block = pools::allocate(&pools::numbered(name).unwrap(), 8 * M, 1, own).unwrap();
+        pools::destroy(name).unwrap();
+        block
+    };
+    let stops_of_a_pool = || {
+        let before = memory::stops(0);
+        pools::destroy(pools::create(0, options()).unwrap()).unwrap();
+        memory::stops(0) - before
+    };
+    let mut blocks = vec![pool_with_block()];
+    let once = (stops_of_a_pool(), stops_of_a_pool());
+    blocks.extend((0..20).map(|_| pool_with_block()));
+    assert_eq!((stops_of_a_pool(), stops_of_a_pool()), once, "each of them stops threads");
+    let reserved = held(Family::ReservedBytes);
+    // At once, behind another stream, and behind its own.
+    let [first, used, busy] = [0; 3].map(|_| blocks.pop().unwrap());
+    memory::free(first).unwrap();
+    stops_of_a_pool();
+    assert_eq!(held(Family::ReservedBytes), reserved - 8 * M);
+    memory::record_stream(used, user).unwrap();
+    for (block, stream, left) in [(used, user, 2), (busy, own, 3)] {
+        let gate = Gate::on(stream);
+        memory::free(block).unwrap();
+        for _ in 0..3 {
+            stops_of_a_pool();
+            assert_eq!(held(Family::ReservedBytes), reserved - (left - 1) * 8 * M);
+        }
+        drop(gate);
+        stream.synchronize().unwrap();
+        stops_of_a_pool();
+        assert_eq!(held(Family::ReservedBytes), reserved - left * 8 * M);
+    }
+    blocks.into_iter().for_each(|block| memory::free(block).unwrap());
+    memory::empty_cache(None).unwrap();
+    assert_eq!(held(Family::ReservedBytes), 0);
+    [own, user].into_iter().for_each(|stream| stream::destroy(stream.raw).unwrap());
+}
+
 /// Nobody else hears of it: who destroyed the pool did not.
 #[test]
 fn an_empty_cache_tells_what_a_destroyed_pool_could_not_give_back() {

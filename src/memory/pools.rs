@@ -285,15 +285,16 @@ fn give_back(wait: bool, device: Option<i32>) -> Result<()> {
     };
     for cache in ending.into_iter().filter(|cache| device.is_none_or(|device| device == cache.device)) {
         let given = if wait { cache.empty() } else { cache.release_past(runtime) };
-        let is_over = given.is_ok() && cache.has_gone();
-        // Nobody is in the middle of making memory for the one that ended.
-        let _at_rest = cache.hold_growth();
-        let mut pools = POOLS.write();
-        let at = pools.ending.iter().position(|other| std::ptr::eq(*other, cache));
-        if let Some(at) = at.filter(|_| is_over && cache.is_bare()) {
-            cache.forget_pool();
-            pools.ending.swap_remove(at);
-            pools.idle.push(cache);
+        if given.is_ok() && cache.has_gone() {
+            // Nobody is in the middle of making memory for the one that ended.
+            let _at_rest = cache.hold_growth();
+            let mut pools = POOLS.write();
+            let at = pools.ending.iter().position(|other| std::ptr::eq(*other, cache));
+            if let Some(at) = at.filter(|_| cache.is_bare()) {
+                cache.forget_pool();
+                pools.ending.swap_remove(at);
+                pools.idle.push(cache);
+            }
         }
         answer = answer.and(given);
     }

@@ -86,6 +86,8 @@ pub struct Core {
     pub history: &'static History,
     /// Counts what was handed out or became free under the lock.
     pub(super) changes: u64,
+    /// Of a cache whose last release left nothing free: `changes()` as it began.
+    pub(super) spent: Option<u64>,
     /// Of a pool: the device that it is a part of. Under that one's lock too its threads are armed, and blocks are counted.
     pub whole: Option<&'static Lock>,
     /// Threads may keep some of its blocks.
@@ -165,6 +167,7 @@ impl Core {
             stats,
             history,
             changes: 0,
+            spent: None,
             whole: None,
             keeps_fronts: true,
             no_split: false,
@@ -790,7 +793,7 @@ impl Core {
         self.pending.clear();
         self.clear_slots();
         self.fronts.unchoose();
-        self.changes = 0;
+        (self.changes, self.spent) = (0, None);
         let _whole = self.whole_stopped();
         self.stats.clear();
     }

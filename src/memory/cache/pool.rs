@@ -57,14 +57,36 @@ impl Cache {
         self.is_bare() && self.core.quiet().areas.is_empty()
     }
 
-    /// Gives back what is free and past, without waiting.
+    /// Gives back what is free and past, without waiting: nothing where nothing was left to give, and nothing has come since.
     pub fn release_past(&self, runtime: &Runtime) -> Result<()> {
+        let changes = {
+            let core = self.core.quiet();
+            if core.is_spent() {
+                return Ok(());
+            }
+            core.changes()
+        };
         self.settle_all();
-        self.release_free(runtime)
+        self.release_free(runtime)?;
+        // What is kept back for a while may go the next time.
+        if !self.is_paused() && !self.is_fixed() && self.left.is_empty() && self.ordered.lock().is_none() {
+            self.core.lock().note_spent(changes);
+        }
+        Ok(())
     }
 }
 
 impl Core {
+    fn is_spent(&self) -> bool {
+        self.spent == Some(self.changes())
+    }
+
+    /// All that was free when so much had changed went back: only what is in use is here, and nothing of it waits for a stream.
+    fn note_spent(&mut self, changes: u64) {
+        let waits = !self.pending.is_empty() || self.awake.iter().any(|slot| self.slots[*slot as usize].is_behind());
+        self.spent = (!waits && self.stats.active().bytes > 0).then_some(changes);
+    }
+
     /// Paused for good, with nothing in use: its areas have no memory any more.
     pub fn drop_away(&mut self) {
         debug_assert!(self.paused);
