@@ -1,7 +1,7 @@
 //! Each thread's current stream per device. A new thread starts with the default streams.
 
 use super::{DEFAULT, PER_THREAD, Stream, registry};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, Status};
 use crate::device;
 use crate::runtime::RawStream;
 use std::cell::{Cell, RefCell};
@@ -55,8 +55,7 @@ fn forget_gone(slots: &mut [Slot]) {
     }
 }
 
-fn set_slot(stream: Stream) -> Result<()> {
-    let serial = registry::serial(stream).unwrap_or(0);
+fn set_slot(stream: Stream, serial: u64) -> Result<()> {
     let set = SLOTS.try_with(|slots| {
         let mut slots = slots.borrow_mut();
         let index = stream.device as usize;
@@ -65,15 +64,19 @@ fn set_slot(stream: Stream) -> Result<()> {
         }
         slots[index] = Slot { raw: stream.raw, serial };
     });
-    set.map_err(|_| Error::new(crate::base::Status::TCUDA_ERROR_INVALID_STATE, "This thread is ending; its current stream cannot be set."))
+    set.map_err(|_| Error::new(Status::TCUDA_ERROR_INVALID_STATE, "This thread is ending; its current stream cannot be set."))
 }
 
 /// Makes a stream current on its device for the calling thread, and that device current, as torch.cuda.set_stream does.
 pub fn set_current(stream: Stream) -> Result<()> {
+    // Another thread may have destroyed it since it was looked up.
+    let serial = registry::serial(stream).ok_or_else(|| {
+        Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("The stream {:#x} was destroyed by another thread meanwhile.", stream.raw))
+    })?;
     if device::current()? != stream.device {
         device::set(stream.device)?;
     }
-    set_slot(stream)
+    set_slot(stream, serial)
 }
 
 /// What `exchange` found: enough to put everything back, in the order of torch's StreamContext.

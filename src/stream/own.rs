@@ -135,8 +135,8 @@ fn park(new: Parked) {
     drop(parked);
     // Forgotten first: the address may be another stream's as soon as this one is destroyed.
     registry::remove(oldest.stream.raw);
-    if really_destroy(oldest.stream).is_err() {
-        // Another turn tries again.
+    if really_destroy(oldest.stream).is_err_and(|error| !error.stays()) {
+        // Another turn tries again. What is lost with its device is gone.
         registry::insert(oldest.stream.raw, oldest.stream.device, Kind::Parked);
         PARKED.lock().push(oldest);
     }
