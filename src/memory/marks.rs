@@ -1,11 +1,13 @@
 //! How far streams are. A mark is an event on a stream: once it is complete, all that was counted before it is past. An idle stream needs none. Both
-//! caches ask in this way, each with counts of its own.
+//! caches ask and wait in this way, each with counts and a book of its own.
 
-use crate::base::{Result, Status, insist};
+use crate::base::{Error, Result, Status, insist, watch};
 use crate::device;
 use crate::event::pool::Pooled;
+use crate::memory::captures;
 use crate::runtime::{self, RawEvent, Runtime};
 use crate::stream::{self, Stream};
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 #[derive(Clone)]
@@ -130,10 +132,132 @@ impl<C: Copy + Ord> Known<C> {
     }
 }
 
+/// What a cache knows of its streams. Each call has the cache's lock for a moment, and none has it while the driver is asked.
+pub trait Book {
+    /// A stream of the cache, and never another one.
+    type Of: Copy;
+    type Count: Copy + Ord;
+    /// Of a stream of which nothing more comes.
+    const ALL: Self::Count;
+    /// Whether the legacy default stream is marked too, on which an event holds other streams up.
+    const MARKS_LEGACY: bool;
+    /// While this lives nobody else asks or marks.
+    fn hold(&self) -> MutexGuard<'_, ()>;
+    /// All up to these counts is past.
+    fn advance(&self, past: &[(Self::Of, Self::Count)]);
+    fn keep(&self, of: Self::Of, marks: Vec<Mark<Self::Count>>);
+    /// A mark stands for nothing. Whether its stream is gone.
+    fn forget(&self, of: Self::Of, void: &Mark<Self::Count>) -> bool;
+    /// The stream's owner destroyed it.
+    fn leave(&self, of: Self::Of);
+    /// All that is counted so far, of each stream of a device.
+    fn counts(&self, device: i32) -> Vec<(Self::Of, Self::Count)>;
+}
+
+/// A stream that is asked how far it is.
+pub struct Question<O, C> {
+    pub of: O,
+    /// Where the calling thread can ask and mark it.
+    pub stream: Option<Stream>,
+    pub count: C,
+    /// Out of the book meanwhile.
+    pub marks: Vec<Mark<C>>,
+}
+
+/// A stream that is waited for.
+pub struct Behind<O, C> {
+    pub of: O,
+    pub stream: Stream,
+    /// Whether the calling thread can mark it.
+    pub can_be_marked: bool,
+    pub count: C,
+    /// The oldest that tells of the count.
+    pub mark: Option<Mark<C>>,
+}
+
+/// Learns, without waiting, how far streams are. Nobody else asks or marks.
+pub fn ask_all<B: Book>(book: &B, mut questions: Vec<Question<B::Of, B::Count>>) {
+    // A query would end a capture that another thread makes in CUDA's global mode.
+    let past: Result<Vec<_>> = runtime::runtime().and_then(|runtime| {
+        runtime.outside_capture(|| {
+            let ask = |question: &mut Question<B::Of, B::Count>| {
+                let Question { of, stream, count, marks } = question;
+                ask(runtime, *stream, *count, marks, B::MARKS_LEGACY).map(|past| (*of, past))
+            };
+            Ok(questions.iter_mut().filter_map(ask).collect())
+        })
+    });
+    book.advance(&past.unwrap_or_default());
+    questions.into_iter().filter(|question| !question.marks.is_empty()).for_each(|question| book.keep(question.of, question.marks));
+}
+
+/// Waits until a stream is past. Not to be called while a lock is held: host functions that free memory may have to run. `behind`: None: it is past.
+/// False: nobody may wait for it now.
+pub fn wait_for<B: Book>(book: &B, behind: impl Fn() -> Option<Behind<B::Of, B::Count>>) -> Result<bool> {
+    let runtime = runtime::runtime()?;
+    loop {
+        let (of, mark, device) = {
+            let _asking = book.hold();
+            let Some(Behind { of, stream, can_be_marked, count, mark }) = behind() else { return Ok(true) };
+            let mark = match mark {
+                None if can_be_marked => match Mark::to_wait_for(stream, count) {
+                    Ok(None) => return Ok(false),
+                    Ok(mark) => {
+                        book.keep(of, mark.iter().cloned().collect());
+                        mark
+                    }
+                    Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
+                        // Its owner destroyed it: only the device as a whole can tell.
+                        book.leave(of);
+                        None
+                    }
+                    Err(error) => return Err(error),
+                },
+                known => known,
+            };
+            (of, mark, stream.device)
+        };
+        let Some(mark) = mark else { return wait_for_device(book, device) };
+        match mark.wait(runtime, device)? {
+            // It stands for nothing. Of a stream that is gone the device can tell.
+            Progress::Void if book.forget(of, &mark) => {}
+            Progress::Void => return Ok(false),
+            _ => {
+                book.advance(&[(of, mark.count())]);
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn wait_for_device<B: Book>(book: &B, device: i32) -> Result<bool> {
+    let counts = book.counts(device);
+    match watch::unseen(|| captures::wait_for_device(device)) {
+        Ok(()) => {
+            book.advance(&counts);
+            Ok(true)
+        }
+        // That would end a capture of the device.
+        Err(Error { status: Status::TCUDA_ERROR_CAPTURE, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A stream is about to go (`is_there`: it can be marked): what tells of all that it has, also of what is counted only then. If there is nothing, the
+/// device as a whole can tell.
+pub fn note_last<B: Book>(book: &B, of: B::Of, stream: Stream, is_there: bool) {
+    match is_there.then(|| Mark::last(stream, B::ALL)) {
+        Some(Ok(None)) => book.advance(&[(of, B::ALL)]),
+        Some(Ok(Some(mark))) => book.keep(of, vec![mark]),
+        Some(Err(_)) | None => {}
+    }
+    book.leave(of);
+}
+
 /// The count that is past, as far as the device tells at once. Of the `marks`, oldest first, those that tell no more are gone, and one at most is new.
 /// `stream`: where it can be asked. What cannot (a capturing stream, a lost device) stays as it is. `marks_legacy`: the legacy default stream too, on
 /// which an event holds other streams up. Outside captures.
-pub fn ask<C: Copy + Ord>(runtime: &Runtime, stream: Option<Stream>, count: C, marks: &mut Vec<Mark<C>>, marks_legacy: bool) -> Option<C> {
+fn ask<C: Copy + Ord>(runtime: &Runtime, stream: Option<Stream>, count: C, marks: &mut Vec<Mark<C>>, marks_legacy: bool) -> Option<C> {
     /// More marks say little more about a stream that is far behind.
     const MOST: usize = 8;
     let stream = stream.filter(|stream| !stream.is_capturing().unwrap_or(true));

@@ -12,8 +12,7 @@ use super::home::LAST_EPOCH;
 use super::reach::Waited;
 use super::slot::{COMMON, Slot, StreamKey, slot_of_block};
 use crate::base::{Result, Status, watch};
-use crate::memory::captures;
-use crate::memory::marks::{self, Known, Mark, Progress};
+use crate::memory::marks::{self, Book, Known, Mark, Progress};
 use crate::runtime::{self, Runtime};
 use crate::stream::{self, Stream};
 use parking_lot::MutexGuard;
@@ -28,22 +27,10 @@ pub struct Serial {
     pub(super) era: u32,
 }
 
-/// A stream that is asked how far it is, outside the lock.
-struct Question {
-    slot: StreamSlot,
-    serial: Serial,
-    key: StreamKey,
-    count: u32,
-    gone: bool,
-    marks: Vec<Mark<u32>>,
-}
-
-impl Question {
-    /// Whether this thread can ask it.
-    fn is_for_us(&self) -> bool {
-        !self.gone && self.key.reachable()
-    }
-}
+/// A stream's slot, while it is that stream's.
+type Of = (StreamSlot, Serial);
+type Question = marks::Question<Of, u32>;
+type Behind = marks::Behind<Of, u32>;
 
 impl Core {
     /// Whether another stream's frees could help `slot`, or blocks wait for other streams.
@@ -93,14 +80,14 @@ impl Core {
     }
 
     /// None: the slot means another stream by now.
-    fn known(&mut self, slot: StreamSlot, serial: Serial) -> Option<&mut Known<u32>> {
+    fn known(&mut self, (slot, serial): Of) -> Option<&mut Known<u32>> {
         let slot = &mut self.slots[slot as usize];
         (slot.serial == serial).then_some(&mut slot.known)
     }
 
     /// All up to `count` are past.
-    fn advance(&mut self, slot: StreamSlot, serial: Serial, count: u32) {
-        if let Some(known) = self.known(slot, serial) {
+    fn advance(&mut self, of: Of, count: u32) {
+        if let Some(known) = self.known(of) {
             known.advance(count);
         }
     }
@@ -140,21 +127,9 @@ impl Cache {
     }
 
     /// What they are known to be past by now is free. Nobody else asks or marks.
-    fn ask_all(&self, mut questions: Vec<Question>) {
-        // A query would end a capture that another thread makes in CUDA's global mode.
-        let _ = runtime::runtime().and_then(|runtime| {
-            runtime.outside_capture(|| {
-                for question in &mut questions {
-                    if let Some(count) = self.ask(runtime, question) {
-                        self.core.lock().advance(question.slot, question.serial, count);
-                    }
-                }
-                Ok(())
-            })
-        });
-        let mut core = self.core.lock();
-        questions.into_iter().for_each(|question| core.keep_marks(question));
-        core.finish_pending();
+    fn ask_all(&self, questions: Vec<Question>) {
+        marks::ask_all(self, questions);
+        self.core.lock().finish_pending();
     }
 
     /// Whether to ask how far the streams are would tell anything of blocks that wait for them. For who only looks: no thread is stopped, and nobody
@@ -175,19 +150,17 @@ impl Cache {
             slots.into_iter().map(|slot| core.question(slot, 0)).collect::<Vec<_>>()
         };
         let has_moved = |runtime: &Runtime, question: &Question| {
-            let stream = self.stream(question.key);
-            let asks = question.is_for_us() && !stream.is_capturing().unwrap_or(true);
-            let is_past = || stream.is_past().unwrap_or(false);
+            let asked = question.stream.filter(|stream| !stream.is_capturing().unwrap_or(true));
+            let is_past = |stream: Stream| stream.is_past().unwrap_or(false);
             match question.marks.first() {
-                Some(mark) => mark.progress(runtime) != Progress::Ahead || asks && is_past(),
+                Some(mark) => mark.progress(runtime) != Progress::Ahead || asked.is_some_and(is_past),
                 // It is to be marked.
-                None => asks && (question.key.raw != stream::DEFAULT || is_past()),
+                None => asked.is_some_and(|stream| stream.raw != stream::DEFAULT || is_past(stream)),
             }
         };
         let moved = runtime::runtime()
             .and_then(|runtime| runtime.outside_capture(|| Ok(waited_for.iter().any(|question| has_moved(runtime, question)))));
-        let mut core = self.core.quiet();
-        waited_for.into_iter().for_each(|question| core.keep_marks(question));
+        waited_for.into_iter().for_each(|question| self.keep(question.of, question.marks));
         moved.unwrap_or(false)
     }
 
@@ -212,13 +185,6 @@ impl Cache {
         self.driving.lock()
     }
 
-    /// The count that is past, as far as the device tells at once. What was freed on the legacy default stream is that stream's at once, and others'
-    /// when it is idle: no mark is worth holding them up.
-    fn ask(&self, runtime: &Runtime, question: &mut Question) -> Option<u32> {
-        let stream = question.is_for_us().then(|| self.stream(question.key));
-        marks::ask(runtime, stream, question.count, &mut question.marks, false)
-    }
-
     /// Waits until all frees so far are past, stream by stream, and stops as soon as `enough` says so. Not to be called while a
     /// lock is held: host functions that free memory may have to run. A stream that cannot be waited for is left out; the first
     /// failure is the answer when all others were waited for.
@@ -241,7 +207,7 @@ impl Cache {
         };
         let mut failure = None;
         for (slot, stream) in wanted {
-            match self.wait_for(slot, stream) {
+            match marks::wait_for(self, || self.core.lock().behind(slot, stream)) {
                 Ok(true) => {}
                 Ok(false) => continue,
                 Err(error) => {
@@ -257,74 +223,6 @@ impl Cache {
             }
         }
         failure.map_or(Ok(()), Err)
-    }
-
-    /// Waits until the frees of a stream are past. False: nobody may wait for it now.
-    fn wait_for(&self, slot: StreamSlot, stream: u64) -> Result<bool> {
-        let runtime = runtime::runtime()?;
-        let (serial, mark) = {
-            let _driving = self.driving.lock();
-            let (key, gone, count, mark, serial) = {
-                let mut core = self.core.lock();
-                let found = &core.slots[slot as usize];
-                if found.serial.stream != stream || !found.is_behind() {
-                    return Ok(found.serial.stream == stream);
-                }
-                let count = core.end_epoch(slot);
-                let slot = &core.slots[slot as usize];
-                (slot.key, slot.gone, count, slot.known.mark_of(count), slot.serial)
-            };
-            let stream = self.stream(key);
-            let mark = match mark {
-                Some(mark) => Some(mark),
-                None if gone || !key.reachable() => None,
-                None => match Mark::to_wait_for(stream, count) {
-                    Ok(None) => return Ok(false),
-                    Ok(mark) => {
-                        mark.iter().for_each(|mark| self.core.lock().keep_mark(slot, serial, mark.clone()));
-                        mark
-                    }
-                    Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
-                        // Its owner destroyed it: only the device as a whole can tell.
-                        self.core.lock().forget_stream(key);
-                        None
-                    }
-                    Err(error) => return Err(error),
-                },
-            };
-            (serial, mark)
-        };
-        match mark {
-            Some(mark) => match mark.wait(runtime, self.device)? {
-                // It stands for nothing. Of a stream that is gone the device can tell.
-                Progress::Void => {
-                    let is_gone = self.core.lock().forget_mark(slot, &mark);
-                    return if is_gone { self.wait_for(slot, stream) } else { Ok(false) };
-                }
-                _ => self.core.lock().advance(slot, serial, mark.count()),
-            },
-            None => {
-                let counts: Vec<(Serial, u32)> = {
-                    let mut core = self.core.lock();
-                    let slots = 0..core.slots.len() as StreamSlot;
-                    let count = |slot: StreamSlot| {
-                        let count = core.end_epoch(slot);
-                        (core.slots[slot as usize].serial, count)
-                    };
-                    slots.map(count).collect()
-                };
-                match watch::unseen(|| captures::wait_for_device(self.device)) {
-                    // That would end a capture of the device.
-                    Err(error) if error.status == Status::TCUDA_ERROR_CAPTURE => return Ok(false),
-                    other => other?,
-                }
-                let mut core = self.core.lock();
-                for (index, (serial, count)) in counts.into_iter().enumerate() {
-                    core.advance(index as StreamSlot, serial, count);
-                }
-            }
-        }
-        Ok(true)
     }
 
     /// Makes `stream` wait for all frees so far of other streams, and gives the count of each. Nothing waits on the host; streams that
@@ -401,19 +299,66 @@ impl Cache {
         if !leavers.is_empty() {
             self.ask_all(leavers);
         }
-        let stream = self.stream(key);
-        let last = is_there.then(|| Mark::last(stream, u32::MAX));
+        let of = {
+            let core = self.core.quiet();
+            let Some(slot) = core.find_slot(key) else { return };
+            (slot, core.slots[slot as usize].serial)
+        };
+        marks::note_last(self, of, self.stream(key), is_there);
         let mut core = self.core.lock();
-        let Some(slot) = core.find_slot(key) else { return };
-        let serial = core.slots[slot as usize].serial;
-        match last {
-            Some(Ok(None)) => core.advance(slot, serial, u32::MAX),
-            Some(Ok(Some(mark))) => core.keep_mark(slot, serial, mark),
-            Some(Err(_)) | None => {}
-        }
-        core.forget_stream(key);
         core.finish_pending();
         core.share_past();
+    }
+}
+
+impl Book for Cache {
+    type Of = Of;
+    type Count = u32;
+    const ALL: u32 = u32::MAX;
+    /// What was freed on it is its own at once, and others' when it is idle: no mark is worth holding them up.
+    const MARKS_LEGACY: bool = false;
+
+    fn hold(&self) -> MutexGuard<'_, ()> {
+        self.driving.lock()
+    }
+
+    fn advance(&self, past: &[(Of, u32)]) {
+        if !past.is_empty() {
+            let mut core = self.core.lock();
+            past.iter().for_each(|(of, count)| core.advance(*of, *count));
+        }
+    }
+
+    fn keep(&self, of: Of, marks: Vec<Mark<u32>>) {
+        let mut core = self.core.quiet();
+        if let Some(known) = core.known(of) {
+            marks.into_iter().for_each(|mark| known.keep(mark));
+        }
+    }
+
+    fn forget(&self, (slot, _): Of, void: &Mark<u32>) -> bool {
+        let mut core = self.core.quiet();
+        let slot = &mut core.slots[slot as usize];
+        slot.known.forget(void);
+        slot.gone
+    }
+
+    fn leave(&self, (slot, serial): Of) {
+        let mut core = self.core.lock();
+        let Slot { key, serial: now, .. } = core.slots[slot as usize];
+        if now.stream == serial.stream {
+            core.forget_stream(key);
+        }
+    }
+
+    fn counts(&self, _device: i32) -> Vec<(Of, u32)> {
+        let mut core = self.core.lock();
+        let slots = 0..core.slots.len() as StreamSlot;
+        let count = |slot: StreamSlot| {
+            let count = core.end_epoch(slot);
+            ((slot, core.slots[slot as usize].serial), count)
+        };
+        slots.map(count).collect()
     }
 }
 
@@ -429,25 +374,28 @@ impl Core {
     }
 
     fn question(&mut self, slot: StreamSlot, count: u32) -> Question {
+        let stream = self.reachable(slot);
         let found = &mut self.slots[slot as usize];
-        Question { slot, serial: found.serial, key: found.key, count, gone: found.gone, marks: found.known.take_marks() }
+        Question { of: (slot, found.serial), stream, count, marks: found.known.take_marks() }
     }
 
-    fn keep_mark(&mut self, slot: StreamSlot, serial: Serial, mark: Mark<u32>) {
-        if let Some(known) = self.known(slot, serial) {
-            known.keep(mark);
+    /// None: its frees are past, or the slot is another stream's by now.
+    fn behind(&mut self, slot: StreamSlot, stream: u64) -> Option<Behind> {
+        let found = &self.slots[slot as usize];
+        if found.serial.stream != stream || !found.is_behind() {
+            return None;
         }
+        let count = self.end_epoch(slot);
+        let can_be_marked = self.reachable(slot).is_some();
+        let Slot { key, serial, known, .. } = &self.slots[slot as usize];
+        let stream = Stream { device: self.device, raw: key.raw };
+        Some(Behind { of: (slot, *serial), stream, can_be_marked, count, mark: known.mark_of(count) })
     }
 
-    /// It stands for nothing. Whether its stream is gone.
-    fn forget_mark(&mut self, slot: StreamSlot, void: &Mark<u32>) -> bool {
-        let slot = &mut self.slots[slot as usize];
-        slot.known.forget(void);
-        slot.gone
-    }
-
-    fn keep_marks(&mut self, question: Question) {
-        question.marks.into_iter().for_each(|mark| self.keep_mark(question.slot, question.serial, mark));
+    /// Where the calling thread can ask and mark it.
+    fn reachable(&self, slot: StreamSlot) -> Option<Stream> {
+        let Slot { key, gone, .. } = self.slots[slot as usize];
+        (!gone && key.reachable()).then_some(Stream { device: self.device, raw: key.raw })
     }
 
     /// On which stream a block ends that is freed now, as far as this thread may enqueue there, and which others have to come before: none where the
@@ -458,8 +406,7 @@ impl Core {
         }
         let owner = slot_of_block(id);
         let users = self.uses.get(&id).into_iter().flatten().copied().filter(|user| *user != owner).collect();
-        let Slot { key, gone, .. } = self.slots[owner as usize];
-        ((!gone && key.reachable()).then_some(Stream { device: self.device, raw: key.raw }), users)
+        (self.reachable(owner), users)
     }
 
     /// The streams whose free memory may still be in use, other than `slot`.

@@ -3,12 +3,10 @@
 //! recorded, and is recorded when memory is wanted next. An idle stream needs none.
 
 use super::core::{self, CORE};
-use super::streams::{Serial, Slot};
-use crate::base::{Error, Result, Status, watch};
+use super::streams::Serial;
+use crate::base::Result;
 use crate::memory::cache::slot::StreamKey;
-use crate::memory::captures;
-use crate::memory::marks::{self, Mark, Progress};
-use crate::runtime;
+use crate::memory::marks::{self, Behind, Book, Mark, Question};
 use crate::stream::{self, Stream};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
@@ -17,19 +15,40 @@ use std::collections::BTreeSet;
 /// waits is done meanwhile.
 static ASKING: Mutex<()> = Mutex::new(());
 
-/// A stream that is asked how far it is, outside the core's lock.
-struct Question {
-    serial: Serial,
-    stream: Stream,
-    asks: bool,
-    count: u64,
-    marks: Vec<Mark<u64>>,
-}
+/// Of `CORE`.
+struct Pinned;
 
-impl Question {
-    fn new(serial: Serial, slot: &mut Slot) -> Question {
-        let (asks, count) = (slot.can_be_asked(), slot.end_epoch());
-        Question { serial, stream: slot.stream, asks, count, marks: slot.known.take_marks() }
+impl Book for Pinned {
+    type Of = Serial;
+    type Count = u64;
+    const ALL: u64 = u64::MAX;
+    /// It may never be idle, and a block is nobody's before.
+    const MARKS_LEGACY: bool = true;
+
+    fn hold(&self) -> MutexGuard<'_, ()> {
+        ASKING.lock()
+    }
+
+    fn advance(&self, past: &[(Serial, u64)]) {
+        let mut core = CORE.lock();
+        past.iter().for_each(|(serial, ticket)| core.streams.advance(*serial, *ticket));
+    }
+
+    fn keep(&self, serial: Serial, marks: Vec<Mark<u64>>) {
+        let mut core = CORE.lock();
+        marks.into_iter().for_each(|mark| core.streams.keep_mark(serial, mark));
+    }
+
+    fn forget(&self, serial: Serial, void: &Mark<u64>) -> bool {
+        CORE.lock().streams.forget_mark(serial, void)
+    }
+
+    fn leave(&self, serial: Serial) {
+        CORE.lock().streams.go(serial);
+    }
+
+    fn counts(&self, device: i32) -> Vec<(Serial, u64)> {
+        CORE.lock().streams.of_device(device).map(|(serial, slot)| (serial, slot.end_epoch())).collect()
     }
 }
 
@@ -47,28 +66,17 @@ pub fn settle(last_chance: bool) {
 
 /// Of all that are behind, how far they are. Nobody else asks or marks.
 fn ask_all() {
-    let mut questions: Vec<Question> = {
+    let questions = {
         let mut core = CORE.lock();
         let behind = core.streams.behind();
-        behind.into_iter().filter_map(|serial| core.streams.get(serial).map(|slot| Question::new(serial, slot))).collect()
+        let question = |serial: Serial| {
+            let slot = core.streams.get(serial)?;
+            Some(Question { of: serial, stream: slot.reachable(), count: slot.end_epoch(), marks: slot.known.take_marks() })
+        };
+        behind.into_iter().filter_map(question).collect()
     };
-    // A query would end a capture that another thread makes in CUDA's global mode.
-    let _ = runtime::runtime().and_then(|runtime| {
-        runtime.outside_capture(|| {
-            for question in &mut questions {
-                let stream = question.asks.then_some(question.stream);
-                // Also the legacy default stream, which may never be idle: a block is nobody's before.
-                if let Some(count) = marks::ask(runtime, stream, question.count, &mut question.marks, true) {
-                    CORE.lock().streams.advance(question.serial, count);
-                }
-            }
-            Ok(())
-        })
-    });
+    marks::ask_all(&Pinned, questions);
     let mut core = CORE.lock();
-    for Question { serial, marks, .. } in questions {
-        marks.into_iter().for_each(|mark| core.streams.keep_mark(serial, mark));
-    }
     core.streams.asked();
     core.finish_pending();
 }
@@ -109,64 +117,17 @@ pub fn wait<T>(wanted: usize, mut enough: impl FnMut() -> Option<T>) -> Result<O
 
 /// Waits until a ticket is past. False: nobody may wait for it now.
 fn wait_for(serial: Serial, ticket: u64) -> Result<bool> {
-    let runtime = runtime::runtime()?;
-    let (found, device) = {
-        let _asking = ASKING.lock();
-        let (stream, asks, count, known) = {
-            let mut core = CORE.lock();
-            if core.streams.is_keeper(serial) {
-                return Ok(false);
-            }
-            let Some(slot) = core.streams.get(serial).filter(|slot| !slot.known.covers(ticket)) else { return Ok(true) };
-            let known = slot.known.mark_of(ticket);
-            (slot.stream, slot.can_be_asked(), if known.is_none() { slot.end_epoch() } else { 0 }, known)
-        };
-        let found = match known {
-            None if asks => match Mark::to_wait_for(stream, count) {
-                Ok(None) => return Ok(false),
-                Ok(mark) => {
-                    mark.iter().for_each(|mark| CORE.lock().streams.keep_mark(serial, mark.clone()));
-                    mark
-                }
-                Err(error) if error.status == Status::TCUDA_ERROR_INVALID_HANDLE => {
-                    // Its owner destroyed it: only the device as a whole can tell.
-                    CORE.lock().streams.go(serial);
-                    None
-                }
-                Err(error) => return Err(error),
-            },
-            known => known,
-        };
-        (found, stream.device)
-    };
-    let Some(mark) = found else { return wait_for_device(device) };
-    match mark.wait(runtime, device)? {
-        // It stands for nothing. Of a stream that is gone the device can tell.
-        Progress::Void => {
-            let is_gone = CORE.lock().streams.forget_mark(serial, &mark);
-            if is_gone { wait_for(serial, ticket) } else { Ok(false) }
-        }
-        _ => {
-            CORE.lock().streams.advance(serial, mark.count());
-            Ok(true)
-        }
+    if CORE.lock().streams.is_keeper(serial) {
+        return Ok(false);
     }
-}
-
-fn wait_for_device(device: i32) -> Result<bool> {
-    let counts: Vec<(Serial, u64)> = {
+    marks::wait_for(&Pinned, || {
         let mut core = CORE.lock();
-        core.streams.of_device(device).map(|(serial, slot)| (serial, slot.end_epoch())).collect()
-    };
-    match watch::unseen(|| captures::wait_for_device(device)) {
-        Ok(()) => {
-            let mut core = CORE.lock();
-            counts.into_iter().for_each(|(serial, count)| core.streams.advance(serial, count));
-            Ok(true)
-        }
-        Err(Error { status: Status::TCUDA_ERROR_CAPTURE, .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
+        let slot = core.streams.get(serial).filter(|slot| !slot.known.covers(ticket))?;
+        let mark = slot.known.mark_of(ticket);
+        // A new mark tells of all so far.
+        let count = if mark.is_none() { slot.end_epoch() } else { ticket };
+        Some(Behind { of: serial, stream: slot.stream, can_be_marked: slot.reachable().is_some(), count, mark })
+    })
 }
 
 /// Nobody marks a stream while this lives.
@@ -207,14 +168,7 @@ fn goes(key: StreamKey, device: Option<i32>, are_there: bool) {
     }
     for serial in going {
         let Some(stream) = CORE.lock().streams.get(serial).map(|slot| slot.stream) else { continue };
-        let last = are_there.then(|| Mark::last(stream, u64::MAX));
-        let mut core = CORE.lock();
-        match last {
-            Some(Ok(None)) => core.streams.advance(serial, u64::MAX),
-            Some(Ok(Some(mark))) => core.streams.keep_mark(serial, mark),
-            Some(Err(_)) | None => {}
-        }
-        core.streams.go(serial);
-        core.finish_pending();
+        marks::note_last(&Pinned, serial, stream, are_there);
     }
+    CORE.lock().finish_pending();
 }

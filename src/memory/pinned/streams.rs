@@ -35,9 +35,9 @@ impl Slot {
         self.freed_in
     }
 
-    /// Whether the calling thread can ask and mark it.
-    pub fn can_be_asked(&self) -> bool {
-        !self.gone && self.key.reachable()
+    /// Where the calling thread can ask and mark it.
+    pub fn reachable(&self) -> Option<Stream> {
+        (!self.gone && self.key.reachable()).then_some(self.stream)
     }
 }
 
