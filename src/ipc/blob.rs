@@ -21,7 +21,7 @@ pub struct Blob {
     pub process: i32,
 }
 
-const MAGIC: [u8; 8] = *b"tcudaIP1";
+const MAGIC: [u8; 8] = *b"tcudaIP2";
 pub(super) const SIZE: usize = 64;
 
 impl Blob {

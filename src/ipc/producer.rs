@@ -352,7 +352,8 @@ impl State {
 
     /// Drops what is over. True: something was.
     fn tidy(&mut self) -> bool {
-        for block in std::mem::take(&mut *FREED.lock()) {
+        let freed = std::mem::take(&mut *FREED.lock());
+        for block in freed {
             for (_, name) in self.by_block.range((block, Secret::default())..=(block, [u8::MAX; 16])) {
                 // Another block may lie there by now.
                 if let Some(export) = self.exports.get_mut(name).filter(|export| export.hold.is_freed()) {

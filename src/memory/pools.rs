@@ -270,7 +270,7 @@ fn give_back(wait: bool, device: Option<i32>) -> Result<()> {
     let mut answer = BEFORE_SWEEP.get().map_or(Ok(()), |hook| hook(wait, device));
     {
         let pools = POOLS.read();
-        if pools.ending.is_empty() && pools.idle.iter().all(|cache| cache.is_bare()) {
+        if pools.ending.is_empty() && pools.idle.iter().all(|cache| cache.has_nothing()) {
             return answer;
         }
     }
@@ -279,7 +279,7 @@ fn give_back(wait: bool, device: Option<i32>) -> Result<()> {
     let ending = {
         let mut pools = POOLS.write();
         // Who was about to allocate from a pool as it ended, and did since.
-        let again: Vec<&Cache> = pools.idle.extract_if(.., |cache| !cache.is_bare()).collect();
+        let again: Vec<&Cache> = pools.idle.extract_if(.., |cache| !cache.has_nothing()).collect();
         pools.ending.extend(again);
         pools.ending.clone()
     };

@@ -86,7 +86,7 @@ pub struct Core {
     pub history: &'static History,
     /// Counts what was handed out or became free under the lock.
     pub(super) changes: u64,
-    /// Of a cache whose last release left nothing free: `changes()` as it began.
+    /// `changes()` when nothing was left that could be given back.
     pub(super) spent: Option<u64>,
     /// Of a pool: the device that it is a part of. Under that one's lock too its threads are armed, and blocks are counted.
     pub whole: Option<&'static Lock>,
@@ -577,8 +577,9 @@ impl Core {
             if self.fronts.is_stopped() { self.make_free(id) } else { self.slots[owner as usize].home.bring(id) }
         } else {
             self.count(|shard| shard.freed_later(small, size, requested));
-            record.set_ticket(epoch);
             let pending = Pending { block: id, uses, requested, annotation: record.annotation() };
+            // In the annotation's place.
+            record.set_ticket(epoch);
             if self.is_done(&pending) { self.finish(pending) } else { self.pending.push_back(pending) }
         }
         true

@@ -3,6 +3,7 @@
 use super::Cache;
 use super::block::{self, BlockId, State};
 use super::core::Core;
+use super::shares::Idle;
 use crate::base::Result;
 use crate::memory::pools::Id;
 use crate::memory::provider::Source;
@@ -42,9 +43,14 @@ impl Cache {
         self.core.lock().pool = Id::own();
     }
 
-    /// Whether nothing of it is in use or held, and nothing is left that the driver did not take.
+    /// Whether it has no memory, and nothing is left that the driver did not take.
+    pub fn has_nothing(&self) -> bool {
+        self.stats.current(Family::ReservedBytes) == 0 && self.left.is_empty()
+    }
+
+    /// The same with nothing in use, which what is paused may have.
     pub fn is_bare(&self) -> bool {
-        self.stats.current(Family::ReservedBytes) == 0 && self.stats.active().bytes == 0 && self.left.is_empty()
+        self.has_nothing() && self.stats.active().bytes == 0
     }
 
     /// Nothing is made or mapped on the device while this lives.
@@ -59,18 +65,14 @@ impl Cache {
 
     /// Gives back what is free and past, without waiting: nothing where nothing was left to give, and nothing has come since.
     pub fn release_past(&self, runtime: &Runtime) -> Result<()> {
-        let changes = {
-            let core = self.core.quiet();
-            if core.is_spent() {
-                return Ok(());
-            }
-            core.changes()
-        };
+        if self.core.quiet().is_spent() {
+            return Ok(());
+        }
         self.settle_all();
         self.release_free(runtime)?;
-        // What is kept back for a while may go the next time.
-        if !self.is_paused() && !self.is_fixed() && self.left.is_empty() && self.ordered.lock().is_none() {
-            self.core.lock().note_spent(changes);
+        // What is kept for another try may go the next time.
+        if self.left.is_empty() && self.ordered.lock().is_none() {
+            self.core.lock().note_spent();
         }
         Ok(())
     }
@@ -81,10 +83,12 @@ impl Core {
         self.spent == Some(self.changes())
     }
 
-    /// All that was free when so much had changed went back: only what is in use is here, and nothing of it waits for a stream.
-    fn note_spent(&mut self, changes: u64) {
+    /// Whether there is only what is in use, with nothing that waits for a stream and nothing that could go.
+    fn note_spent(&mut self) {
+        self.collect();
         let waits = !self.pending.is_empty() || self.awake.iter().any(|slot| self.slots[*slot as usize].is_behind());
-        self.spent = (!waits && self.stats.active().bytes > 0).then_some(changes);
+        let is_spent = !waits && !self.paused && self.stats.active().bytes > 0 && self.idle_handles(Idle::Large(0)).is_empty();
+        self.spent = is_spent.then(|| self.changes());
     }
 
     /// Paused for good, with nothing in use: its areas have no memory any more.
