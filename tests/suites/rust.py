@@ -1,10 +1,17 @@
 """Every Rust test, in one `cargo test`; its own lines are shown as they come. Beside it the conformance suite with the stream sanitizer."""
 
 import concurrent.futures
+import os
+import queue
 import re
+import signal
 import subprocess
+import threading
 
 import kit
+
+# Seconds without a word, of which the longest test takes a minute: some test waits for ever.
+SILENT = 400
 
 
 def run(suite):
@@ -20,9 +27,9 @@ def run(suite):
 def everything(suite):
     command = [kit.CARGO, "test", "--locked", "--no-fail-fast"]
     process = subprocess.Popen(command, cwd=kit.ROOT, env=kit.environment(), text=True, errors="replace",
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     ignored = 0
-    for line in process.stdout:
+    for line in lines_of(process):
         # The tests that passed are many; what failed and the closing lines are what one reads.
         if not re.match(r"test .* \.\.\. ok$|\s*$|running \d+ tests?$", line):
             print(line, end="", flush=True)
@@ -43,6 +50,26 @@ def everything(suite):
     if suite.failed == 0:
         suite.check("cargo test", code == 0, f"ended with {code}")
     suite.check("no test is ignored or absent", ignored == 0, f"{ignored} are")
+
+
+def lines_of(process):
+    """As they come; a process that falls silent is ended, with all that it began."""
+    lines = queue.SimpleQueue()
+
+    def read():
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        yield from iter(lambda: lines.get(timeout=SILENT), None)
+        process.wait()
+    except queue.Empty:
+        print(f"ended: nothing was heard for {SILENT} s", flush=True)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def under_sanitizer(suite):
