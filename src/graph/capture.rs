@@ -5,7 +5,7 @@ use super::one::Graph;
 use super::retire;
 use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status, insist, process};
-use crate::memory::{captures, pools};
+use crate::memory::{captures, pinned, pools};
 use crate::runtime::api::CaptureStatus;
 use crate::runtime::{self, RawGraph, code};
 use crate::stream::{self, PerDevice, Stream, Turn};
@@ -78,11 +78,12 @@ pub fn graph_of(id: u64) -> Option<Arc<Graph>> {
 }
 
 /// Begins a capture on a stream. Whatever fails, the stream is not capturing afterwards.
-pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: crate::memory::pinned::Keeper) -> Result<Capture> {
+pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: pinned::Keeper) -> Result<Capture> {
     static HOOKS: Once = Once::new();
     HOOKS.call_once(|| {
         stream::on_gone(Turn::Captures, stream_goes);
         pools::before_sweep(retire::sweep);
+        pinned::on_replays(retire::free_pinned);
         crate::random::captured::on_capture(super::draws::of_capture);
     });
     if OWN.try_with(|_| ()).is_err() {

@@ -4,7 +4,7 @@
 //! Never:  looks at what a graph does; gives memory away that a replay may still use; leaves a stream capturing whose capture failed.
 //! Locks:  those of callables, then a ready graph's, then a capturing one's, then capture::OPEN, pool::USED or retire::RETIRED; memory's under
 //!         any of these but OPEN and RETIRED, and under USED not `climbing`, under which a sweep takes USED and RETIRED. The one of
-//!         capture::own_stream before stream's.
+//!         capture::own_stream before stream's. What replays keep has one of its own, with none under it.
 //! Tests:  tests/conformance/{graph,graph_ends,graph_events,graph_random,graphed,capture_rules}.rs, tests/fault_sweep, tests_c/test_graph.c.
 
 pub mod callable;

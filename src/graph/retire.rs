@@ -32,11 +32,18 @@ impl Wait {
     }
 }
 
-struct Retired {
+/// What is not over yet.
+struct Replays {
     device: i32,
     waits: Vec<Wait>,
+    /// The pinned blocks that they may still use, which may go before the rest does.
+    keepers: Mutex<Vec<Keeper>>,
+}
+
+struct Retired {
+    replays: Arc<Replays>,
     /// Dropped with it.
-    held: Held,
+    held: (Vec<Use>, Vec<Drawn>),
 }
 
 struct List {
@@ -70,7 +77,7 @@ pub fn mark(stream: Stream) -> Option<Wait> {
 /// Goes at once if nothing has to be waited for.
 pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
     if !waits.is_empty() {
-        RETIRED.lock().all.push(Arc::new(Retired { device, waits, held }));
+        RETIRED.lock().all.push(Retired::new(device, waits, held));
     }
 }
 
@@ -78,23 +85,25 @@ pub fn leave(device: i32, waits: Vec<Wait>, held: Held) {
 /// much is left.
 pub fn leave_unswept(device: i32, waits: Vec<Wait>, held: Held) {
     if waits.is_empty() {
-        return let_go(held);
+        let (uses, keepers, drawn) = held;
+        drop(keepers);
+        return let_go((uses, drawn));
     }
     let all = {
         let mut list = RETIRED.lock();
-        list.all.push(Arc::new(Retired { device, waits, held }));
+        list.all.push(Retired::new(device, waits, held));
         if !list.asks.is_due(list.all.len()) {
             return;
         }
         list.all.clone()
     };
-    remove(all.iter().filter(|retired| retired.is_over(false).unwrap_or(false)));
+    remove(all.iter().filter(|retired| retired.replays.are_over(false).unwrap_or(false)));
     all.into_iter().filter_map(Arc::into_inner).for_each(|retired| let_go(retired.held));
 }
 
-fn let_go((uses, keepers, drawn): Held) {
+fn let_go((uses, drawn): (Vec<Use>, Vec<Drawn>)) {
     uses.into_iter().for_each(Use::leave);
-    drop((keepers, drawn));
+    drop(drawn);
 }
 
 /// Somebody else holds them still: who drops one sweeps memory.
@@ -111,8 +120,8 @@ pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
     // Others see it meanwhile, and wait for it too.
     let mut all = RETIRED.lock().all.clone();
     all.retain(|retired| {
-        device.is_none_or(|device| device == retired.device)
-            && retired.is_over(wait).unwrap_or_else(|error| {
+        device.is_none_or(|device| device == retired.replays.device)
+            && retired.replays.are_over(wait).unwrap_or_else(|error| {
                 answer = std::mem::replace(&mut answer, Ok(())).and(Err(error));
                 false
             })
@@ -123,13 +132,37 @@ pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
     answer
 }
 
+/// The same of pinned memory alone: nothing is swept, and any lock of the device's memory may be held.
+pub fn free_pinned(wait: bool) -> Result<()> {
+    let all: Vec<Arc<Replays>> = RETIRED.lock().all.iter().map(|retired| retired.replays.clone()).collect();
+    let mut answer = Ok(());
+    for replays in all.into_iter().filter(|replays| !replays.keepers.lock().is_empty()) {
+        match replays.are_over(wait) {
+            Ok(true) => {
+                let keepers = std::mem::take(&mut *replays.keepers.lock());
+                drop(keepers);
+            }
+            Ok(false) => {}
+            Err(error) => answer = answer.and(Err(error)),
+        }
+    }
+    answer
+}
+
 pub fn forget() {
     let all = std::mem::take(&mut RETIRED.lock().all);
     drop(all);
 }
 
 impl Retired {
-    fn is_over(&self, wait: bool) -> Result<bool> {
+    fn new(device: i32, waits: Vec<Wait>, (uses, keepers, drawn): Held) -> Arc<Retired> {
+        let replays = Arc::new(Replays { device, waits, keepers: Mutex::new(keepers) });
+        Arc::new(Retired { replays, held: (uses, drawn) })
+    }
+}
+
+impl Replays {
+    fn are_over(&self, wait: bool) -> Result<bool> {
         let runtime = runtime::runtime()?;
         runtime.outside_capture(|| {
             for waiting in &self.waits {

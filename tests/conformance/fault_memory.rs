@@ -2,7 +2,7 @@
 
 use crate::graph::{G, MIB, OWN, RELAXED};
 use crate::kit::*;
-use crate::{get, ok, tests};
+use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
@@ -14,10 +14,12 @@ use tcuda::capi::pinned::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::sim::*;
 use tcuda::capi::stream::*;
+use tcuda::runtime::code;
 
 tests![
     a_stream_ends_as_a_call_fails: [Faults],
     a_captured_stream_that_cannot_be_asked_is_lent_nothing: [Faults],
+    what_does_not_go_back_keeps_nobody_from_lending: [Faults, VirtualMemory],
     a_captured_use_that_cannot_be_noted_is_none: [Faults],
     a_mapping_that_stays_is_in_nobodys_way: [Faults, VirtualMemory],
     the_end_of_a_graph_loses_nothing: [Faults],
@@ -136,6 +138,30 @@ fn a_stream_ends_as_a_call_fails() {
         ok!(tcuda_host_free_cached(pinned));
     });
     ok!(tcuda_host_empty_cache());
+    empty_caches();
+}
+
+/// What cannot go back is no reason not to ask others.
+fn what_does_not_go_back_keeps_nobody_from_lending() {
+    empty_caches();
+    let (own, mut pool) = (Own::on(0), null_mut());
+    let options =
+        tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: null_mut(), use_on_oom: 1, no_split: 0 };
+    ok!(tcuda_mem_pool_create(&mut pool, 0, &options));
+    let lends: [*mut c_void; 2] = [16 * MIB, MIB].map(|size| get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, own.0, pool)));
+    free(lends[0]);
+    // Of the device's own, and free.
+    free(allocate(4 * MIB, own.0));
+    let limit = Limit::of(0, stat(0, "reserved_bytes.all.current") as u64);
+    ok!(tcuda_sim_fail_at(c"cuMemUnmap".as_ptr(), 0, code::NOT_SUPPORTED));
+    let lent = allocate(16 * MIB, own.0);
+    assert_eq!(lent, lends[0]);
+    // Nothing else is there: the failure is the answer.
+    fails!(NOT_SUPPORTED, tcuda_malloc_cached(&mut null_mut(), 16 * MIB, own.0));
+    ok!(tcuda_sim_clear_faults());
+    drop(limit);
+    [lent, lends[1]].into_iter().for_each(free);
+    ok!(tcuda_mem_pool_destroy(pool));
     empty_caches();
 }
 

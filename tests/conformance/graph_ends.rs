@@ -47,6 +47,8 @@ tests![
     a_graph_goes_while_a_launch_of_the_programs_own_runs,
     a_graph_goes_from_a_pluggable_allocator_while_a_launch_of_the_programs_own_runs,
     memory_of_a_graph_goes_behind_one_wait: [Faults, VirtualMemory],
+    pinned_memory_of_a_graph_that_is_gone_is_free_with_its_replays,
+    memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for: [Faults, VirtualMemory],
     a_shutdown_beside_a_capture_of_another_thread,
 ];
 
@@ -695,6 +697,71 @@ fn memory_of_a_graph_goes_behind_one_wait() {
         assert!((1..all).contains(&held()), "{} of {all} bytes", held());
         empty_caches();
     }
+}
+
+/// Pinned memory that a graph kept is free as soon as its replays are over, whatever else is asked for; else it is waited for.
+fn pinned_memory_of_a_graph_that_is_gone_is_free_with_its_replays() {
+    const SIZE: usize = 6 * MIB;
+    empty_caches();
+    let stream = Own::on(0);
+    let device = allocate(SIZE, stream.0);
+    for is_over in [true, false] {
+        ok!(tcuda_host_empty_cache());
+        ok!(tcuda_host_set_memory_limit(SIZE as u64));
+        let block = pinned(SIZE);
+        let graph = G::captured(stream.0, || copy(device, block.cast(), SIZE, stream.0));
+        ok!(tcuda_host_free_cached(block.cast()));
+        let message = fails!(OUT_OF_HOST_MEMORY, tcuda_host_malloc_cached(&mut null_mut(), SIZE));
+        assert!(message.contains("reset the graphs"), "{message}");
+        let gate = Gate::on(stream.0);
+        graph.replay(stream.0);
+        drop(graph);
+        let opener = if is_over {
+            gate.open();
+            synchronize(stream.0);
+            None
+        } else {
+            Some(gate.open_later())
+        };
+        assert_eq!(pinned(SIZE), block);
+        opener.into_iter().for_each(|opener| opener.join().unwrap());
+        ok!(tcuda_host_free_cached(block.cast()));
+        // And goes back.
+        let graph = G::captured(stream.0, || copy(device, pinned(SIZE).cast(), SIZE, stream.0));
+        ok!(tcuda_host_free_cached(block.cast()));
+        let gate = Gate::on(stream.0);
+        graph.replay(stream.0);
+        drop(graph);
+        let opener = gate.open_later();
+        ok!(tcuda_host_empty_cache());
+        opener.join().unwrap();
+        assert_eq!(get!(0, out => tcuda_host_memory_stat_get(out, c"allocated_bytes.current".as_ptr())), 0);
+        ok!(tcuda_host_set_memory_limit(u64::MAX));
+    }
+    free(device);
+    empty_caches();
+}
+
+/// What a stream is doing may need other threads' memory to come to an end.
+fn memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for() {
+    empty_caches();
+    let (stream, busy) = (Own::on(0), Own::on(0));
+    let graph = G::captured(stream.0, || {
+        let block = allocate(4 * MIB, stream.0);
+        fill(block, 7, MIB, stream.0);
+        free(block);
+    });
+    graph.replay(stream.0);
+    synchronize(stream.0);
+    let gate = Gate::on(busy.0);
+    let ends = std::thread::spawn(move || drop(graph));
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let block = allocate(300 * MIB, stream.0);
+    gate.open();
+    ends.join().unwrap();
+    free(block);
+    empty_caches();
+    assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
 }
 
 fn a_shutdown_ends_a_capture() {

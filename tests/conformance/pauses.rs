@@ -34,6 +34,7 @@ tests![
     a_pause_with_no_way_back: [VirtualMemory, Faults],
     a_shutdown_ends_what_is_open_and_paused: [VirtualMemory],
     what_is_lent_keeps_its_memory: [VirtualMemory],
+    memory_grows_while_a_pause_waits: [Faults, VirtualMemory],
     what_cannot_be_paused,
 ];
 
@@ -438,6 +439,39 @@ fn what_is_lent_keeps_its_memory() {
     [own, again].into_iter().for_each(free);
     pool.end();
     empty_caches();
+}
+
+/// What a stream is doing may need other threads' memory to come to an end. Blocks may be freed meanwhile.
+fn memory_grows_while_a_pause_waits() {
+    empty_caches();
+    for mode in [TCUDA_PAUSE_KEEP, TCUDA_PAUSE_DROP] {
+        let (stream, busy, pool) = (Own::new(), Own::new(), Apart::new());
+        let blocks: Vec<_> = (0..4).map(|_| pool.allocate(3 * MIB, stream.0)).collect();
+        blocks.iter().for_each(|block| ok!(tcuda_memset_async(*block, 5, 3 * MIB, stream.0)));
+        let gate = Gate::on(busy.0);
+        let given = std::thread::scope(|scope| {
+            let name = pool.0 as usize;
+            let pauses = scope.spawn(move || get!(0, out => tcuda_mem_pool_pause(name as tcuda_mem_pool_t, out, mode)));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!pauses.is_finished(), "nobody waited");
+            fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), MIB, stream.0, pool.0));
+            let outside = allocate(300 * MIB, stream.0);
+            free(blocks[1]);
+            gate.open();
+            let given = pauses.join().unwrap();
+            free(outside);
+            given
+        });
+        assert!(given >= 9 * MIB, "{given} bytes");
+        assert_eq!(pool.reserved(), 0);
+        ok!(tcuda_mem_pool_resume(pool.0));
+        for at in [0, 2, 3] {
+            assert!(mode == TCUDA_PAUSE_DROP || bytes_of(blocks[at], 3 * MIB, stream.0).iter().all(|byte| *byte == 5));
+            free(blocks[at]);
+        }
+        pool.end();
+        empty_caches();
+    }
 }
 
 fn what_cannot_be_paused() {

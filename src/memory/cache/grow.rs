@@ -34,6 +34,8 @@ pub enum Refusal {
     Limit,
     /// More than the slack allows.
     Budget,
+    /// Free memory could not be waited for or given back, which may have been enough.
+    Kept(Error),
 }
 
 /// A request that looks for room, and what was tried for it.

@@ -315,8 +315,8 @@ impl Cache {
                 if self.core.quiet().limited(0) {
                     self.trim_ordered(climb.runtime);
                 }
-                // A failure that kept memory back is the better answer.
-                waited.and(released)?;
+                // A failure that kept memory back is the better answer, if nothing else helps.
+                let refusal = waited.and(released).map_or_else(Refusal::Kept, |()| refusal);
                 Ok(Err((refusal, changes)))
             }
         }
@@ -390,6 +390,7 @@ impl Cache {
         let (at_limit, native) = match &refusal {
             Refusal::Driver(error) => (false, error.native),
             Refusal::Limit | Refusal::Budget => (true, 0),
+            Refusal::Kept(error) => return error.clone(),
         };
         let memory = self.memory(climb);
         let (largest_free, pending) = {

@@ -93,11 +93,12 @@ pub struct Abilities {
 
 /// The cache of one device.
 ///
-/// Locks, in this order: `climbing` (one thread makes room), `growing` (one changes what is mapped), `driving` (streams stay while
-/// they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between `growing` and `core`; `ordered`
-/// comes behind `driving`, with no other one under it; `put_off` and `left` are held for a moment, with none. While `core` is held nothing is asked
-/// of the driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts,
-/// which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
+/// Locks, in this order: `turning` (a pool is paused, resumed or ended), `climbing` (one thread makes room), `growing` (one changes what is mapped),
+/// `driving` (streams stay while they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between
+/// `growing` and `core`; `ordered` comes behind `driving`, with no other one under it; `put_off` and `left` are held for a moment, with none. Whoever
+/// waits for the work of streams does it without `growing`, which their host functions may want. While `core` is held nothing is asked of the driver
+/// that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for
+/// nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     /// Of all caches, those of devices first.
     pub number: u32,
@@ -108,6 +109,7 @@ pub struct Cache {
     /// A device's: its limit was set by a call, and not by what options say.
     pub limit_is_a_calls: AtomicBool,
     driving: Mutex<()>,
+    turning: Mutex<()>,
     climbing: Mutex<()>,
     /// The device's, for its pools too: what is held is compared with the limit and counted in one step.
     growing: &'static Mutex<()>,
@@ -144,6 +146,7 @@ impl Cache {
             history,
             limit_is_a_calls: AtomicBool::new(false),
             driving: Mutex::new(()),
+            turning: Mutex::new(()),
             climbing: Mutex::new(()),
             growing,
             abilities: Mutex::new(None),

@@ -5,7 +5,7 @@ use super::block::{self, State};
 use super::left::Left;
 use super::physical::{Backing, HandleId, Mapping};
 use super::segment::access_list;
-use super::{Abilities, Cache};
+use super::{Abilities, Cache, Core};
 use crate::base::sync_debug::{Kind, blocking};
 use crate::base::{Error, Result, Status, insist, watch};
 use crate::device;
@@ -74,9 +74,9 @@ impl Cache {
         provider::refuse_inside()?;
         let runtime = runtime::runtime()?;
         let abilities = self.abilities(runtime)?;
-        let _climbing = self.climbing.lock();
-        let _growing = self.growing.lock();
+        let _turning = self.turning.lock();
         {
+            let _growing = self.growing.lock();
             let mut core = self.core.lock();
             // Destroyed meanwhile, it could never resume.
             if core.pool != pool || core.ends > 0 {
@@ -88,20 +88,34 @@ impl Cache {
             // Nothing is handed out from here on.
             core.paused = true;
         }
-        let paused = blocking("cudaDeviceSynchronize", Kind::Wait, || self.take_away(runtime, &abilities, keep));
+        let paused = blocking("cudaDeviceSynchronize", Kind::Wait, || self.wait_and_pause(runtime, &abilities, keep));
         self.core.lock().paused = paused.is_ok();
         paused
     }
 
-    fn take_away(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
+    /// What others are waited for comes first, while the device's caches may grow: they may need that to come to an end.
+    fn wait_and_pause(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
         let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
         self.refuse_others()?;
         captures::wait_for_device(self.device)?;
         self.settle_all();
+        loop {
+            let live = self.core.lock().live();
+            let room = if keep { room_for(&live)? } else { Vec::new() };
+            let (_climbing, _growing) = (self.climbing.lock(), self.growing.lock());
+            // Blocks may be freed meanwhile.
+            if !keep || self.core.lock().live() == live {
+                return self.take_away(runtime, properties, room);
+            }
+        }
+    }
+
+    /// Under `growing`. `saved`: what is kept, and where.
+    fn take_away(&self, runtime: &Runtime, properties: MemAllocationProp, saved: Vec<Saved>) -> Result<usize> {
         let before = self.core.lock().reserved();
-        self.release_free_now(runtime)?;
+        self.release_free_now(runtime, Ok(None))?;
         let _guard = device::Guard::new(self.device)?;
-        let (handles, mappings, live) = {
+        let (handles, mappings) = {
             let core = self.core.lock();
             if core.physical.ids().any(|id| core.physical[id].backing.raw().is_none()) {
                 drop(core);
@@ -109,15 +123,13 @@ impl Cache {
             }
             let handles: Vec<(HandleId, MemHandle)> =
                 core.physical.ids().filter_map(|id| Some((id, core.physical[id].backing.raw()?))).collect();
-            let mappings: Vec<Mapping> = core.physical.mappings().collect();
-            let blocks = core.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
-            let live: Vec<Run> = blocks
-                .filter(|block| matches!(block.state(), State::Allocated | State::Pending))
-                .map(|block| (block.address(), block.size()))
-                .collect();
-            (handles, mappings, live)
+            (handles, core.physical.mappings().collect::<Vec<Mapping>>())
         };
-        let saved = if keep { save(runtime, &live, COPIES.of(self.device)?)? } else { Vec::new() };
+        if !saved.is_empty() {
+            let on = COPIES.of(self.device)?;
+            let copied = saved.iter().try_for_each(|buffer| buffer.copy(runtime, on, false));
+            copied.and(on.try_drain())?;
+        }
         for mapping in &mappings {
             poison::leaves(self.device, mapping.start, mapping.size);
         }
@@ -141,7 +153,7 @@ impl Cache {
         let runtime = runtime::runtime()?;
         device::check_lost(self.device)?;
         provider::refuse_inside()?;
-        let _climbing = self.climbing.lock();
+        let (_turning, _climbing) = (self.turning.lock(), self.climbing.lock());
         let once = || {
             let _growing = self.growing.lock();
             if self.core.quiet().pool != pool {
@@ -225,6 +237,7 @@ impl Cache {
         if self.is_paused() {
             self.settle_all();
         }
+        let _turning = self.turning.lock();
         let _growing = self.growing.lock();
         let mut paused = self.paused.lock();
         let mut core = self.core.lock();
@@ -283,7 +296,8 @@ impl Cache {
 /// Few large buffers: each costs the driver time.
 const BUFFER: usize = 256 << 20;
 
-fn save(runtime: &Runtime, live: &[Run], on: Stream) -> Result<Vec<Saved>> {
+/// Pinned memory for what is in blocks in use.
+fn room_for(live: &[Run]) -> Result<Vec<Saved>> {
     let mut runs: Vec<Run> = Vec::new();
     for (address, size) in live {
         match runs.last_mut() {
@@ -291,7 +305,7 @@ fn save(runtime: &Runtime, live: &[Run], on: Stream) -> Result<Vec<Saved>> {
             _ => runs.push((*address, *size)),
         }
     }
-    let mut saved = Vec::new();
+    let mut room = Vec::new();
     while !runs.is_empty() {
         let mut bytes = 0;
         let full = |run: &Run| {
@@ -301,11 +315,18 @@ fn save(runtime: &Runtime, live: &[Run], on: Stream) -> Result<Vec<Saved>> {
         let count = runs.iter().position(full).map_or(runs.len(), |at| at + 1);
         let runs: Vec<Run> = runs.drain(..count).collect();
         let copy = Pinned(pinned::allocate(runs.iter().map(|run| run.1).sum())?);
-        let buffer = Saved { runs, copy };
-        saved.push(buffer);
+        room.push(Saved { runs, copy });
     }
-    let copied = saved.iter().try_for_each(|buffer| buffer.copy(runtime, on, false));
-    copied.and(on.try_drain()).map(|()| saved)
+    Ok(room)
+}
+
+impl Core {
+    /// Blocks in use, by address.
+    fn live(&self) -> Vec<Run> {
+        let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);
+        let live = blocks.filter(|block| matches!(block.state(), State::Allocated | State::Pending));
+        live.map(|block| (block.address(), block.size())).collect()
+    }
 }
 
 fn with_handles(mappings: &[Mapping], handles: impl Iterator<Item = (HandleId, MemHandle)>) -> Vec<(Mapping, MemHandle)> {

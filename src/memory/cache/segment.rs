@@ -222,17 +222,36 @@ impl Cache {
     /// A pool that is paused has nothing to give, and that of a graph gives nothing.
     pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
         provider::refuse_inside()?;
+        let waited = self.wait_for_replays();
         let _growing = self.growing.lock();
-        self.release_free_now(runtime)
+        self.release_free_now(runtime, waited)
     }
 
-    /// Under `growing`.
-    pub(super) fn release_free_now(&self, runtime: &Runtime) -> Result<()> {
+    /// No stream tells of replays that a program launched, so that the device has to be done with what they used: here, where others may grow
+    /// meanwhile. How much had changed by then, if there is such memory.
+    fn wait_for_replays(&self) -> Result<Option<u64>> {
+        if !self.replayed.load(Relaxed) || self.is_fixed() || self.is_paused() {
+            return Ok(None);
+        }
+        let changes = {
+            let mut core = self.core.lock();
+            core.collect();
+            if core.idle_handles(Idle::Large(0)).is_empty() {
+                return Ok(None);
+            }
+            core.changes()
+        };
+        watch::unseen(|| captures::wait_beside(self.device))?;
+        Ok(Some(changes))
+    }
+
+    /// Under `growing`. `waited`: as `wait_for_replays` answered.
+    pub(super) fn release_free_now(&self, runtime: &Runtime, waited: Result<Option<u64>>) -> Result<()> {
         if self.is_paused() || self.is_fixed() {
             return Ok(());
         }
         self.left.take_back(runtime, self.device);
-        let released = self.release(runtime, Idle::Large(0), usize::MAX);
+        let released = self.release_after(runtime, Idle::Large(0), usize::MAX, waited);
         let old: Vec<Mapping> = self.core.lock().physical.mappings().collect();
         old.into_iter().for_each(|mapping| self.end_mapping(runtime, mapping));
         let empty = self.core.lock().take_empty_areas();
@@ -259,9 +278,14 @@ impl Cache {
 
     /// Gives the driver handles that are free and past, until there are enough bytes.
     pub(super) fn release(&self, runtime: &Runtime, which: Idle, enough: usize) -> Result<()> {
+        self.release_after(runtime, which, enough, Ok(None))
+    }
+
+    fn release_after(&self, runtime: &Runtime, which: Idle, enough: usize, waited: Result<Option<u64>>) -> Result<()> {
         let (taken, waits) = {
             let mut core = self.core.lock();
             core.collect();
+            let is_waited_for = waited.as_ref().is_ok_and(|at| *at == Some(core.changes()));
             let mut idle = core.idle_handles(which);
             let mut bytes: usize = 0;
             idle.retain(|(handle, _)| {
@@ -284,11 +308,15 @@ impl Cache {
             }
             // cudaFree waits by itself.
             let waits = |handle: &HandleId| !matches!(core.physical[*handle].backing, Backing::Plain | Backing::Ordered);
-            let waits = self.replayed.load(Relaxed) && taken.iter().any(|(handle, _)| waits(handle));
+            let waits = !is_waited_for && self.replayed.load(Relaxed) && taken.iter().any(|(handle, _)| waits(handle));
             (taken, waits)
         };
         // Once for all of it.
-        let waited = if waits { watch::unseen(|| captures::wait_beside(self.device)) } else { Ok(()) };
+        let waited = match waited {
+            _ if !waits => Ok(()),
+            Ok(_) => watch::unseen(|| captures::wait_beside(self.device)),
+            Err(error) => Err(error),
+        };
         let mut failure = None;
         for (handle, places) in taken {
             if let Err(error) = self.give(runtime, handle, places, &waited) {

@@ -10,6 +10,7 @@ use crate::memory::cache::message::size_text;
 use crate::memory::options;
 use crate::runtime::{Address, host};
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 
 /// Held while memory is taken from the driver or given back, before all other locks. Blocks are freed without it.
 static GROWING: Mutex<()> = Mutex::new(());
@@ -18,6 +19,22 @@ static GROWING: Mutex<()> = Mutex::new(());
 const LEAST: usize = 2 << 20;
 /// More than was ever in use by this part is given back, where it is free, before more is taken.
 const SLACK: usize = 8;
+
+/// Lets go of blocks that graphs which are gone kept for replays that are over; or waits for these.
+pub type ReplaysHook = fn(bool) -> Result<()>;
+
+static REPLAYS: OnceLock<ReplaysHook> = OnceLock::new();
+
+pub fn on_replays(hook: ReplaysHook) {
+    let _ = REPLAYS.set(hook);
+}
+
+fn end_replays(wait: bool) -> Result<()> {
+    match REPLAYS.get() {
+        Some(hook) if core::has_pending() => hook(wait),
+        _ => Ok(()),
+    }
+}
 
 /// Why there is no more memory.
 enum Refusal {
@@ -38,6 +55,8 @@ pub fn allocate(kind: Kind) -> Result<Address> {
         return Ok(address);
     }
     order::settle(true);
+    // Nobody hears of what fails: those who wait for them do.
+    let _ = end_replays(false);
     if let Some(address) = take_all(kind) {
         return Ok(address);
     }
@@ -52,8 +71,11 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     if let Ok(Some(address)) = waited {
         return Ok(address);
     }
-    // A failure that kept memory back is the better answer.
-    let waited = waited.map(drop);
+    let replays = end_replays(true);
+    if let Some(address) = elsewhere() {
+        return Ok(address);
+    }
+    let waited = waited.map(drop).and(replays);
     let over = over_limit(kind);
     if over > 0
         && let Ok(address) = grow(kind, Some(over))?
@@ -62,9 +84,10 @@ pub fn allocate(kind: Kind) -> Result<Address> {
     }
     match grow(kind, Some(usize::MAX))? {
         Ok(address) => Ok(address),
-        Err(refusal) => match elsewhere() {
+        Err((refusal, given)) => match elsewhere() {
             Some(address) => Ok(address),
-            None => waited.and_then(|()| Err(out_of_memory(kind, &refusal))),
+            // A failure that kept memory back is the better answer.
+            None => waited.and(given).and_then(|()| Err(out_of_memory(kind, &refusal))),
         },
     }
 }
@@ -89,8 +112,9 @@ fn empty_homes() {
     homes.iter().for_each(|home| home.empty());
 }
 
-/// A block out of new memory, after so many bytes of free segments went back; None: what is above the slack. The inner error: there is none.
-fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Address, Refusal>> {
+/// A block out of new memory, after so many bytes of free segments went back; None: what is above the slack. The inner error: there is none, and
+/// whether all of them went back.
+fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Address, (Refusal, Result<()>)>> {
     let options = options::get();
     let _growing = GROWING.lock();
     if let Some(address) = CORE.lock().take(kind) {
@@ -101,7 +125,7 @@ fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Addr
     let is_first = kind.is_pages() && CORE.lock().space.segments().all(|(_, segment)| segment.class != kind.class());
     let reserve = if is_first { options.pinned_reserve_segment_size_mb << 20 } else { 0 };
     let bytes = give_back.unwrap_or_else(|| CORE.lock().surplus(ample, SLACK, LEAST));
-    // What the driver does not take is kept; that it did not tells why there is no room, if there is none.
+    // What the driver does not take is kept.
     let given = give_back_whole(|_| true, bytes);
     let mut refusal = Refusal::Limit(0);
     let mut last = 0;
@@ -124,10 +148,7 @@ fn grow(kind: Kind, give_back: Option<usize>) -> Result<std::result::Result<Addr
             Err(error) => return Err(error),
         }
     }
-    if give_back.is_some() {
-        given?;
-    }
-    Ok(Err(refusal))
+    Ok(Err((refusal, given)))
 }
 
 /// Gives free segments back, the smallest first, until it was so many bytes. One that the driver does not take stays.
@@ -157,7 +178,7 @@ fn give_back_whole(passes: impl Fn(&Segment) -> bool, bytes: usize) -> Result<()
 /// Waits for what is freed but in use, then gives back all that is free.
 pub fn empty() -> Result<()> {
     order::settle(true);
-    let waited = order::wait(0, || None::<()>).map(|_| ());
+    let waited = order::wait(0, || None::<()>).map(drop).and(end_replays(true));
     empty_homes();
     let _growing = GROWING.lock();
     CORE.lock().start_most_out();
@@ -201,7 +222,9 @@ fn out_of_memory(kind: Kind, refusal: &Refusal) -> Error {
         Refusal::Limit(_) => 0,
     };
     text += match refusal {
-        _ if pending >= kind.bytes() => "Streams that are captured, or cannot be waited for, use what was freed; end the capture.",
+        _ if pending >= kind.bytes() => {
+            "Graphs keep what was freed for their replays, or streams that are captured use it; reset the graphs, end the capture."
+        }
         Refusal::Limit(limit) if kind.bytes() > *limit => {
             "Raise the limit (tcuda_host_set_memory_limit, pinned_limit_mb), or ask for less."
         }

@@ -29,6 +29,7 @@ mod streams;
 mod table;
 
 pub use keep::Keeper;
+pub use ladder::on_replays;
 pub use order::hold_marks;
 pub(crate) use registered::{IO_MEMORY, READ_ONLY};
 pub use registered::{register, unregister};
