@@ -3,25 +3,26 @@
 mod gate;
 
 use gate::Gate;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tcuda::base::config;
 use tcuda::memory::{self, pools, provider};
-use tcuda::runtime::sim;
 use tcuda::stream;
 
 const MIB: usize = 1 << 20;
 
-/// A pool that is being paused, as far as that it waits for the device.
-fn pausing(pool: u64) -> JoinHandle<()> {
-    let waits = || sim::machine().unwrap().faults().count(Some("cudaFree")).unwrap();
-    let before = waits();
-    let pausing = std::thread::spawn(move || _ = pools::numbered(pool).unwrap().pause(false).unwrap());
-    while waits() == before && !pausing.is_finished() {
-        std::thread::yield_now();
-    }
-    pausing
+/// Some thread changes what is mapped on the device until it is told to end, or for long: whoever waits for it does not hang. Whether it was told.
+fn growing(pool: u64) -> (Sender<()>, JoinHandle<bool>) {
+    let ((holds, held), (end, ended)) = (mpsc::channel(), mpsc::channel());
+    let thread = std::thread::spawn(move || {
+        let pool = pools::numbered(pool).unwrap();
+        let _growing = pool.cache.hold_growth();
+        holds.send(()).unwrap();
+        ended.recv_timeout(Duration::from_secs(20)).is_ok()
+    });
+    held.recv().unwrap();
+    (end, thread)
 }
 
 #[test]
@@ -33,31 +34,20 @@ fn nobody_waits_or_goes_without() {
     memory::empty_cache(None).unwrap();
     what_is_past_stays_everybodys();
     memory::set_limit(None, 0).unwrap();
-    who_finds_free_memory_waits_for_no_pause();
+    who_finds_free_memory_waits_for_nobody();
 }
 
-/// A pause waits for the device, and the device for the thread that allocates.
-fn who_finds_free_memory_waits_for_no_pause() {
+fn who_finds_free_memory_waits_for_nobody() {
     let own = stream::create(0, 0).unwrap();
     let first = [0; 2].map(|_| memory::allocate(64 * MIB, 1, own).unwrap());
     let pool = pools::create(0, pools::Options { source: provider::Source::Driver, use_on_oom: false, no_split: false }).unwrap();
-    let in_pool = pools::allocate(&pools::numbered(pool).unwrap(), 4 * MIB, 1, own).unwrap();
     let last = memory::allocate(128 * MIB, 1, own).unwrap();
-    let gate = Gate::on(own);
-    let pausing = pausing(pool);
-    let (came, coming) = mpsc::channel();
-    // No hang, if it does not come.
-    let opens = std::thread::spawn(move || {
-        let came = coming.recv_timeout(Duration::from_secs(20)).is_ok();
-        drop(gate);
-        came
-    });
+    let (end, growing) = growing(pool);
     first.into_iter().chain([last]).for_each(|block| memory::free(block).unwrap());
     let again = memory::allocate(32 * MIB, 1, own).unwrap();
-    came.send(()).unwrap();
-    assert!(opens.join().unwrap(), "the allocation waited for the device");
-    pausing.join().unwrap();
-    [again, in_pool].into_iter().for_each(|block| memory::free(block).unwrap());
+    let _ = end.send(());
+    assert!(growing.join().unwrap(), "the allocation waited");
+    memory::free(again).unwrap();
 }
 
 /// Also where another part of the same handle may still be used by a stream that is busy.
@@ -85,26 +75,24 @@ fn what_is_past_stays_everybodys() {
 
 /// As something else held up what is mapped.
 fn what_could_not_rest_does_the_next_time() {
-    let [own, other] = [0; 2].map(|_| stream::create(0, 0).unwrap());
+    let own = stream::create(0, 0).unwrap();
     let pool = pools::create(0, pools::Options { source: provider::Source::Driver, use_on_oom: false, no_split: false }).unwrap();
-    let in_pool = pools::allocate(&pools::numbered(pool).unwrap(), 4 * MIB, 1, own).unwrap();
-    memory::set_limit(Some(68 * MIB), 0).unwrap();
+    memory::set_limit(Some(64 * MIB), 0).unwrap();
     let blocks: Vec<usize> = (0..16).map(|_| memory::allocate(4 * MIB, 1, own).unwrap()).collect();
     let first = *blocks.iter().min().unwrap();
     let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
     freed.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
     let again = memory::allocate(32 * MIB, 1, own).unwrap();
-    let gate = Gate::on(other);
-    let pausing = pausing(pool);
+    let (end, growing) = growing(pool);
     kept.into_iter().for_each(|(_, block)| memory::free(block).unwrap());
     memory::free(again).unwrap();
     let meanwhile = memory::allocate(32 * MIB, 1, own).unwrap();
-    assert_ne!(meanwhile, first, "it came to rest while the pause was under way");
-    drop(gate);
-    pausing.join().unwrap();
+    assert_ne!(meanwhile, first, "it came to rest beside who changes what is mapped");
+    end.send(()).unwrap();
+    growing.join().unwrap();
     memory::free(meanwhile).unwrap();
     assert_eq!(memory::allocate(32 * MIB, 1, own).unwrap(), first);
-    [first, in_pool].into_iter().for_each(|block| memory::free(block).unwrap());
+    memory::free(first).unwrap();
     pools::destroy(pool).unwrap();
     memory::check(0);
 }
