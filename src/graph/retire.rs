@@ -136,7 +136,11 @@ pub fn sweep(wait: bool, device: Option<i32>) -> Result<()> {
 pub fn free_pinned(wait: bool) -> Result<()> {
     let all: Vec<Arc<Replays>> = RETIRED.lock().all.iter().map(|retired| retired.replays.clone()).collect();
     let mut answer = Ok(());
-    for replays in all.into_iter().filter(|replays| !replays.keepers.lock().is_empty()) {
+    for replays in all {
+        let keepers = replays.keepers.lock().clone();
+        if !keepers.iter().any(Keeper::keeps_freed) {
+            continue;
+        }
         match replays.are_over(wait) {
             Ok(true) => {
                 let keepers = std::mem::take(&mut *replays.keepers.lock());

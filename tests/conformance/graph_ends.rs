@@ -742,24 +742,33 @@ fn pinned_memory_of_a_graph_that_is_gone_is_free_with_its_replays() {
     empty_caches();
 }
 
-/// What a stream is doing may need other threads' memory to come to an end.
+/// What a stream is doing may need other threads' memory to come to an end, also where more is to go by then.
 fn memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for() {
     empty_caches();
-    let (stream, busy) = (Own::on(0), Own::on(0));
-    let graph = G::captured(stream.0, || {
+    let (stream, busy, later) = (Own::on(0), Own::on(0), Own::on(0));
+    let graph = G::new();
+    let output = graph.capture(stream.0, || {
         let block = allocate(4 * MIB, stream.0);
         fill(block, 7, MIB, stream.0);
         free(block);
+        allocate(30 * MIB, stream.0)
     });
     graph.replay(stream.0);
     synchronize(stream.0);
+    let moment = || std::thread::sleep(std::time::Duration::from_millis(20));
     let gate = Gate::on(busy.0);
     let ends = std::thread::spawn(move || drop(graph));
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    let block = allocate(300 * MIB, stream.0);
+    moment();
+    let blocks = [allocate(300 * MIB, stream.0), output];
+    free(blocks[1]);
+    let second = Gate::on(later.0);
     gate.open();
+    moment();
+    let last = allocate(600 * MIB, stream.0);
+    second.open();
     ends.join().unwrap();
-    free(block);
+    free(blocks[0]);
+    free(last);
     empty_caches();
     assert_eq!(stat(0, "reserved_bytes.all.current"), 0);
 }

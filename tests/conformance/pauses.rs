@@ -4,6 +4,7 @@ use crate::graph::G;
 use crate::kit::*;
 use crate::pools::{Apart, reserved};
 use crate::random::F32;
+use crate::snapshot::Taken;
 use crate::{fails, get, ok, tests};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -456,6 +457,9 @@ fn memory_grows_while_a_pause_waits() {
             assert!(!pauses.is_finished(), "nobody waited");
             fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), MIB, stream.0, pool.0));
             let outside = allocate(300 * MIB, stream.0);
+            // It has its memory yet.
+            let drawn: u64 = Taken::of(0).segments().iter().map(|segment| segment.total_size).sum();
+            assert_eq!(drawn, stat(0, "reserved_bytes.all.current") as u64);
             free(blocks[1]);
             gate.open();
             let given = pauses.join().unwrap();

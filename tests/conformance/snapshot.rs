@@ -70,10 +70,10 @@ impl Drop for Recording {
 }
 
 /// A snapshot for the length of a test.
-struct Taken(tcuda_snapshot_t);
+pub struct Taken(tcuda_snapshot_t);
 
 impl Taken {
-    fn of(device: i32) -> Taken {
+    pub fn of(device: i32) -> Taken {
         Taken(get!(null_mut(), out => tcuda_memory_snapshot(out, device)))
     }
 
@@ -83,7 +83,7 @@ impl Taken {
         info
     }
 
-    fn segments(&self) -> Vec<tcuda_snapshot_segment_t> {
+    pub fn segments(&self) -> Vec<tcuda_snapshot_segment_t> {
         let of = |index| {
             let mut segment = tcuda_snapshot_segment_t { struct_size: size_of::<tcuda_snapshot_segment_t>(), ..Default::default() };
             ok!(tcuda_snapshot_segment(self.0, &mut segment, index));

@@ -246,7 +246,7 @@ impl Cache {
         if let Some(found) = self.press(climb, Stage::Wait, || self.search_or_grow(climb, all, UpTo::Limit, None)) {
             return found;
         }
-        let refusal = match self.make_room_in_turn(climb)? {
+        let mut refusal = match self.make_room_in_turn(climb)? {
             Ok(address) => return Ok(address),
             Err((refusal, _)) => refusal,
         };
@@ -255,7 +255,10 @@ impl Cache {
         {
             return Ok(address);
         }
-        let room = || self.make_room(climb, &mut self.climbing.lock());
+        let room = || {
+            let made = self.make_room(climb, &mut self.climbing.lock())?;
+            Ok(made.map_err(|(last, _)| refusal = last))
+        };
         self.press(climb, Stage::Fail, room).unwrap_or_else(|| {
             self.core.quiet().check_climb(climb)?;
             Err(self.out_of_memory(climb, refusal, false, false))

@@ -99,21 +99,22 @@ impl Cache {
         self.refuse_others()?;
         captures::wait_for_device(self.device)?;
         self.settle_all();
+        let before = self.core.lock().reserved();
         loop {
             let live = self.core.lock().live();
             let room = if keep { room_for(&live)? } else { Vec::new() };
             let (_climbing, _growing) = (self.climbing.lock(), self.growing.lock());
-            // Blocks may be freed meanwhile.
+            self.release_free_now(runtime, Ok(None))?;
+            // Blocks may be freed meanwhile: what is free by now stays where it is.
             if !keep || self.core.lock().live() == live {
-                return self.take_away(runtime, properties, room);
+                self.take_away(runtime, properties, room)?;
+                return Ok(before - self.core.lock().reserved());
             }
         }
     }
 
     /// Under `growing`. `saved`: what is kept, and where.
-    fn take_away(&self, runtime: &Runtime, properties: MemAllocationProp, saved: Vec<Saved>) -> Result<usize> {
-        let before = self.core.lock().reserved();
-        self.release_free_now(runtime, Ok(None))?;
+    fn take_away(&self, runtime: &Runtime, properties: MemAllocationProp, saved: Vec<Saved>) -> Result<()> {
         let _guard = device::Guard::new(self.device)?;
         let (handles, mappings) = {
             let core = self.core.lock();
@@ -141,11 +142,10 @@ impl Cache {
             core.count_out(size, small);
         }
         core.tell_all(false);
-        let given = before - core.reserved();
         drop(core);
         *self.paused.lock() = Some(Paused { handles: handles.iter().map(|(id, _)| *id).collect(), saved, properties });
         handles.into_iter().for_each(|(_, raw)| self.left.release(runtime, raw));
-        Ok(given)
+        Ok(())
     }
 
     /// Brings the memory back to the same addresses. If the driver has not enough, or the limit is too low, the pool stays paused as it is.
@@ -321,6 +321,11 @@ fn room_for(live: &[Run]) -> Result<Vec<Saved>> {
 }
 
 impl Core {
+    /// Whether its memory is with the driver, or would be: while a pause waits it is not yet.
+    pub(super) fn is_away(&self) -> bool {
+        self.paused && self.physical.ids().all(|id| matches!(self.physical[id].backing, Backing::Away))
+    }
+
     /// Blocks in use, by address.
     fn live(&self) -> Vec<Run> {
         let blocks = self.areas.values().flat_map(|area| block::chain(area.first)).map(block::at);

@@ -228,7 +228,7 @@ impl Cache {
                 pending.insert(freed.block, freed);
             }
             // A pool that is paused has no memory.
-            let there = cores.iter().filter(|core| !core.paused);
+            let there = cores.iter().filter(|core| !core.is_away());
             let mut areas: Vec<(&Core, &Area)> = Vec::new();
             for core in there {
                 room::reserve(&mut areas, core.areas.len(), WHAT)?;

@@ -96,6 +96,11 @@ pub fn access_list(device: i32) -> Vec<MemAccess> {
 }
 
 impl Core {
+    /// cudaFree waits for the device by itself.
+    fn goes_unwaited(&self, handle: HandleId) -> bool {
+        !matches!(self.physical[handle].backing, Backing::Plain | Backing::Ordered)
+    }
+
     pub(super) fn new_area(&mut self, base: Address, size: usize, small: bool, plain: bool, slot: StreamSlot) -> BlockId {
         self.keys.occupy(slot);
         let flags = if small { SMALL } else { 0 } | if plain { 0 } else { MAPPED };
@@ -222,25 +227,32 @@ impl Cache {
     /// A pool that is paused has nothing to give, and that of a graph gives nothing.
     pub fn release_free(&self, runtime: &Runtime) -> Result<()> {
         provider::refuse_inside()?;
-        let waited = self.wait_for_replays();
-        let _growing = self.growing.lock();
-        self.release_free_now(runtime, waited)
+        loop {
+            let waited = self.wait_for_replays();
+            let _growing = self.growing.lock();
+            // As long as more is freed.
+            if !waited.as_ref().is_ok_and(|waited| self.replays_use(*waited).is_some()) {
+                return self.release_free_now(runtime, waited);
+            }
+        }
+    }
+
+    /// Whether something is to go of which no stream tells, and how much has changed by now. `waited`: how much had, when the device was waited for.
+    fn replays_use(&self, waited: Option<u64>) -> Option<u64> {
+        if !self.replayed.load(Relaxed) || self.is_fixed() || self.is_paused() {
+            return None;
+        }
+        let mut core = self.core.lock();
+        core.collect();
+        let changes = core.changes();
+        let idle = core.idle_handles(Idle::Large(0));
+        (waited != Some(changes) && idle.iter().any(|(handle, _)| core.goes_unwaited(*handle))).then_some(changes)
     }
 
     /// No stream tells of replays that a program launched, so that the device has to be done with what they used: here, where others may grow
     /// meanwhile. How much had changed by then, if there is such memory.
     fn wait_for_replays(&self) -> Result<Option<u64>> {
-        if !self.replayed.load(Relaxed) || self.is_fixed() || self.is_paused() {
-            return Ok(None);
-        }
-        let changes = {
-            let mut core = self.core.lock();
-            core.collect();
-            if core.idle_handles(Idle::Large(0)).is_empty() {
-                return Ok(None);
-            }
-            core.changes()
-        };
+        let Some(changes) = self.replays_use(None) else { return Ok(None) };
         watch::unseen(|| captures::wait_beside(self.device))?;
         Ok(Some(changes))
     }
@@ -306,9 +318,7 @@ impl Cache {
                 });
                 taken.push((handle, blocks.collect()));
             }
-            // cudaFree waits by itself.
-            let waits = |handle: &HandleId| !matches!(core.physical[*handle].backing, Backing::Plain | Backing::Ordered);
-            let waits = !is_waited_for && self.replayed.load(Relaxed) && taken.iter().any(|(handle, _)| waits(handle));
+            let waits = !is_waited_for && self.replayed.load(Relaxed) && taken.iter().any(|(handle, _)| core.goes_unwaited(*handle));
             (taken, waits)
         };
         // Once for all of it.

@@ -17,6 +17,11 @@ impl Keeper {
         Keeper(Arc::new(Kept(CORE.lock().streams.add_keeper())))
     }
 
+    /// Whether it is for its sake that a block which was freed is in use, among others'.
+    pub fn keeps_freed(&self) -> bool {
+        CORE.lock().pending.iter().any(|block| block.uses.iter().any(|(serial, _)| *serial == self.0.0))
+    }
+
     /// The block that holds an address. Memory that is no block of this cache means nothing.
     pub fn keep(&self, address: Address) {
         CORE.lock().note_use(address, self.0.0);
