@@ -138,14 +138,13 @@ pub fn free_pinned(wait: bool) -> Result<()> {
     let mut answer = Ok(());
     for replays in all {
         let keepers = replays.keepers.lock().clone();
-        if !keepers.iter().any(Keeper::keeps_freed) {
+        // To ask is cheaper than to look through what is freed; to wait is not.
+        if keepers.is_empty() || wait && !keepers.iter().any(Keeper::keeps_freed) {
             continue;
         }
         match replays.are_over(wait) {
-            Ok(true) => {
-                let keepers = std::mem::take(&mut *replays.keepers.lock());
-                drop(keepers);
-            }
+            // Which ends before they do.
+            Ok(true) => drop(std::mem::take(&mut *replays.keepers.lock())),
             Ok(false) => {}
             Err(error) => answer = answer.and(Err(error)),
         }

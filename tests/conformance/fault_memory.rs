@@ -2,8 +2,8 @@
 
 use crate::graph::{G, MIB, OWN, RELAXED};
 use crate::kit::*;
+use crate::pools::Apart;
 use crate::{fails, get, ok, tests};
-use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use tcuda::base::Status;
 use tcuda::capi::copy::tcuda_memset_async;
@@ -144,11 +144,8 @@ fn a_stream_ends_as_a_call_fails() {
 /// What cannot go back is no reason not to ask others.
 fn what_does_not_go_back_keeps_nobody_from_lending() {
     empty_caches();
-    let (own, mut pool) = (Own::on(0), null_mut());
-    let options =
-        tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: null_mut(), use_on_oom: 1, no_split: 0 };
-    ok!(tcuda_mem_pool_create(&mut pool, 0, &options));
-    let lends: [*mut c_void; 2] = [16 * MIB, MIB].map(|size| get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, own.0, pool)));
+    let (own, pool) = (Own::on(0), Apart::with(0, 1, 0));
+    let lends = [16 * MIB, MIB].map(|size| pool.allocate(size, own.0));
     free(lends[0]);
     // Of the device's own, and free.
     free(allocate(4 * MIB, own.0));
@@ -161,18 +158,15 @@ fn what_does_not_go_back_keeps_nobody_from_lending() {
     ok!(tcuda_sim_clear_faults());
     drop(limit);
     [lent, lends[1]].into_iter().for_each(free);
-    ok!(tcuda_mem_pool_destroy(pool));
+    pool.end();
     empty_caches();
 }
 
 /// A replay would write to what is another's by then.
 fn a_captured_stream_that_cannot_be_asked_is_lent_nothing() {
     empty_caches();
-    let (own, mut pool) = (Own::on(0), null_mut());
-    let options =
-        tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: null_mut(), use_on_oom: 1, no_split: 0 };
-    ok!(tcuda_mem_pool_create(&mut pool, 0, &options));
-    let lends: [*mut c_void; 2] = [SIZE, MIB].map(|size| get!(null_mut(), out => tcuda_mem_pool_malloc(out, size, own.0, pool)));
+    let (own, pool) = (Own::on(0), Apart::with(0, 1, 0));
+    let lends = [SIZE, MIB].map(|size| pool.allocate(size, own.0));
     free(lends[0]);
     let limit = Limit::of(0, stat(0, "reserved_bytes.all.current") as u64);
     each_call_fails(|fault| {
@@ -185,7 +179,7 @@ fn a_captured_stream_that_cannot_be_asked_is_lent_nothing() {
     });
     drop(limit);
     free(lends[1]);
-    ok!(tcuda_mem_pool_destroy(pool));
+    pool.end();
     empty_caches();
 }
 

@@ -748,10 +748,10 @@ fn memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for() {
     let (stream, busy, later) = (Own::on(0), Own::on(0), Own::on(0));
     let graph = G::new();
     let output = graph.capture(stream.0, || {
-        let block = allocate(4 * MIB, stream.0);
+        let [output, block] = [30, 4].map(|size| allocate(size * MIB, stream.0));
         fill(block, 7, MIB, stream.0);
         free(block);
-        allocate(30 * MIB, stream.0)
+        output
     });
     graph.replay(stream.0);
     synchronize(stream.0);
@@ -759,11 +759,13 @@ fn memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for() {
     let gate = Gate::on(busy.0);
     let ends = std::thread::spawn(move || drop(graph));
     moment();
+    assert!(!ends.is_finished(), "nobody waited");
     let blocks = [allocate(300 * MIB, stream.0), output];
     free(blocks[1]);
     let second = Gate::on(later.0);
     gate.open();
     moment();
+    assert!(!ends.is_finished(), "nobody waited for what was freed meanwhile");
     let last = allocate(600 * MIB, stream.0);
     second.open();
     ends.join().unwrap();
