@@ -48,7 +48,7 @@ tests![
     a_graph_goes_from_a_pluggable_allocator_while_a_launch_of_the_programs_own_runs,
     memory_of_a_graph_goes_behind_one_wait: [Faults, VirtualMemory],
     pinned_memory_of_a_graph_that_is_gone_is_free_with_its_replays,
-    memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for: [Faults, VirtualMemory],
+    memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for: [VirtualMemory],
     a_shutdown_beside_a_capture_of_another_thread,
 ];
 
