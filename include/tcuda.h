@@ -3938,7 +3938,7 @@ tcuda_status_t tcuda_comm_scatter(tcuda_managed_tensor_t **outs,
  *
  * @param tensor     the source, on a device or on the CPU.
  * @param outs       `count` tensors on devices; of the source's shape, but for `dim`, in which their sizes add up to the source's. They may
- *                   not overlap the source. Types are converted as by tcuda_tensor_copy.
+ *                   overlap neither the source nor each other. Types are converted as by tcuda_tensor_copy.
  * @param count      tensors, at least one.
  * @param dim        the dimension that is cut; negative: counted from the last.
  * @param streams    as in tcuda_comm_scatter.
@@ -4062,7 +4062,7 @@ tcuda_status_t tcuda_communicator_init_from_env(tcuda_communicator_t *comm,
  * @param key       gives their order; ranks with equal keys stay in theirs.
  * @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
  *                  tcuda_communicator_query says that it is ready.
- * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
+ * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18. TCUDA_ERROR_TIMEOUT: ranks did not come, and `comm` itself was aborted.
  */
 tcuda_status_t tcuda_communicator_split(tcuda_communicator_t *part,
                                         tcuda_communicator_t comm,
@@ -4072,6 +4072,7 @@ tcuda_status_t tcuda_communicator_split(tcuda_communicator_t *part,
 
 /**
  * Ends a rank when its calls are done, for which it waits. One that was aborted, or has not found the others, ends at once.
+ * tcuda_communicator_abort by another thread cuts the wait short; it is the only call that takes the handle meanwhile.
  *
  * @return TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE and the like: calls were cut off. The handle has ended all the same.
  */

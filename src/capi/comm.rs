@@ -198,7 +198,7 @@ unsafe fn handles(streams: *const tcuda_stream_t, count: usize) -> Result<Option
 ///
 /// @param tensor     the source, on a device or on the CPU.
 /// @param outs       `count` tensors on devices; of the source's shape, but for `dim`, in which their sizes add up to the source's. They may
-///                   not overlap the source. Types are converted as by tcuda_tensor_copy.
+///                   overlap neither the source nor each other. Types are converted as by tcuda_tensor_copy.
 /// @param count      tensors, at least one.
 /// @param dim        the dimension that is cut; negative: counted from the last.
 /// @param streams    as in tcuda_comm_scatter.

@@ -222,7 +222,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
 /// @param key       gives their order; ranks with equal keys stay in theirs.
 /// @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
 ///                  tcuda_communicator_query says that it is ready.
-/// @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18.
+/// @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18. TCUDA_ERROR_TIMEOUT: ranks did not come, and `comm` itself was aborted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_split(
     part: *mut tcuda_communicator_t,
@@ -239,6 +239,7 @@ pub unsafe extern "C" fn tcuda_communicator_split(
 }
 
 /// Ends a rank when its calls are done, for which it waits. One that was aborted, or has not found the others, ends at once.
+/// tcuda_communicator_abort by another thread cuts the wait short; it is the only call that takes the handle meanwhile.
 ///
 /// @return TCUDA_ERROR_TIMEOUT, TCUDA_ERROR_REMOTE and the like: calls were cut off. The handle has ended all the same.
 #[unsafe(no_mangle)]
@@ -252,7 +253,7 @@ pub extern "C" fn tcuda_communicator_destroy(comm: tcuda_communicator_t) -> tcud
 /// success and anything in its output. So end all ranks when one has failed. The handle stays until tcuda_communicator_destroy.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_communicator_abort(comm: tcuda_communicator_t) -> tcuda_status_t {
-    guard("tcuda_communicator_abort", || named(comm)?.abort())
+    guard("tcuda_communicator_abort", || communicator::abort(comm as usize))
 }
 
 /// How a rank is (ncclCommGetAsyncError): success while nothing went wrong. Waits for nothing.

@@ -1,7 +1,7 @@
 //! One tensor, or several, to many devices.
 
 use super::choice::Operation;
-use super::rules::take_current;
+use super::rules::{check_apart, take_current};
 use super::spread::{Spread, spread};
 use crate::base::{Error, Result};
 use crate::copy::Place;
@@ -42,6 +42,7 @@ pub fn broadcast_out(input: &View, outputs: &[View]) -> Result<()> {
         output.check_writable(format_args!("outs[{at}]"))?;
         take_current(output, || format!("outs[{at}]"))?;
     }
+    check_apart(outputs)?;
     copy_to(input, &outputs.iter().collect::<Vec<_>>())
 }
 

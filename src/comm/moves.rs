@@ -9,7 +9,7 @@ use crate::event;
 use crate::runtime::kernels::Plan;
 use crate::runtime::kernels::comm::Segment;
 use crate::runtime::kernels::tensor::{Work, on_device};
-use crate::stream::{self, Stream};
+use crate::stream::Stream;
 use crate::tensor::{self, Names, View};
 
 /// One part, with elements, between memory of the centre's stream and of `other`.
@@ -87,7 +87,8 @@ fn convert(names: Names, centre: Stream, part: &Move) -> Result<()> {
     if here {
         event::wait_stream(part.other, centre)?;
     }
-    tensor::copy(names, &part.to, &part.from, true, stream::handle_of(part.other))?;
+    let on = |view: &View| if view.place.device() == Some(part.other.device) { part.other } else { centre };
+    tensor::copy_between(names, (&part.to, on(&part.to)), (&part.from, on(&part.from)))?;
     if here { event::wait_stream(centre, part.other) } else { Ok(()) }
 }
 

@@ -5,7 +5,7 @@ use crate::copy;
 use crate::memory;
 use crate::runtime::api::Place;
 use crate::stream::{self, Stream};
-use crate::tensor::View;
+use crate::tensor::{self, View};
 
 pub fn wrap_dim(dim: i32, ndim: usize) -> Result<usize> {
     if ndim == 0 {
@@ -39,6 +39,21 @@ pub fn take_current(tensor: &View, name: impl Fn() -> String) -> Result<Option<S
         Some(device) => take(tensor, stream::current(device)?, name).map(Some),
         None => Ok(None),
     }
+}
+
+/// Outputs of one call are written at once, or read to write the next one: none may lie in another, but for the same one given twice.
+pub fn check_apart(outputs: &[View]) -> Result<()> {
+    let mut order: Vec<usize> = (0..outputs.len()).collect();
+    order.sort_unstable_by_key(|at| outputs[*at].address);
+    for pair in order.windows(2) {
+        let [first, second] = [pair[0].min(pair[1]), pair[0].max(pair[1])];
+        let (a, b) = (&outputs[first], &outputs[second]);
+        if tensor::meet(a, b) && !tensor::is_same(a, b) {
+            let text = format!("Output tensor at index {second} overlaps that at index {first}. Take memory of its own for each.");
+            return Err(Error::invalid_argument(text));
+        }
+    }
+    Ok(())
 }
 
 /// Every dimension but one is as expected.

@@ -2,7 +2,7 @@
 
 use super::choice::Operation;
 use super::moves::{self, Move};
-use super::rules::{agrees_but_for, take, take_current, wrap_dim};
+use super::rules::{agrees_but_for, check_apart, take, take_current, wrap_dim};
 use crate::base::{Error, Result};
 use crate::copy::Place;
 use crate::device;
@@ -39,7 +39,7 @@ fn stream_for(streams: Option<&[usize]>, at: usize, device: i32) -> Result<Strea
     match streams.and_then(|streams| streams.get(at)) {
         None | Some(0) => stream::current(device),
         Some(handle) => {
-            let given = stream::resolve(*handle)?;
+            let given = stream::resolve_beside(*handle, device)?;
             if given.device == device {
                 return Ok(given);
             }
@@ -112,6 +112,7 @@ pub fn scatter_out(input: &View, outputs: &[View], dim: i32, streams: Option<&[u
             input.shape[dim]
         )));
     }
+    check_apart(outputs)?;
     let source = take_current(input, || "tensor".into())?;
     let mut moves = Vec::with_capacity(outputs.len());
     let mut start = 0;

@@ -48,7 +48,7 @@ impl Job {
                     Error::invalid_argument(format!("{name} is '{text}', which is not a whole number from 0 to {most}. {JOB}"))
                 })
             };
-        let size = number("WORLD_SIZE", i32::MAX)?;
+        let size = number("WORLD_SIZE", Communicator::MOST)?;
         let rank = number("RANK", i32::MAX)?;
         if rank >= size {
             return Err(Error::invalid_argument(format!("RANK is {rank} and WORLD_SIZE {size}; ranks are numbered from 0 on. {JOB}")));
@@ -58,6 +58,10 @@ impl Job {
             return Ok(Job { rank, size, device, address: String::new(), port: 0 });
         }
         let address = given("MASTER_ADDR").ok_or_else(|| Error::invalid_argument(format!("MASTER_ADDR is not set. {JOB}")))?;
+        let address = address.trim();
+        // As in a URL.
+        let inside = address.strip_prefix('[').and_then(|address| address.strip_suffix(']'));
+        let address = inside.unwrap_or(address).to_owned();
         let port = if given("TCUDA_COMMUNICATOR_PORT").is_some() { "TCUDA_COMMUNICATOR_PORT" } else { "MASTER_PORT" };
         let number = number(port, u16::MAX.into())?;
         let port = u16::try_from(number)
@@ -333,11 +337,14 @@ mod tests {
         assert_eq!(read(&[]), Ok(Job { rank: 1, size: 4, device: 1, address: "host".into(), port: 29500 }));
         assert_eq!(read(&[("TCUDA_COMMUNICATOR_PORT", "7")]).unwrap().port, 7);
         assert!(read(&[("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", ""), ("MASTER_PORT", "")]).is_ok());
+        let address = |text: &str| read(&[("MASTER_ADDR", text)]).unwrap().address;
+        assert_eq!([" host\n", "[::1]", " ::1 "].map(address), ["host", "::1", "::1"]);
         for (name, value, word) in [
             ("RANK", "", "RANK is not set"),
             ("RANK", "4", "RANK is 4 and WORLD_SIZE 4"),
             ("RANK", "-1", "RANK is '-1'"),
             ("WORLD_SIZE", "0", "WORLD_SIZE 0"),
+            ("WORLD_SIZE", "2000000", "from 0 to 1048576"),
             ("WORLD_SIZE", "99999999999", "WORLD_SIZE is '99999999999'"),
             ("LOCAL_RANK", "x", "LOCAL_RANK is 'x'"),
             ("MASTER_ADDR", "", "MASTER_ADDR is not set"),

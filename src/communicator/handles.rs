@@ -3,6 +3,7 @@
 use super::one::Communicator;
 use crate::base::Result;
 use crate::base::handles::Handles;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
 pub type Handle = usize;
@@ -17,9 +18,29 @@ pub fn named(handle: Handle) -> Result<Arc<Communicator>> {
     ALL.get(handle)
 }
 
+/// Those that wait for their work before they end: to be aborted is all that their handles are good for.
+static ENDING: Mutex<Vec<(Handle, Arc<Communicator>)>> = Mutex::new(Vec::new());
+
 /// The handle ends in any case; an error says that work was cut off.
 pub fn destroy(handle: Handle) -> Result<()> {
-    ALL.remove(handle)?.destroy()
+    let ends = {
+        let mut ending = ENDING.lock();
+        let ends = ALL.remove(handle)?;
+        ending.push((handle, ends.clone()));
+        ends
+    };
+    let ended = ends.destroy();
+    ENDING.lock().retain(|(known, _)| *known != handle);
+    ended
+}
+
+pub fn abort(handle: Handle) -> Result<()> {
+    let found = {
+        let ending = ENDING.lock();
+        let ends = ending.iter().find(|(known, _)| *known == handle).map(|(_, ends)| ends.clone());
+        ends.map_or_else(|| named(handle), Ok)?
+    };
+    found.abort()
 }
 
 /// Before devices are waited for: work of a communicator may wait for a rank that never comes.

@@ -16,6 +16,6 @@ mod siblings;
 
 pub use environment::init_from_env;
 pub use group::{end as group_end, start as group_start};
-pub use handles::{Handle, destroy, insert, named, shutdown};
+pub use handles::{Handle, abort, destroy, insert, named, shutdown};
 pub use one::{Communicator, Options, init_all, init_rank, unique_id, version};
 pub use rules::{Ends, call};

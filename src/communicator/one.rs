@@ -11,7 +11,7 @@ use crate::runtime::collective::{self, Group, Id, Link, Work};
 use crate::stream::Stream;
 use crate::{device, event, runtime};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct Communicator {
     complete: AtomicBool,
     /// Held by who calls the link.
     calls: Mutex<Calls>,
+    /// How many have it, or wait for it, to wait for other ranks.
+    busy: AtomicUsize,
     /// Why it can no longer be used, from the moment on in which that is so: who is in a call of it waits no longer.
     ended: OnceLock<Error>,
     /// What a sibling that has ended told: nothing that is under way can be believed.
@@ -87,9 +89,20 @@ pub(super) struct Held<'a> {
     pub calls: MutexGuard<'a, Calls>,
 }
 
-impl Held<'_> {
+impl<'a> Held<'a> {
+    fn of(communicator: &'a Communicator) -> Held<'a> {
+        communicator.busy.fetch_add(1, Ordering::Relaxed);
+        Held { communicator, calls: communicator.calls.lock() }
+    }
+
     pub fn is_alone(&self) -> bool {
         self.communicator.place().is_ok_and(|(_, size)| size == 1)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.communicator.busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -165,7 +178,8 @@ pub fn init_all(devices: &[i32], options: Options) -> Result<Vec<Arc<Communicato
     }
     let (id, size) = (unique_id()?, resolved.len() as i32);
     let mut all = Vec::new();
-    // NCCL's blocking communicators of one thread are made in a group.
+    // NCCL's blocking communicators of one thread are made in a group, in which nothing but NCCL may fail: it would wait for the rest.
+    resolved.iter().try_for_each(|device| device::Guard::new(*device).map(drop))?;
     let group = if options.nccl_blocking { Some(Group::begin(runtime::runtime()?)?) } else { None };
     let begun = resolved.iter().enumerate().try_for_each(|(rank, device)| {
         all.push(Communicator::begin(size, &id, rank as i32, *device, options)?);
@@ -191,12 +205,14 @@ fn late(deadline: Deadline, when: &str) -> Error {
 }
 
 impl Communicator {
+    /// How many ranks there may be: more than any machine room has.
+    pub const MOST: i32 = 1 << 20;
+
     fn begin(size: i32, id: &Id, rank: i32, device: i32, options: Options) -> Result<Arc<Communicator>> {
-        /// More than any machine room has.
-        const MOST: i32 = 1 << 20;
-        if !(1..=MOST).contains(&size) || !(0..size).contains(&rank) {
+        let most = Communicator::MOST;
+        if !(1..=most).contains(&size) || !(0..size).contains(&rank) {
             return Err(Error::invalid_argument(format!(
-                "Rank {rank} of {size}: there are 1 to {MOST} ranks, and they are numbered from 0."
+                "Rank {rank} of {size}: there are 1 to {most} ranks, and they are numbered from 0."
             )));
         }
         let guard = device::Guard::new(device)?;
@@ -217,6 +233,7 @@ impl Communicator {
             place,
             complete: AtomicBool::new(false),
             calls: Mutex::default(),
+            busy: AtomicUsize::new(0),
             ended: OnceLock::new(),
             heard: OnceLock::new(),
             is_over: AtomicBool::new(false),
@@ -248,7 +265,20 @@ impl Communicator {
     }
 
     pub(super) fn hold(&self) -> Held<'_> {
-        Held { communicator: self, calls: self.calls.lock() }
+        Held::of(self)
+    }
+
+    /// The right to call the link for a moment. None: another thread waits for other ranks.
+    fn glance(&self) -> Option<MutexGuard<'_, Calls>> {
+        loop {
+            if let Some(calls) = self.calls.try_lock() {
+                return Some(calls);
+            }
+            if self.busy.load(Ordering::Relaxed) > 0 {
+                return None;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// For a call of the link. An error if it has ended.
@@ -319,7 +349,7 @@ impl Communicator {
 
     /// Whether it is at nothing: false while it looks for the others, or another thread waits in a call of it. Err: what went wrong.
     pub fn query(&self) -> Result<bool> {
-        let Some(mut calls) = self.calls.try_lock() else { return self.look_aside() };
+        let Some(mut calls) = self.glance() else { return self.look_aside() };
         self.check_ended(&mut calls)?;
         match self.link.is_ready() {
             Ok(true) => self.learn_place().map(|()| true),
@@ -343,7 +373,7 @@ impl Communicator {
         let ask = || {
             let lost = |error: Error| if error.status == Status::TCUDA_ERROR_DEVICE_LOST { self.cut(error) } else { error };
             let done = stream.query().map_err(lost)?;
-            let Some(mut calls) = self.calls.try_lock() else { return self.look_aside() };
+            let Some(mut calls) = self.glance() else { return self.look_aside() };
             self.check_ended(&mut calls)?;
             match self.link.is_ready() {
                 Ok(ready) => Ok(done && ready),
@@ -445,7 +475,8 @@ impl Communicator {
         let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
         let part = Communicator::over(link, self.device, options, family, OnceLock::new());
         if !non_blocking {
-            wait_until_made(std::slice::from_ref(&part), self.timeout)?;
+            // The others count a split that this one takes for none: they would never come to another one together.
+            wait_until_made(std::slice::from_ref(&part), self.timeout).map_err(|error| self.cut(error))?;
         }
         Ok(color.map(|_| part))
     }

@@ -126,15 +126,21 @@ thread_local! {
 /// The stream that a C handle names. NULL: the default stream of the current device.
 #[inline]
 pub fn resolve(handle: usize) -> Result<Stream> {
-    if handle < HANDLE_END { special(handle, device::CURRENT) } else { real(handle) }
+    resolve_beside(handle, device::CURRENT)
 }
 
 /// The same with a device given, by a pointer or a tensor: NULL is the default stream of that device, and a stream of another
 /// device is an error.
 #[inline]
 pub fn resolve_on(handle: usize, device: i32) -> Result<Stream> {
-    let stream = if handle < HANDLE_END { special(handle, device)? } else { real(handle)? };
+    let stream = resolve_beside(handle, device)?;
     if stream.device == device { Ok(stream) } else { Err(other_device(stream, device)) }
+}
+
+/// The same for who has a message of his own for a stream of another device.
+#[inline]
+pub fn resolve_beside(handle: usize, device: i32) -> Result<Stream> {
+    if handle < HANDLE_END { special(handle, device) } else { real(handle) }
 }
 
 #[cold]

@@ -15,10 +15,22 @@ pub type Names = [&'static str; 2];
 
 /// Broadcasts and converts. Between device and host it waits, unless `non_blocking`; a result in pageable memory is complete on return.
 pub fn copy(names: Names, to: &View, from: &View, non_blocking: bool, handle: usize) -> Result<()> {
+    copy_with(names, to, from, non_blocking, |from| streams(names, to, from, handle))
+}
+
+/// The same, each end with the stream of its device, and without waiting.
+pub fn copy_between(names: Names, to: (&View, Stream), from: (&View, Stream)) -> Result<()> {
+    copy_with(names, to.0, from.0, true, |_| Ok((Some(to.1), Some(from.1))))
+}
+
+/// The streams of the two ends: None for one that is no device's.
+type Ends = (Option<Stream>, Option<Stream>);
+
+fn copy_with(names: Names, to: &View, from: &View, non_blocking: bool, ends: impl FnOnce(&View) -> Result<Ends>) -> Result<()> {
     let [to_name, from_name] = names;
     let from = &from.broadcast(&to.shape)?;
     let work = work(names, to, from)?;
-    let (to_stream, from_stream) = streams(names, to, from, handle)?;
+    let (to_stream, from_stream) = ends(from)?;
     if to.count() == 0 {
         return Ok(());
     }
@@ -51,7 +63,7 @@ fn work([to_name, from_name]: Names, to: &View, from: &View) -> Result<Work> {
 
 /// The stream of each end that is on a device. A handle names the stream of one of two devices, and the other takes part with its
 /// current stream; a special handle means the stream of that name on both.
-fn streams([to_name, from_name]: Names, to: &View, from: &View, handle: usize) -> Result<(Option<Stream>, Option<Stream>)> {
+fn streams([to_name, from_name]: Names, to: &View, from: &View, handle: usize) -> Result<Ends> {
     let on = |device| stream::resolve_on(handle, device);
     let (to, from) = match (to.place.device(), from.place.device()) {
         (Some(to_device), Some(from_device)) if to_device != from_device => match (on(to_device), on(from_device)) {

@@ -17,6 +17,7 @@ use tcuda::capi::memory::*;
 use tcuda::capi::sim::{tcuda_sim_call_count, tcuda_sim_clear_faults, tcuda_sim_fail_at};
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::capi::tensor::*;
+use tcuda::stream::HANDLE_CURRENT;
 
 tests![
     broadcasts_of_every_type_and_layout,
@@ -680,6 +681,15 @@ fn the_rules_are_torchs() {
     assert_eq!((gather_halves([&first, &second]), scatter_halves([&first, &second])), (TCUDA_SUCCESS, TCUDA_SUCCESS));
     refused(gather_halves([&second, &first]), INVALID, "Input tensor at index 0 overlaps the out tensor");
     refused(scatter_halves([&second, &first]), INVALID, "Output tensor at index 0 overlaps the source tensor");
+    // Outputs that lie in each other would be torn as well; the same one twice is not.
+    let middle = tcuda_tensor_t { byte_offset: 8, ..first };
+    let four = Managed::empty(0, F32, &[4]);
+    let broadcast_halves = |halves: Halves| unsafe { tcuda_comm_broadcast_out(four.tensor(), halves.as_ptr(), 2) };
+    let source = Managed::empty(0, F32, &[8]);
+    let scattered = |halves: Halves| unsafe { tcuda_comm_scatter_out(source.tensor(), halves.as_ptr(), 2, 0, null()) };
+    refused(broadcast_halves([&second, &middle]), INVALID, "Output tensor at index 1 overlaps that at index 0");
+    refused(scattered([&middle, &first]), INVALID, "Output tensor at index 1 overlaps that at index 0");
+    assert_eq!([broadcast_halves([&second, &second]), scattered([&second, &first])], [TCUDA_SUCCESS; 2]);
 
     // Data that is not where its tensor says.
     let astray = tcuda_tensor_t { data: 4096 as _, ..gpu.tensor };
@@ -729,6 +739,14 @@ fn pieces_on_streams_of_the_caller() {
             let crossed: Vec<tcuda_stream_t> = devices().into_iter().map(|_| handles[0]).collect();
             let mut outs = vec![null_mut(); crossed.len()];
             refused(scatter(&crossed, outs.as_mut_ptr()), INVALID, "Expected the device associated with the stream at index 1 (was 0)");
+        }
+        // A name that is a stream of each device means that of the piece's.
+        for each in [1, 2, HANDLE_CURRENT] {
+            let names: Vec<tcuda_stream_t> = devices().into_iter().map(|_| handle(each)).collect();
+            let pieces = made(names.len(), |outs| scatter(&names, outs));
+            devices().into_iter().for_each(|device| ok!(tcuda_synchronize(device)));
+            let found = pieces.iter().flat_map(|piece| elements(piece.tensor()));
+            assert!(found.eq(source.elements.iter().cloned()), "{each:#x}");
         }
         // The source's own device too, where a piece is copied.
         let outs: Vec<Tensor> = (0..2).map(|_| Tensor::of(random, Where::Device(0), packed(F64, &[20, 7]))).collect();

@@ -22,6 +22,7 @@ tests![
     work_before_is_waited_for_and_work_after_waits: [Unfilled],
     streams_with_nothing_to_do_beside_one_that_works: [Unfilled],
     streams_that_block_bring_what_they_come_behind: [TwoDevices, Unfilled],
+    other_types_come_behind_what_a_threads_own_stream_has: [TwoDevices, Unfilled],
     captured_streams_are_not_asked: [TwoDevices],
     large_sums_by_every_way_can_be_captured: [TwoDevices, Unfilled],
     broadcasts_by_every_way_can_be_captured: [TwoDevices],
@@ -235,6 +236,40 @@ fn streams_that_block_bring_what_they_come_behind() {
             ok!(tcuda_set_stream(stage.streams[1].0));
         }
     }
+}
+
+/// Also where elements are converted on the way, or go by memory beside an end, each device's order is that of its current stream.
+fn other_types_come_behind_what_a_threads_own_stream_has() {
+    const COUNT: usize = 1000;
+    let stage = Stage::new();
+    let per_thread = handle(2);
+    set_device(1);
+    ok!(tcuda_set_stream(per_thread));
+    set_device(0);
+    for is_scatter in [false, true] {
+        let (here, there) = (Managed::empty(0, F32, &[COUNT as i64]), Managed::empty(1, I32, &[COUNT as i64]));
+        let (source, target) = if is_scatter { (&here, &there) } else { (&there, &here) };
+        let (writes, reads) = if is_scatter { (stage.streams[0].0, per_thread) } else { (per_thread, stage.streams[0].0) };
+        for tensor in [&here, &there] {
+            ok!(tcuda_memset_async(tensor.tensor().data, 0, 4 * COUNT, default_of(tensor.tensor().device.device_id)));
+        }
+        synchronize();
+        set_device(source.tensor().device.device_id);
+        let gate = Gate::on(writes);
+        ok!(tcuda_memset_async(source.tensor().data, 0x40, 4 * COUNT, writes));
+        set_device(0);
+        let [from, to] = [source, target].map(|tensor| std::ptr::from_ref(tensor.tensor()));
+        ok!(if is_scatter { tcuda_comm_scatter_out(from, &to, 1, 0, null()) } else { tcuda_comm_gather_out(to, &from, 1, 0) });
+        let opener = gate.open_later();
+        set_device(target.tensor().device.device_id);
+        // 0x40404040 as a number of the one type, and as the same number of the other.
+        let expected = if is_scatter { 3i32.to_le_bytes() } else { (0x4040_4040i32 as f32).to_le_bytes() };
+        assert_eq!(bytes_of(target.tensor().data, 4, reads), expected);
+        set_device(0);
+        opener.join().unwrap();
+        synchronize();
+    }
+    ok!(tcuda_set_stream(stage.streams[1].0));
 }
 
 /// A query would end the capture. What is no part of it is refused, whether it is idle or not: a replay would not wait for it.

@@ -20,6 +20,9 @@ tests![
     a_group_that_is_aborted: [Communicators, TwoDevices],
     ranks_that_found_nobody_end_one_after_the_other: [Communicators, TwoDevices],
     a_wait_has_its_own_limit_beside_others: [Communicators],
+    a_split_that_not_all_come_to: [Communicators, TwoDevices],
+    a_rank_is_asked_while_its_stream_is_waited_for: [Communicators],
+    an_end_that_waits_is_cut_short: [Communicators, TwoDevices],
     ranks_that_differ: [Faults, TwoDevices],
     two_ranks_on_one_device: [Faults],
     a_send_waits_for_its_receive: [Faults, TwoDevices],
@@ -83,6 +86,63 @@ fn a_rank_that_is_aborted() {
     assert!(fails!(INVALID_STATE, tcuda_communicator_query(world.0[0], &mut false)).contains("aborted"));
     ok!(tcuda_communicator_abort(world.0[0]));
     world.0[1..].iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
+}
+
+/// Those that did not come have not counted it: what is left of the communicator would never split again.
+fn a_split_that_not_all_come_to() {
+    for color in [0, -1] {
+        let world = World::with(&options(200, 0));
+        let mut part = null_mut();
+        fails!(TIMEOUT, tcuda_communicator_split(&mut part, world.0[0], color, 0, null()));
+        assert!(part.is_null());
+        fails!(TIMEOUT, tcuda_communicator_query(world.0[0], &mut false));
+        assert!(fails!(REMOTE, tcuda_communicator_query(world.0[1], &mut false)).contains("did not come"));
+        world.0.iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
+    }
+}
+
+/// Whose waits alone are no reason to call it busy.
+fn a_rank_is_asked_while_its_stream_is_waited_for() {
+    let comm = get!(null_mut(), out => tcuda_communicator_init_all(out, [0].as_ptr(), 1, null()));
+    let stream = Own::on(0);
+    let gate = Gate::on(stream.0);
+    let waiting = {
+        let (comm, stream) = (Sent(comm), stream.0 as usize);
+        std::thread::spawn(move || {
+            let Sent(comm) = { comm };
+            unsafe { tcuda_communicator_synchronize(comm, handle(stream), 0) }
+        })
+    };
+    let start = std::time::Instant::now();
+    while start.elapsed() < std::time::Duration::from_millis(100) {
+        assert!(is_ready(comm));
+    }
+    gate.open();
+    assert_eq!(waiting.join().unwrap(), TCUDA_SUCCESS);
+    ok!(tcuda_communicator_destroy(comm));
+}
+
+fn an_end_that_waits_is_cut_short() {
+    let mut world = World::with(&options(60_000, 0));
+    let tensor = Tensor::new(0, I32, 10);
+    // The others never come to it.
+    ok!(tcuda_communicator_all_reduce(world.0[0], tensor.get(), tensor.get(), TCUDA_REDUCE_SUM, NULL));
+    let comm = world.0.remove(0);
+    let ends = {
+        let comm = Sent(comm);
+        std::thread::spawn(move || {
+            let Sent(comm) = { comm };
+            tcuda_communicator_destroy(comm)
+        })
+    };
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!ends.is_finished(), "it did not wait");
+    fails!(INVALID_HANDLE, tcuda_communicator_query(comm, &mut false));
+    ok!(tcuda_communicator_abort(comm));
+    assert_eq!(ends.join().unwrap(), TCUDA_ERROR_INVALID_STATE);
+    fails!(INVALID_HANDLE, tcuda_communicator_abort(comm));
+    ok!(tcuda_stream_synchronize(default_of(0)));
+    world.0.iter().for_each(|comm| ok!(tcuda_communicator_abort(*comm)));
 }
 
 /// NCCL lets the kernels of an aborted rank go on, which hand anything to the next one's. Those of its process hear of it before.
