@@ -3153,9 +3153,11 @@ tcuda_status_t tcuda_generator_device(tcuda_generator_t generator, int32_t *devi
 /**
  * Sets the seed, and the offset to 0. A negative seed of Python is the same 64 bits.
  *
- * @return TCUDA_ERROR_CAPTURE, here and for the state and the offset: a graph that draws from it is being captured.
+ * @return TCUDA_ERROR_CAPTURE, here and for the state and the offset: a graph that draws from it is being captured, and this is not the seed
+ *         that it has, which changes nothing then.
  */
-tcuda_status_t tcuda_generator_manual_seed(tcuda_generator_t generator, uint64_t seed);
+tcuda_status_t tcuda_generator_manual_seed(tcuda_generator_t generator,
+                                           uint64_t seed);
 
 /**
  * Sets a seed that nobody can foretell, and the offset to 0.
@@ -3563,7 +3565,8 @@ tcuda_status_t tcuda_graph_pool_handle(tcuda_pool_id_t *pool);
 tcuda_status_t tcuda_graph_pool_stats(tcuda_memory_stats_t *stats, tcuda_pool_id_t pool);
 
 /**
- * CUDA's own handles (CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec). They stay tcuda's, and are gone with a reset.
+ * CUDA's own handles (CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec). They stay tcuda's, and are gone with a reset. A program that launches
+ * one itself has no random numbers in it: only tcuda_graph_replay says where they begin.
  *
  * @param captured gets the cudaGraph_t; NULL if it was not kept.
  * @param exec     gets the cudaGraphExec_t; NULL if it is not ready for replays.
@@ -3620,7 +3623,8 @@ tcuda_status_t tcuda_graphed_callable_create(tcuda_graphed_callable_t *graphed,
  * nothing. The results are in the outputs of the capture until its next call. Calls from any streams come one after the other.
  *
  * @param index    which of them. They are called in the order of the capture; 0 begins anew at any time.
- * @param inputs   as many as at the capture, of the same shapes and types, anywhere. NULL with `input_count` 0: those of the capture.
+ * @param inputs   as many as at the capture, of the same shapes and types, anywhere: one may be what another one was at the capture, but for a
+ *                 circle of them, as two that are exchanged, which is an error. NULL with `input_count` 0: those of the capture.
  * @param stream   of their device.
  * @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the
  *         stream is being captured.
@@ -4606,8 +4610,8 @@ tcuda_status_t tcuda_cufft_library(char *text, size_t capacity, size_t *needed);
 
 /* ==== Trace ===================================================================================================================
  * A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
- * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. What
- * failed is not told. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
+ * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. Calls
+ * that began before anybody was registered are not told, nor is what failed. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
  * without end. A C++ exception or longjmp must not leave it.
  * Of two threads one may be told of an allocation before the other is told of the free that made room for it.
  * tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it

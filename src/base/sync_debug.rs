@@ -242,7 +242,9 @@ impl Drop for Watched {
         NANOSECONDS.fetch_add(nanoseconds, Relaxed);
         LONGEST.fetch_max(nanoseconds, Relaxed);
         let blocked = Blocked { function: name(), call: self.call, annotation: annotation::current(), time, refused: false };
-        watch::later(move || tell(&blocked));
+        if watch::is_counted() {
+            watch::later(move || tell(&blocked));
+        }
     }
 }
 

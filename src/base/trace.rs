@@ -77,6 +77,10 @@ fn look(kinds: &[(u64, i32)]) {
 
 pub(super) fn tell(happening: Happening) {
     let Some(kind) = kind_of(&happening) else { return };
+    // It would be told at the end of a later call, to who is registered then.
+    if !watch::is_counted() {
+        return;
+    }
     if KINDS.lock().iter().any(|known| known.1 == ALL || known.1 == kind) {
         watch::later(move || LIST.tell(|| happening));
     }

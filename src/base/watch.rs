@@ -246,6 +246,11 @@ pub fn function() -> &'static str {
     FUNCTION.get()
 }
 
+/// Whether somebody looked on when the thread's call began. What waits is told at the end of such a call.
+pub fn is_counted() -> bool {
+    DEPTH.get() > 0
+}
+
 /// Has something told when the thread's call of tcuda returns.
 pub fn later(notice: impl FnOnce() + 'static) {
     if !DELIVERING.get() {

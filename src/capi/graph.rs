@@ -190,7 +190,8 @@ pub unsafe extern "C" fn tcuda_graph_pool_stats(stats: *mut tcuda_memory_stats_t
     })
 }
 
-/// CUDA's own handles (CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec). They stay tcuda's, and are gone with a reset.
+/// CUDA's own handles (CUDAGraph.raw_cuda_graph, raw_cuda_graph_exec). They stay tcuda's, and are gone with a reset. A program that launches
+/// one itself has no random numbers in it: only tcuda_graph_replay says where they begin.
 ///
 /// @param captured gets the cudaGraph_t; NULL if it was not kept.
 /// @param exec     gets the cudaGraphExec_t; NULL if it is not ready for replays.

@@ -120,7 +120,8 @@ unsafe fn views(tensors: *const tcuda_tensor_t, count: usize, parameter: &str) -
 /// nothing. The results are in the outputs of the capture until its next call. Calls from any streams come one after the other.
 ///
 /// @param index    which of them. They are called in the order of the capture; 0 begins anew at any time.
-/// @param inputs   as many as at the capture, of the same shapes and types, anywhere. NULL with `input_count` 0: those of the capture.
+/// @param inputs   as many as at the capture, of the same shapes and types, anywhere: one may be what another one was at the capture, but for a
+///                 circle of them, as two that are exchanged, which is an error. NULL with `input_count` 0: those of the capture.
 /// @param stream   of their device.
 /// @return TCUDA_ERROR_INVALID_STATE: it is another one's turn, or a pressure callback calls from inside of a call. TCUDA_ERROR_CAPTURE: the
 ///         stream is being captured.

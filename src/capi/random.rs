@@ -15,7 +15,7 @@ use super::guard::{Out, guard, guard_destroy, guard_out, null, slice, text};
 use super::structs::tcuda_stream_t;
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, Result, Status};
-use crate::random::{self, Generator, Geometry, Handle, State, Wish, tcuda_philox_state_t};
+use crate::random::{self, Change, Generator, Geometry, Handle, State, Wish, tcuda_philox_state_t};
 use crate::{device, stream};
 use std::ffi::c_char;
 use std::num::NonZeroUsize;
@@ -86,15 +86,11 @@ pub unsafe extern "C" fn tcuda_generator_device(generator: tcuda_generator_t, de
 
 /// Sets the seed, and the offset to 0. A negative seed of Python is the same 64 bits.
 ///
-/// @return TCUDA_ERROR_CAPTURE, here and for the state and the offset: a graph that draws from it is being captured.
+/// @return TCUDA_ERROR_CAPTURE, here and for the state and the offset: a graph that draws from it is being captured, and this is not the seed
+///         that it has, which changes nothing then.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_generator_manual_seed(generator: tcuda_generator_t, seed: u64) -> tcuda_status_t {
-    guard("tcuda_generator_manual_seed", || {
-        let generator = named(generator)?;
-        generator.check_uncaptured("set the seed")?;
-        generator.set_state(State::seeded(seed));
-        Ok(())
-    })
+    guard("tcuda_generator_manual_seed", || named(generator)?.change(Change::Seed(seed)))
 }
 
 /// Sets a seed that nobody can foretell, and the offset to 0.
@@ -104,10 +100,9 @@ pub extern "C" fn tcuda_generator_manual_seed(generator: tcuda_generator_t, seed
 pub unsafe extern "C" fn tcuda_generator_seed(generator: tcuda_generator_t, seed: *mut u64) -> tcuda_status_t {
     guard_out("tcuda_generator_seed", seed, "seed", || {
         let generator = named(generator)?;
-        let state = State::seeded(random::fresh_seed()?);
-        generator.check_uncaptured("set the state")?;
-        generator.set_state(state);
-        Ok(state.seed)
+        let seed = random::fresh_seed()?;
+        generator.change(Change::Seed(seed))?;
+        Ok(seed)
     })
 }
 
@@ -140,21 +135,14 @@ pub unsafe extern "C" fn tcuda_generator_get_state(generator: tcuda_generator_t,
 pub unsafe extern "C" fn tcuda_generator_set_state(generator: tcuda_generator_t, state: *const u8, size: usize) -> tcuda_status_t {
     guard("tcuda_generator_set_state", || {
         let state = unsafe { read_state(state, size) }?;
-        let generator = named(generator)?;
-        generator.check_uncaptured("set the state")?;
-        generator.set_state(state);
-        Ok(())
+        named(generator)?.change(Change::State(state))
     })
 }
 
 /// The offset: how many 32-bit numbers each thread of a launch has drawn since the seed was set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_generator_get_offset(generator: tcuda_generator_t, offset: *mut u64) -> tcuda_status_t {
-    guard_out("tcuda_generator_get_offset", offset, "offset", || {
-        let generator = named(generator)?;
-        generator.check_uncaptured("get the offset")?;
-        Ok(generator.state().offset)
-    })
+    guard_out("tcuda_generator_get_offset", offset, "offset", || named(generator)?.offset())
 }
 
 /// Sets the offset and keeps the seed.
@@ -162,11 +150,7 @@ pub unsafe extern "C" fn tcuda_generator_get_offset(generator: tcuda_generator_t
 /// @param offset a multiple of 4.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_generator_set_offset(generator: tcuda_generator_t, offset: u64) -> tcuda_status_t {
-    guard("tcuda_generator_set_offset", || {
-        let generator = named(generator)?;
-        generator.check_uncaptured("set the offset")?;
-        generator.set_offset(offset)
-    })
+    guard("tcuda_generator_set_offset", || named(generator)?.change(Change::Offset(offset)))
 }
 
 /// The geometry that a generator draws by.
@@ -324,7 +308,7 @@ pub unsafe extern "C" fn tcuda_get_rng_state(state: *mut u8, size: usize, device
 /// @param device -1: the current one; TCUDA_DEVICE_ALL: all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_set_rng_state(state: *const u8, size: usize, device: i32) -> tcuda_status_t {
-    guard("tcuda_set_rng_state", || random::set_default(&[Wish { device, state: unsafe { read_state(state, size) }? }]))
+    guard("tcuda_set_rng_state", || random::set_default(&[Wish { device, change: Change::State(unsafe { read_state(state, size) }?) }]))
 }
 
 /// The states of all default generators (torch.cuda.get_rng_state_all).
@@ -358,7 +342,9 @@ pub unsafe extern "C" fn tcuda_set_rng_state_all(states: *const u8, size: usize)
         }
         random::check_count(size / State::BYTES)?;
         let bytes = unsafe { slice(states, size, "states") }?;
-        let wishes = (0..).zip(bytes.chunks(State::BYTES)).map(|(device, state)| Ok(Wish { device, state: State::from_bytes(state)? }));
+        let wishes = (0..)
+            .zip(bytes.chunks(State::BYTES))
+            .map(|(device, state)| Ok(Wish { device, change: Change::State(State::from_bytes(state)?) }));
         random::set_default(&wishes.collect::<Result<Vec<Wish>>>()?)
     })
 }
@@ -392,7 +378,7 @@ pub unsafe extern "C" fn tcuda_seed_all(seed: *mut u64) -> tcuda_status_t {
 }
 
 fn set_seed(device: i32, seed: u64) -> Result<()> {
-    random::set_default(&[Wish { device, state: State::seeded(seed) }])
+    random::set_default(&[Wish { device, change: Change::Seed(seed) }])
 }
 
 fn seed_freshly(device: i32, seed: *mut u64) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Trace
 //!
 //! A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
-//! tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. What
-//! failed is not told. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
+//! tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. Calls
+//! that began before anybody was registered are not told, nor is what failed. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
 //! without end. A C++ exception or longjmp must not leave it.
 //!
 //! Of two threads one may be told of an allocation before the other is told of the free that made room for it.

@@ -68,7 +68,8 @@ fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
     let mut segment = Segment { one: input.address, many: Vec::new(), size: input.bytes() };
     let mut targets = Vec::new();
     for output in outputs {
-        let alike = input.is_dense() && output.dtype == input.dtype && tensor::agree(output, input) && !overlap(output, input);
+        // What overlaps is left to the plain copy, which knows what is the same and refuses the rest.
+        let alike = input.is_dense() && output.dtype == input.dtype && tensor::agree(output, input) && !tensor::overlap(output, input);
         match output.place.device().filter(|_| alike) {
             Some(device) => {
                 segment.many.push(output.address);
@@ -78,11 +79,6 @@ fn copy_to(input: &View, outputs: &[&View]) -> Result<()> {
         }
     }
     if targets.is_empty() { Ok(()) } else { spread(Operation::Broadcast, source, &targets, &[segment]) }
-}
-
-/// Left to the plain copy, which knows what is the same and refuses the rest.
-fn overlap(a: &View, b: &View) -> bool {
-    a.place == b.place && a.address < b.address + b.bytes() && b.address < a.address + a.bytes()
 }
 
 /// The same elements without gaps, on the same device.

@@ -150,7 +150,7 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
             graphed.side.0.device, stream.device
         )));
     }
-    let to_copy = differing(&part.inputs, inputs.unwrap_or(&part.inputs))?;
+    let to_copy = in_order(differing(&part.inputs, inputs.unwrap_or(&part.inputs))?)?;
     refuse_capture(stream, "called")?;
     let turn = graphed.order.lock();
     let Ok(mut order) = turn.try_borrow_mut() else {
@@ -170,13 +170,15 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
     // The call before may have been on another stream, which may be gone.
     event::wait(order.done.raw(), stream)?;
     // What no stream copies is copied now: the call before has to be done with it.
-    if to_copy.iter().any(|(to, from)| to.place.device().or(from.place.device()).is_none()) {
+    if to_copy.iter().any(|Given { to, from, .. }| to.place.device().or(from.place.device()).is_none()) {
         runtime::runtime()?.outside_capture(|| event::synchronize(order.done.raw()))?;
     }
     let on = stream::handle_of(stream);
     let called = to_copy
         .into_iter()
-        .try_for_each(|(to, from)| tensor::copy(["inputs"; 2], to, from, true, on))
+        .try_for_each(|Given { at, to, from }| {
+            tensor::copy(["inputs"; 2], to, from, true, on).map_err(|error| error.context(format!("Input {at}")))
+        })
         .and_then(|()| handles::named(part.graph.0)?.replay(stream));
     // Copies may be under way in any case.
     let done = event::record(order.done.raw(), stream).or_else(|_| stream.try_drain());
@@ -185,8 +187,14 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
     Ok(())
 }
 
-/// The inputs that lie elsewhere than at the capture, each behind its place.
-fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<(&'a View, &'a View)>> {
+/// An input that lies elsewhere than at the capture.
+struct Given<'a> {
+    at: usize,
+    to: &'a View,
+    from: &'a View,
+}
+
+fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<Given<'a>>> {
     let mut differing = Vec::new();
     for (at, (to, from)) in fixed.iter().zip(given).enumerate() {
         if to.shape != from.shape || to.dtype != from.dtype {
@@ -197,7 +205,11 @@ fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<(&'a View, 
             )));
         }
         if to.address != from.address {
-            differing.push((to, from));
+            if tensor::meet(to, from) {
+                let text = format!("Input {at} lies partly where it lay at the capture: give a copy of it.");
+                return Err(Error::invalid_argument(text));
+            }
+            differing.push(Given { at, to, from });
         } else if !tensor::agree(to, from) {
             return Err(Error::invalid_argument(format!(
                 "Input {at} is at the address that was captured, with other strides ({:?}, not {:?}): give a copy of it.",
@@ -206,6 +218,25 @@ fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<(&'a View, 
         }
     }
     Ok(differing)
+}
+
+/// So that none is copied over what another one is still to be copied from: an input may be what another one was before.
+fn in_order(mut left: Vec<Given>) -> Result<Vec<Given>> {
+    let mut ordered = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let needed_by =
+            |one: &Given| left.iter().find(|other| other.at != one.at && tensor::overlap(one.to, other.from)).map(|other| other.at);
+        match left.iter().position(|one| needed_by(one).is_none()) {
+            Some(at) => ordered.push(left.remove(at)),
+            None => {
+                let (first, second) = (left[0].at, needed_by(&left[0]).unwrap_or_default());
+                return Err(Error::invalid_argument(format!(
+                    "Input {second} lies where input {first} is to be copied, and so on in a circle: give a copy of one of them."
+                )));
+            }
+        }
+    }
+    Ok(ordered)
 }
 
 /// Calls that are under way go on.

@@ -5,11 +5,9 @@ use crate::base::Result;
 use crate::memory::captures;
 use crate::random::Generator;
 use crate::random::captured::InGraph;
-use crate::runtime::{Address, Runtime};
 use crate::stream::Stream;
 use std::sync::Arc;
 
-#[derive(Clone)]
 pub struct Drawn {
     pub generator: Arc<Generator>,
     pub place: Arc<InGraph>,
@@ -24,13 +22,11 @@ pub fn of_capture(stream: Stream, generator: &Arc<Generator>) -> Result<Option<A
 }
 
 /// Does a launch with all generators in hand, which go on if it succeeds. They are in one order, whatever the graph.
-pub fn replay(drawn: &[Drawn], runtime: &Runtime, stream: Stream, launch: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn replay(drawn: &[Drawn], stream: Stream, launch: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut advances = Vec::with_capacity(drawn.len());
     for Drawn { generator, place } in drawn {
         let advance = generator.advance(place.drawn())?;
-        // Read before the call returns.
-        let words = advance.state().to_bytes();
-        runtime.memcpy_async(place.address(), words.as_ptr() as Address, InGraph::BYTES, stream.raw)?;
+        place.write(advance.state(), stream)?;
         advances.push(advance);
     }
     launch()?;

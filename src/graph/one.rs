@@ -48,7 +48,7 @@ struct State {
     keepers: Vec<Keeper>,
     /// In the order of the generators' addresses.
     drawn: Vec<Drawn>,
-    /// Behind the last replay, of a graph that draws.
+    /// Behind the last replay, of a graph that draws; before the first one, behind what its memory may have come behind.
     done: Option<Wait>,
     replayed_on: Vec<Stream>,
     /// Streams that are gone.
@@ -242,8 +242,7 @@ impl Graph {
         if stream.raw != PER_THREAD && !state.replayed_on.contains(&stream) {
             state.replayed_on.push(stream);
         }
-        // What was drawn is copied to the graph.
-        let entered = if state.drawn.is_empty() { stream.enter()? } else { stream.enter_current()? };
+        let entered = stream.enter()?;
         let number = state.number.clone();
         let launch = || {
             entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))?;
@@ -256,7 +255,7 @@ impl Graph {
             launch()
         } else {
             state.order_behind_last(stream)?;
-            let launched = draws::replay(&state.drawn, entered.runtime, stream, launch);
+            let launched = draws::replay(&state.drawn, stream, launch);
             state.mark_done(stream);
             launched
         };
@@ -270,29 +269,32 @@ impl Graph {
     pub fn draws_from(&self, generator: &Arc<Generator>) -> Result<Arc<InGraph>> {
         let known = |state: &State| {
             let of = state.drawn.iter().find(|drawn| Arc::ptr_eq(&drawn.generator, generator));
-            of.map_or(Err(state.device), |drawn| Ok(drawn.place.clone()))
+            of.map(|drawn| drawn.place.clone())
         };
         let under_way = |state: &State| state.capture.as_ref().map(|capture| capture.id);
-        let (device, id) = {
+        let id = {
             let state = self.state.lock();
-            match known(&state) {
-                Ok(place) => return Ok(place),
-                Err(device) => (device, under_way(&state)),
+            if let Some(place) = known(&state) {
+                return Ok(place);
             }
+            under_way(&state)
         };
         // With no lock held: where memory is short, programs are asked, who may ask for the graph.
-        let place = Arc::new(InGraph::new(device)?);
+        let place = Arc::new(InGraph::new(generator.device())?);
         let mut state = self.state.lock();
         // The stream is not captured any more: what is drawn would begin nowhere.
         if id.is_none() || under_way(&state) != id {
-            let text = "The capture ended while memory was asked for that its random numbers need.";
-            return Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(device));
+            return Err(generator.capture_ended());
         }
-        if let Ok(place) = known(&state) {
+        if let Some(place) = known(&state) {
             return Ok(place);
         }
         state.drawn.push(Drawn { generator: generator.clone(), place: place.clone() });
         few::sort_by_key(&mut state.drawn, |drawn| Arc::as_ptr(&drawn.generator).addr());
+        // Of another device it is written on that stream.
+        if generator.device() == state.device {
+            state.mark_done(place.own_stream());
+        }
         Ok(place)
     }
 

@@ -224,8 +224,13 @@ pub fn allocate_from(pool: &pools::Pool, size: usize, stream: Stream) -> Result<
     pools::allocate(of_graph.as_deref().unwrap_or(pool), size, 1, stream)
 }
 
-/// For who does without where there is no room, which nobody is told of. Of the device's own memory: a pool that is open is for what users
-/// ask for. Not while the stream is captured.
+/// The device's own memory, for tcuda itself: a pool that is open is for what users ask for. Not while the stream is captured.
+pub fn allocate_own(size: usize, stream: Stream) -> Result<Address> {
+    let request = Request::new(size, 1).ok_or_else(|| too_large(size, stream.device))?;
+    allocate_in(cache_of(stream.device)?, &request, stream)
+}
+
+/// For who does without where there is no room, which nobody is told of. As by `allocate_own`.
 pub fn allocate_if_there(size: usize, stream: Stream) -> Result<Option<Address>> {
     let request = Request::new(size, 1).ok_or_else(|| too_large(size, stream.device))?;
     match allocate_in(cache_of(stream.device)?, &Request { is_modest: true, ..request }, stream) {

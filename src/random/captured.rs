@@ -1,18 +1,22 @@
 //! Generators in graphs. A captured kernel finds seed and offset in memory of the device, which each replay writes anew, and counts from
 //! there: so replays draw what the same work would have drawn, and what comes later goes on behind it.
 
-use super::generator::{Generator, PhiloxState};
-use crate::base::{Error, Result, Status};
+use super::generator::{Generator, PhiloxState, State};
+use crate::base::{Error, Result, Status, watch};
+use crate::event;
 use crate::memory;
 use crate::runtime::Address;
 use crate::stream::{PerDevice, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// What a graph has of a generator. Both numbers are read and written with the generator in hand.
+/// What a graph has of a generator. `drawn` and `open` are read and written with the generator in hand.
 pub struct InGraph {
-    /// Seed and offset, two uint64_t, in memory of the device's cache: a graph's own pool is written by its replays.
+    /// Seed and offset, two uint64_t, in memory of the generator's device's own cache: a graph's pool is written by its replays, and one that
+    /// is open on the thread is for what users ask for.
     at: Address,
+    /// Replays come behind the work that this stream may have been made to wait for with the memory.
+    own: Stream,
     drawn: AtomicU64,
     open: AtomicBool,
 }
@@ -23,15 +27,30 @@ impl InGraph {
     pub fn new(device: i32) -> Result<InGraph> {
         /// Replays write it on any stream, which come behind no work that a block had on the program's.
         static OWN: PerDevice = PerDevice::empty();
-        let on = OWN.of(device)?;
-        let new = InGraph { at: memory::allocate(InGraph::BYTES, 1, on)?, drawn: AtomicU64::new(0), open: AtomicBool::new(true) };
-        // It may have been made to wait for another's work.
-        on.try_drain()?;
-        Ok(new)
+        let own = OWN.of(device)?;
+        let at = memory::allocate_own(InGraph::BYTES, own)?;
+        Ok(InGraph { at, own, drawn: AtomicU64::new(0), open: AtomicBool::new(true) })
     }
 
-    pub fn address(&self) -> Address {
-        self.at
+    pub fn own_stream(&self) -> Stream {
+        self.own
+    }
+
+    /// Where a replay begins, written before what a stream gets from here on.
+    pub fn write(&self, state: State, stream: Stream) -> Result<()> {
+        let write = |on: Stream| {
+            let entered = on.enter_current()?;
+            // Read before the call returns.
+            let words = state.to_bytes();
+            entered.runtime.memcpy_async(self.at, words.as_ptr() as Address, InGraph::BYTES, entered.raw)
+        };
+        if stream.device == self.own.device {
+            return write(stream);
+        }
+        // The stream's device need not reach the memory.
+        event::wait_stream(self.own, stream)?;
+        write(self.own)?;
+        event::wait_stream(stream, self.own)
     }
 
     /// How much one replay draws.
@@ -60,8 +79,8 @@ impl InGraph {
 
 impl Drop for InGraph {
     fn drop(&mut self) {
-        // All replays are over.
-        let _ = memory::free(self.at);
+        // All replays are over, which the sanitizer need not know.
+        let _ = watch::unseen(|| memory::free(self.at));
     }
 }
 

@@ -1,18 +1,18 @@
 //! The default generator of each device, and what it was given before there was a backend: seeding starts none, so that a program may seed
 //! and then fork, or seed on a machine without a device. It is kept in the order of the calls; torch applies seeds last.
 
-use super::generator::{Generator, State, fresh_seed};
+use super::generator::{Change, Generator, State, fresh_seed};
 use crate::base::{Error, Result, Status, log};
 use crate::{device, runtime};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A state for the default generator of a device, of the current one (-1), or of all (-3).
+/// A seed or state for the default generator of a device, of the current one (-1), or of all (-3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wish {
     pub device: i32,
-    pub state: State,
+    pub change: Change,
 }
 
 struct Defaults {
@@ -52,9 +52,8 @@ pub fn set(wishes: &[Wish]) -> Result<()> {
         |wish: &Wish| if wish.device == device::ALL { Ok(*wish) } else { Ok(Wish { device: device::index(wish.device)?, ..*wish }) };
     let resolved = wishes.iter().map(resolve).collect::<Result<Vec<Wish>>>()?;
     caught_up(|defaults| {
-        resolved.iter().try_for_each(|wish| defaults.check_uncaptured(wish.device))?;
-        resolved.into_iter().for_each(|wish| defaults.apply(wish));
-        Ok(())
+        resolved.iter().try_for_each(|wish| defaults.check(wish))?;
+        resolved.into_iter().try_for_each(|wish| defaults.apply(wish))
     })
 }
 
@@ -98,17 +97,18 @@ fn keep(early: &mut Vec<Wish>, wish: Wish) {
 }
 
 impl Defaults {
-    fn check_uncaptured(&self, device: i32) -> Result<()> {
-        let meant = self.by_device.iter().filter(|(known, _)| device == device::ALL || device == **known);
-        meant.map(|(_, generator)| generator.check_uncaptured("set the state")).fold(Ok(()), Result::and)
+    fn check(&self, wish: &Wish) -> Result<()> {
+        let meant = self.by_device.iter().filter(|(known, _)| wish.device == device::ALL || wish.device == **known);
+        meant.map(|(_, generator)| generator.check(wish.change)).fold(Ok(()), Result::and)
     }
 
-    fn apply(&mut self, wish: Wish) {
+    fn apply(&mut self, wish: Wish) -> Result<()> {
         let devices = if wish.device == device::ALL { 0..device::count() } else { wish.device..wish.device + 1 };
         for device in devices {
-            let generator = self.by_device.entry(device).or_insert_with(|| Arc::new(Generator::new(device, wish.state)));
-            generator.set_state(wish.state);
+            let generator = self.by_device.entry(device).or_insert_with(|| Arc::new(Generator::new(device, State::seeded(0))));
+            generator.change(wish.change)?;
         }
+        Ok(())
     }
 
     /// Does what was asked for before there was a backend. What was then the current device is the one that was when it was chosen. The
@@ -124,7 +124,7 @@ impl Defaults {
             if device >= count {
                 left_out.push(device);
             } else {
-                self.apply(Wish { device, ..wish });
+                self.apply(Wish { device, ..wish })?;
             }
         }
         Ok(left_out)
@@ -144,8 +144,9 @@ mod tests {
 
     fn kept(wishes: &[(i32, u64)]) -> Vec<(i32, u64)> {
         let mut early = Vec::new();
-        wishes.iter().for_each(|(device, seed)| keep(&mut early, Wish { device: *device, state: State::seeded(*seed) }));
-        early.into_iter().map(|wish| (wish.device, wish.state.seed)).collect()
+        wishes.iter().for_each(|(device, seed)| keep(&mut early, Wish { device: *device, change: Change::Seed(*seed) }));
+        let seed = |change| if let Change::Seed(seed) = change { seed } else { panic!("{change:?}") };
+        early.into_iter().map(|wish| (wish.device, seed(wish.change))).collect()
     }
 
     #[test]

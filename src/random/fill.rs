@@ -14,6 +14,7 @@ use crate::runtime::kernels::random::{
 };
 use crate::runtime::{self, api::Runtime};
 use crate::stream::Stream;
+use crate::tensor;
 use crate::tensor::View;
 
 /// Elements of one launch, where the order leaves the choice.
@@ -178,10 +179,9 @@ pub fn bernoulli_tensor(out: &View, p: &View, generator: Option<&Handle>, stream
 
 /// What is read may not be what another thread writes; the same elements at the same places are.
 fn check_apart(out: &View, p: &View) -> Result<()> {
-    let meet = out.count() > 0 && out.address < p.address + p.bytes() && p.address < out.address + out.bytes();
-    let same = out.address == p.address && out.item() == p.item() && out.strides == p.strides;
-    rules::check(!meet || same, || {
-        "unsupported operation: 'p' and 'out' share memory. Copy the probabilities to memory of their own first.".to_owned()
+    let same = out.address == p.address && out.item() == p.item() && tensor::agree(out, p);
+    rules::check(same || !tensor::overlap(out, p), || {
+        "unsupported operation: 'p' and 'out' lie in one stretch of memory. Copy the probabilities to memory of their own first.".to_owned()
     })
 }
 

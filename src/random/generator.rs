@@ -61,6 +61,33 @@ impl State {
     }
 }
 
+/// What a program sets of a generator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// With the offset 0.
+    Seed(u64),
+    State(State),
+    Offset(u64),
+}
+
+impl Change {
+    fn of(self, state: State) -> Result<State> {
+        match self {
+            Change::Seed(seed) => Ok(State::seeded(seed)),
+            Change::State(state) => Ok(state),
+            Change::Offset(offset) => State::new(state.seed, offset),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Change::Seed(_) => "set the seed",
+            Change::State(_) => "set the state",
+            Change::Offset(_) => "set the offset",
+        }
+    }
+}
+
 /// A seed that nobody can foretell, of 53 bits, so that a double holds it.
 pub fn fresh_seed() -> Result<u64> {
     Ok(entropy::bits()? >> 11)
@@ -75,12 +102,18 @@ struct Inner {
     state: State,
     /// None: the device's, asked for when it is needed.
     geometry: Option<Geometry>,
-    in_graphs: Vec<Weak<InGraph>>,
+    /// Of captures that have drawn from it, those that are under way.
+    open: Vec<Weak<InGraph>>,
 }
 
 impl Inner {
     fn new(state: State, geometry: Option<Geometry>) -> Inner {
-        Inner { state, geometry, in_graphs: Vec::new() }
+        Inner { state, geometry, open: Vec::new() }
+    }
+
+    fn is_captured(&mut self) -> bool {
+        self.open.retain(|known| known.upgrade().is_some_and(|known| known.is_open()));
+        !self.open.is_empty()
     }
 }
 
@@ -103,14 +136,46 @@ impl Generator {
         self.inner.lock().state
     }
 
-    pub fn set_state(&self, state: State) {
-        self.inner.lock().state = state;
+    /// Sets something of it; not while a capture is under way that has drawn from it: a replay begins where the generator is then, and would
+    /// not do this again. The seed that it has is taken then, as in torch, and changes nothing.
+    pub fn change(&self, change: Change) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.state = self.after(&mut inner, change)?;
+        Ok(())
     }
 
-    pub fn set_offset(&self, offset: u64) -> Result<()> {
+    /// Whether that may be.
+    pub fn check(&self, change: Change) -> Result<()> {
+        self.after(&mut self.inner.lock(), change).map(drop)
+    }
+
+    fn after(&self, inner: &mut Inner, change: Change) -> Result<State> {
+        if !inner.is_captured() {
+            return change.of(inner.state);
+        }
+        match change {
+            Change::Seed(seed) if seed == inner.state.seed => Ok(inner.state),
+            other => Err(self.captured(other.name())),
+        }
+    }
+
+    /// How much each thread of a launch has drawn.
+    pub fn offset(&self) -> Result<u64> {
         let mut inner = self.inner.lock();
-        inner.state = State::new(inner.state.seed, offset)?;
-        Ok(())
+        if inner.is_captured() { Err(self.captured("get the offset")) } else { Ok(inner.state.offset) }
+    }
+
+    #[cold]
+    fn captured(&self, what: &str) -> Error {
+        let text = format!("Cannot {what} of a generator during the capture of a graph that draws from it. Do it before or after.");
+        Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(self.device)
+    }
+
+    /// For who comes to draw as the capture of his stream ends: the numbers would begin nowhere.
+    #[cold]
+    pub fn capture_ended(&self) -> Error {
+        let text = "The capture ended while random numbers were drawn in it.";
+        Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(self.device)
     }
 
     pub fn geometry(&self) -> Result<Geometry> {
@@ -130,21 +195,17 @@ impl Generator {
         let mut inner = self.inner.lock();
         let geometry = inner.geometry.map_or_else(|| Geometry::of_device(self.device), Ok)?;
         if let Some(graph) = &graph {
-            inner.in_graphs.retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph)));
-            inner.in_graphs.push(Arc::downgrade(graph));
+            if !graph.is_open() {
+                return Err(self.capture_ended());
+            }
+            if !inner.open.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph))) {
+                // Those that are over go.
+                inner.is_captured();
+                inner.open.push(Arc::downgrade(graph));
+            }
         }
         let offset = graph.as_ref().map_or(inner.state.offset, |graph| graph.drawn());
         Ok(Draws { geometry, offset, graph, inner })
-    }
-
-    /// Refused while a capture is under way that has drawn from it: a replay begins where the generator is then, and would not do this again.
-    pub fn check_uncaptured(&self, what: &str) -> Result<()> {
-        let inner = self.inner.lock();
-        if !inner.in_graphs.iter().filter_map(Weak::upgrade).any(|graph| graph.is_open()) {
-            return Ok(());
-        }
-        let text = format!("Cannot {what} of a generator during the capture of a graph that draws from it. Do it before or after.");
-        Err(Error::new(Status::TCUDA_ERROR_CAPTURE, text).on_device(self.device))
     }
 
     /// For a replay that draws so much: the state that it begins with, in one caller's hands.
@@ -259,7 +320,7 @@ mod tests {
             assert!(error.message.contains(&last.to_string()) && error.message.contains(&increment.to_string()), "{error}");
         }
         assert_eq!(take(&generator, 0), Ok((7, last)));
-        generator.set_state(State::seeded(8));
+        generator.change(Change::Seed(8)).unwrap();
         assert_eq!(take(&generator, u64::MAX - 3), Ok((8, 0)));
         assert_eq!(generator.state().offset, last);
     }
@@ -288,10 +349,10 @@ mod tests {
         let other = generator.duplicate();
         assert_eq!((other.state(), other.geometry()), (generator.state(), Ok(Geometry::Portable)));
         take(&other, 4).unwrap();
-        other.set_state(State::seeded(9));
+        other.change(Change::Seed(9)).unwrap();
         assert_eq!(generator.state(), State { seed: 7, offset: 40 });
-        assert!(generator.set_offset(41).is_err() && generator.state().offset == 40);
-        generator.set_offset(44).unwrap();
+        assert!(generator.change(Change::Offset(41)).is_err() && generator.state().offset == 40);
+        generator.change(Change::Offset(44)).unwrap();
         assert_eq!(generator.state(), State { seed: 7, offset: 44 });
     }
 

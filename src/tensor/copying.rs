@@ -88,6 +88,12 @@ pub fn meet(a: &View, b: &View) -> bool {
     first < last && a.count() > 0 && b.count() > 0 && a.is_dense() && b.is_dense()
 }
 
+/// Whether the stretches of memory that they lie in meet; they may have no element in common all the same.
+pub fn overlap(a: &View, b: &View) -> bool {
+    let is_one = a.place == b.place && a.count() > 0 && b.count() > 0;
+    is_one && a.address < b.address + b.bytes() && b.address < a.address + a.bytes()
+}
+
 /// The walk over two views of one shape.
 pub fn plan(to: &View, from: &View) -> Result<Plan> {
     let dim = |dim| Dim { size: to.shape[dim] as u64, to: to.byte_stride(dim), from: from.byte_stride(dim) };

@@ -12,7 +12,7 @@ mod make;
 mod strides;
 mod view;
 
-pub use copying::{Names, agree, copy, copy_between, is_same, meet, plan};
+pub use copying::{Names, agree, copy, copy_between, is_same, meet, overlap, plan};
 pub use fill::fill;
 pub use make::{Origin, Owned, alias, bytes_if_there, empty, empty_like, empty_on_host, empty_strided, part, pin, to};
 pub use strides::{Sizes, common_shape, contiguous, like, like_all};

@@ -2,23 +2,30 @@
 
 use crate::graph::*;
 use crate::kit::*;
+use crate::pools::Apart;
 use crate::random::{Block, F32, I64, Own as Generator};
+use crate::tensor::Managed;
 use crate::{fails, get, ok, tests};
 use tcuda::capi::copy::tcuda_memset_async;
-use tcuda::capi::device::tcuda_set_device;
+use tcuda::capi::device::{tcuda_set_device, tcuda_synchronize};
 use tcuda::capi::distributions::*;
 use tcuda::capi::event::*;
 use tcuda::capi::graph::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::pool::*;
 use tcuda::capi::pressure::*;
 use tcuda::capi::random::*;
 use tcuda::capi::sim::*;
+use tcuda::capi::stream::tcuda_stream_wait_stream;
 use tcuda::capi::structs::tcuda_stream_t;
 use tcuda::random::tcuda_philox_state_t;
 
 tests![
     replays_draw_as_if_the_work_were_done,
     where_a_replay_begins_lies_in_no_memory_that_is_used_still,
+    where_a_replay_begins_lies_in_no_pool_that_is_open: [VirtualMemory],
+    a_draw_in_a_capture_waits_for_nobody: [Faults, Unfilled],
+    two_devices_draw_in_one_capture: [TwoDevices],
     replays_on_another_device_than_the_current_one: [TwoDevices],
     replays_on_several_streams_take_turns,
     a_replay_behind_one_after_which_nothing_could_be_recorded: [Faults],
@@ -129,6 +136,90 @@ fn where_a_replay_begins_lies_in_no_memory_that_is_used_still() {
     assert!(drawn.bytes() == expected.bytes());
     drop(graph);
     ok!(tcuda_event_destroy(begun));
+}
+
+fn where_a_replay_begins_lies_in_no_pool_that_is_open() {
+    let (stream, pool) = (Own::new(), Apart::new());
+    let (eager, captured) = (Generator::seeded(5), Generator::seeded(5));
+    let (mut expected, mut drawn) = (Block::new(F32, COUNT), Block::new(F32, COUNT));
+    synchronize(NULL);
+    ok!(tcuda_mem_pool_begin(pool.0));
+    let graph = G::captured(stream.0, || ok!(tcuda_random_uniform(&drawn.tensor(), 0.0, 1.0, captured.0, stream.0)));
+    ok!(tcuda_mem_pool_end(pool.0));
+    assert_eq!(pool.reserved(), 0);
+    pool.pause(TCUDA_PAUSE_DROP);
+    graph.replay(stream.0);
+    ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, stream.0));
+    synchronize(stream.0);
+    assert!(drawn.bytes() == expected.bytes());
+    ok!(tcuda_mem_pool_resume(pool.0));
+    pool.end();
+}
+
+/// What its memory comes behind holds up the first replay.
+fn a_draw_in_a_capture_waits_for_nobody() {
+    empty_caches();
+    let (stream, others) = (Own::new(), Own::new());
+    let (eager, captured) = (Generator::seeded(5), Generator::seeded(5));
+    let (mut expected, mut drawn) = (Block::new(F32, COUNT), Block::new(F32, COUNT));
+    let block = allocate(4096, others.0);
+    synchronize(NULL);
+    // There is no other memory.
+    ok!(tcuda_sim_set_memory(1, 0));
+    let gate = Gate::on(others.0);
+    fill(block, 0x55, 4096, others.0);
+    free(block);
+    let graph = G::captured(stream.0, || ok!(tcuda_random_uniform(&drawn.tensor(), 0.0, 1.0, captured.0, stream.0)));
+    assert!(!gate.was_passed(), "it waited");
+    graph.replay(stream.0);
+    assert!(!gate.was_passed(), "it waited");
+    gate.open();
+    ok!(tcuda_random_uniform(&expected.tensor(), 0.0, 1.0, eager.0, stream.0));
+    synchronize(stream.0);
+    assert!(drawn.bytes() == expected.bytes());
+    ok!(tcuda_sim_set_memory(1 << 40, 0));
+    drop((graph, expected, drawn));
+    empty_caches();
+}
+
+/// Each finds where it begins in memory of its own.
+fn two_devices_draw_in_one_capture() {
+    let streams = [Own::on(0), Own::on(1)];
+    let on = |device: i32| get!(std::ptr::null_mut(), out => tcuda_generator_create(out, device));
+    let (eager, captured) = ([on(0), on(1)], [on(0), on(1)]);
+    let tensor = |device: i32| {
+        let tensor = Managed::empty(device, F32, &[COUNT as i64]);
+        ok!(tcuda_synchronize(device));
+        tensor
+    };
+    let (expected, drawn) = ([tensor(0), tensor(1)], [tensor(0), tensor(1)]);
+    let draw = |on: &[Managed; 2], from: &[tcuda_generator_t; 2]| {
+        (0..2).for_each(|at| ok!(tcuda_random_uniform(on[at].tensor(), 0.0, 1.0, from[at], streams[at].0)));
+    };
+    let graph = G::captured(streams[0].0, || {
+        ok!(tcuda_stream_wait_stream(streams[1].0, streams[0].0));
+        draw(&drawn, &captured);
+        ok!(tcuda_stream_wait_stream(streams[0].0, streams[1].0));
+    });
+    for round in 0..3 {
+        graph.replay(streams[0].0);
+        draw(&expected, &eager);
+        // The graph's work on the other device is over with it.
+        ok!(tcuda_stream_wait_stream(streams[1].0, streams[0].0));
+        for at in 0..2 {
+            let bytes = [&drawn[at], &expected[at]].map(|tensor| bytes_of(tensor.tensor().data, 4 * COUNT, streams[at].0));
+            assert!(bytes[0] == bytes[1], "device {at}, round {round}");
+        }
+    }
+    // Replays on two streams, and nothing of them left: what the memory was for is over.
+    let other = Own::on(0);
+    ok!(tcuda_synchronize(0));
+    graph.replay(other.0);
+    ok!(tcuda_synchronize(0));
+    graph.replay(NULL);
+    drop(graph);
+    (0..2).for_each(|device| ok!(tcuda_synchronize(device)));
+    eager.into_iter().chain(captured).for_each(|generator| ok!(tcuda_generator_destroy(generator)));
 }
 
 fn replays_on_another_device_than_the_current_one() {
@@ -278,6 +369,8 @@ fn seeds_and_offsets_are_left_alone_in_a_capture() {
     ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, generator.0, stream.0));
     let text = fails!(CAPTURE, tcuda_generator_manual_seed(generator.0, 1));
     assert!(text.contains("during the capture of a graph"), "{text}");
+    // The seed that it has changes nothing, and is taken.
+    ok!(tcuda_generator_manual_seed(generator.0, 9));
     fails!(CAPTURE, tcuda_generator_set_offset(generator.0, 4));
     fails!(CAPTURE, tcuda_generator_get_offset(generator.0, &mut 0));
     fails!(CAPTURE, tcuda_generator_set_state(generator.0, [0u8; 16].as_ptr(), 16));
@@ -286,8 +379,10 @@ fn seeds_and_offsets_are_left_alone_in_a_capture() {
     ok!(tcuda_manual_seed(3));
     ok!(tcuda_random_uniform(&block.tensor(), 0.0, 1.0, std::ptr::null_mut(), stream.0));
     fails!(CAPTURE, tcuda_manual_seed(4));
+    ok!(tcuda_manual_seed(3));
     fails!(CAPTURE, tcuda_manual_seed_all(4));
     graph.end();
+    assert_eq!(generator.offset(), 8);
     ok!(tcuda_manual_seed(4));
     ok!(tcuda_generator_set_offset(generator.0, 4));
     graph.replay(stream.0);

@@ -26,6 +26,7 @@ tests![
     a_call_does_what_the_function_does,
     inputs_from_anywhere,
     pinned_inputs_of_calls_under_way,
+    inputs_that_lie_in_each_others_places,
     nothing_is_copied_that_is_in_place: [Faults],
     the_order_of_a_pair,
     calls_on_several_streams,
@@ -78,6 +79,48 @@ fn pinned_inputs_of_calls_under_way() {
     [output, saved[0], saved[1]].into_iter().for_each(free);
     synchronize(stream.0);
     ok!(tcuda_host_free_cached(memory));
+}
+
+/// Each input to the output of its number.
+unsafe extern "C" fn passes_all(
+    inputs: *const tcuda_tensor_t,
+    input_count: usize,
+    outputs: *const tcuda_tensor_t,
+    _: usize,
+    stream: tcuda_stream_t,
+    _: *mut c_void,
+) -> i32 {
+    for at in 0..input_count {
+        let (to, from) = unsafe { (*outputs.add(at), *inputs.add(at)) };
+        ok!(tcuda_copy_async(to.data, from.data, COUNT, stream));
+    }
+    0
+}
+
+/// An input may be what another one was before: that is read before it is written. Where it cannot be, nothing is done.
+fn inputs_that_lie_in_each_others_places() {
+    let stream = Own::new();
+    let blocks: Vec<_> = (0..6).map(|_| allocate(COUNT + 512, stream.0)).collect();
+    let [a, b, c, other, out_a, out_b] = blocks[..] else { unreachable!() };
+    let reset = || [(a, 1), (b, 2), (c, 3), (other, 4)].into_iter().for_each(|(block, value)| fill(block, value, COUNT, stream.0));
+    reset();
+    let both = graphed(&[callable(Some(passes_all), &[tensor(a), tensor(b)], &[tensor(out_a), tensor(out_b)])], stream.0);
+    for (given, expected) in [([c, a], [3, 1]), ([b, c], [2, 3]), ([a, c], [1, 3]), ([c, other], [3, 4]), ([c, c], [3, 3])] {
+        reset();
+        call(both, 0, &given.map(tensor), stream.0);
+        assert_eq!([out_a, out_b].map(|out| value(out, stream.0)), expected);
+    }
+    reset();
+    let refused = |given: [*mut c_void; 2], word: &str| {
+        let inputs = given.map(tensor);
+        let said = fails!(INVALID_ARGUMENT, tcuda_graphed_callable_call(both, 0, inputs.as_ptr(), 2, stream.0));
+        assert!(said.contains(word), "{said}");
+        assert_eq!([a, b, c, out_a, out_b].map(|block| value(block, stream.0)), [1, 2, 3, 3, 3]);
+    };
+    refused([b, a], "in a circle");
+    refused([c, unsafe { b.byte_add(512) }], "Input 1 lies partly");
+    end(both);
+    blocks.into_iter().for_each(free);
 }
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);

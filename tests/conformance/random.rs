@@ -517,6 +517,11 @@ fn probabilities_come_from_a_tensor() {
     fails!(INVALID_ARGUMENT, tcuda_random_bernoulli_tensor(&part.tensor(), &inside, generator.0, NULL));
     assert_eq!(generator.offset(), 12);
     ok!(tcuda_random_bernoulli_tensor(&part.tensor(), &part.tensor(), generator.0, NULL));
+    // Of a size of 1 the stride says nothing.
+    let mut row = Block::strided(F32, &[1, 4], &[4, 1], 0, 4);
+    let (mut shape, mut strides) = ([1i64, 4], [77i64, 1]);
+    let same = tcuda_tensor_t { shape: shape.as_mut_ptr(), strides: strides.as_mut_ptr(), ..row.tensor() };
+    ok!(tcuda_random_bernoulli_tensor(&row.tensor(), &same, generator.0, NULL));
 }
 
 fn permutations_have_every_number_once() {

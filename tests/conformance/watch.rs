@@ -29,6 +29,7 @@ tests![
     the_error_of_a_call_is_not_that_of_its_trace_function,
     blocks_of_every_thread_are_told,
     a_registration_ends_for_all_threads,
+    calls_from_before_a_registration_are_told_to_nobody: [Unwatched],
     wrong_traces_are_refused,
     every_call_that_waits_is_told_with_its_name: [Unfilled],
     in_the_mode_error_nothing_waits_and_nothing_happens: [Unfilled],
@@ -239,6 +240,33 @@ fn a_registration_ends_for_all_threads() {
     assert_eq!(RUNNING.load(Relaxed), 0);
     ENDED.store(1, Relaxed);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// What happens in a call that nobody looked on at as it began would be told at the end of a later one, to who is registered by then.
+fn calls_from_before_a_registration_are_told_to_nobody() {
+    static HEARD: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    let own = Own::on(0);
+    let gate = Gate::on(own.0);
+    let (stream, again) = (own.0 as usize, std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            ok!(tcuda_stream_synchronize(handle(stream)));
+            again.wait();
+            // The others have come and gone.
+            again.wait();
+            ok!(tcuda_stream_synchronize(handle(stream)));
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let first = Traced::by(9, |_| _ = HEARD[0].fetch_add(1, Relaxed));
+        gate.open();
+        again.wait();
+        drop(first);
+        let second = Traced::by(9, |_| _ = HEARD[1].fetch_add(1, Relaxed));
+        again.wait();
+        waits.join().unwrap();
+        drop(second);
+    });
+    assert_eq!([&HEARD[0], &HEARD[1]].map(|heard| heard.load(Relaxed)), [0, 1]);
 }
 
 fn wrong_traces_are_refused() {
