@@ -145,7 +145,7 @@ fn a_handle_is_dead_after_its_end_and_its_users_are_not() {
 #[test]
 fn all_devices_get_a_state_or_none_does() {
     let _turn = machine();
-    let wish = |device, seed| random::Wish { device, state: State::seeded(seed) };
+    let wish = |device, seed| random::Wish { device, change: random::Change::Seed(seed) };
     let seeds =
         || -> BTreeMap<i32, u64> { (0..2).map(|device| (device, random::for_device(None, device).unwrap().state().seed)).collect() };
     random::set_default(&[wish(device::ALL, 5)]).unwrap();
