@@ -21,6 +21,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -39,6 +40,8 @@ KIB, MIB = 1 << 10, 1 << 20
 THREADS = (1, 2, 4, 8, 16)
 # Seconds that a measure may take before its allocator is given up.
 PATIENCE = 120
+# And that a GPU has before a replay.
+REST = 0.3
 
 
 class Absent(Exception):
@@ -316,11 +319,13 @@ def median_of(answers):
     return {name: statistics.median(answer[name] for answer in there) for name in there[0]}
 
 
-def take_turns(processes, line, rounds):
+def take_turns(processes, line, rounds, rest=0.0):
+    """`rest`: seconds before each. What the one before gave back is still being cleared, and who takes it at once waits for that."""
     answers = {process.name: [] for process in processes}
     for turn in range(rounds):
         # Nobody is always first.
         for process in processes[turn % len(processes):] + processes[:turn % len(processes)]:
+            time.sleep(rest)
             answers[process.name].append(process.ask(line))
     return {name: median_of(found) for name, found in answers.items()}
 
@@ -458,7 +463,7 @@ def main():
     for trace, path in traces(work).items():
         if not wanted(f"replay of {trace}"):
             continue
-        values = take_turns(started, f"replay {path}", rounds)
+        values = take_turns(started, f"replay {path}", rounds, REST if bench.gpu else 0)
         results["replay"][trace] = values
         say()
         shown = []

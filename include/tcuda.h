@@ -4532,9 +4532,9 @@ tcuda_status_t tcuda_profiler_stop(void);
  * A handle of cuBLAS for the calling thread and its current stream of the current device (torch.cuda.current_blas_handle).
  *
  * Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32 MiB
- * since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A handle
- * that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a
- * table.
+ * since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. After a
+ * change of stream ask again: a look into a table. The handles of a stream that tcuda captures, or that joins a capture by a wait of tcuda, and
+ * what is asked for on any stream that is captured, stay with their workspaces until tcuda_shutdown, since graphs may use them.
  */
 tcuda_status_t tcuda_current_blas_handle(tcuda_blas_handle_t *handle);
 

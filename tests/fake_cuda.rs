@@ -315,7 +315,7 @@ fn seeds_before_the_first_use_are_for_the_device_that_is_current_then() {
         || {
             // The program itself, not by way of tcuda.
             opened().set_device(1).unwrap();
-            let wish = |device, seed| random::Wish { device, state: random::State::seeded(seed) };
+            let wish = |device, seed| random::Wish { device, change: random::Change::Seed(seed) };
             random::set_default(&[wish(0, 1), wish(device::CURRENT, 2)]).unwrap();
             assert!(!runtime::is_initialized());
             // What needs a device first makes another one current.

@@ -356,6 +356,24 @@ fn what_fails_in_a_capture_is_not_kept_for_it() {
     });
 }
 
+/// What was asked for before is used in the capture too: its workspace may be the graph's.
+#[test]
+fn handles_from_before_a_capture_stay_for_its_graph() {
+    case("handles_from_before_a_capture_stay_for_its_graph", plain, || unsafe {
+        let streams = [stream(0), stream(0)];
+        let workspaces = streams.map(|stream| look(handle(stream)).workspace);
+        let held = allocated(0);
+        let mut graph = null_mut();
+        ok(tcuda_graph_create(&mut graph, 0));
+        ok(tcuda_graph_capture_begin(graph, streams[0], tcuda_pool_id_t { first: 0, second: 0 }, TCUDA_CAPTURE_GLOBAL));
+        ok(tcuda_graph_capture_end(graph));
+        ok(tcuda_blas_clear());
+        assert_eq!(2 * allocated(0), held, "that of the other stream is free");
+        assert_ne!(look(handle(streams[0])).workspace, workspaces[0]);
+        ok(tcuda_graph_destroy(graph));
+    });
+}
+
 #[test]
 fn a_stream_that_stays_keeps_its_handles() {
     case("a_stream_that_stays_keeps_its_handles", plain, || unsafe {
@@ -449,6 +467,9 @@ fn plans_are_kept_by_what_they_transform() {
         let packed = get(&tcuda_cufft_transform_t { input_stride: 1, output_distance: 3, ..transform(8) }, first);
         put(packed);
         assert_eq!(get(&transform(8), first), packed);
+        put(packed);
+        // Nor what stands beyond the rank.
+        assert_eq!(get(&tcuda_cufft_transform_t { n: [8, 7, 0], input_embed: [0, 0, 5], ..transform(8) }, first), packed);
         put(packed);
         assert_eq!(tcuda_cufft_plan_cache_put(packed), TCUDA_ERROR_INVALID_HANDLE);
         assert_eq!(tcuda_cufft_plan_cache_put(-1), TCUDA_ERROR_INVALID_HANDLE);

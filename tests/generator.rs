@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use tcuda::base::{Status, config};
 use tcuda::device;
-use tcuda::random::{self, Geometry, Handle, State};
+use tcuda::random::{self, Geometry, Handle};
 use tcuda::runtime::{self, sim};
 use tcuda::stream::Stream;
 

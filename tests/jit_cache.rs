@@ -3,6 +3,7 @@
 
 mod counting;
 
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -270,6 +271,20 @@ fn another_compiler_is_another_key() {
     std::fs::write(place.compiler(), newer).unwrap();
     place.run(&[]);
     assert_eq!((place.compilations(), place.files().len()), (2, 2));
+}
+
+/// It holds open what the compiler says, as a child does that another thread forks meanwhile.
+#[test]
+fn a_process_that_a_compiler_leaves_is_not_waited_for() {
+    let place = Place::new("leaves");
+    let gate = place.0.join("gate");
+    let path = std::ffi::CString::new(gate.as_os_str().as_bytes()).unwrap();
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let script = format!("#!/bin/sh\n(read line <'{}') &\nexec c++ \"$@\"\n", gate.display());
+    std::fs::write(place.compiler(), script).unwrap();
+    place.run(&[]);
+    // It goes with this.
+    drop(std::fs::OpenOptions::new().read(true).write(true).open(&gate).unwrap());
 }
 
 #[test]

@@ -59,14 +59,16 @@ const _: () = assert!(size_of::<tcuda_cufft_transform_t>() == 128);
 
 fn transform_of(t: &tcuda_cufft_transform_t) -> Transform {
     // What does not matter is no part of the key.
-    let layout = |embed: [i64; 3], stride, distance| match embed {
-        [0, 0, 0] => Layout { embed, stride: 0, distance: 0 },
-        _ => Layout { embed, stride, distance },
+    let rank = usize::try_from(t.rank).unwrap_or(0);
+    let of_rank = |numbers: [i64; 3]| std::array::from_fn(|at| if at < rank { numbers[at] } else { 0 });
+    let layout = |embed, stride, distance| match of_rank(embed) {
+        [0, 0, 0] => Layout { embed: [0; 3], stride: 0, distance: 0 },
+        embed => Layout { embed, stride, distance },
     };
     Transform {
         kind: t.kind,
-        rank: usize::try_from(t.rank).unwrap_or(0),
-        n: t.n,
+        rank,
+        n: of_rank(t.n),
         batch: t.batch,
         input: layout(t.input_embed, t.input_stride, t.input_distance),
         output: layout(t.output_embed, t.output_stride, t.output_distance),
@@ -76,9 +78,9 @@ fn transform_of(t: &tcuda_cufft_transform_t) -> Transform {
 /// A handle of cuBLAS for the calling thread and its current stream of the current device (torch.cuda.current_blas_handle).
 ///
 /// Each thread has one for each stream. It works on that stream, with a workspace from the cache of CUBLAS_WORKSPACE_CONFIG's size, else 32 MiB
-/// since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. A handle
-/// that was used while a graph was captured, and its workspace, stay until tcuda_shutdown. After a change of stream ask again: a look into a
-/// table.
+/// since compute capability 9.0 and 8.125 MiB before, until the thread ends or the stream is destroyed; do not give it another stream. After a
+/// change of stream ask again: a look into a table. The handles of a stream that tcuda captures, or that joins a capture by a wait of tcuda, and
+/// what is asked for on any stream that is captured, stay with their workspaces until tcuda_shutdown, since graphs may use them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_current_blas_handle(handle: *mut tcuda_blas_handle_t) -> tcuda_status_t {
     guard_out("tcuda_current_blas_handle", handle, "handle", || Ok(blas::handle(stream::current(device::CURRENT)?)? as tcuda_blas_handle_t))

@@ -106,6 +106,7 @@ pub fn begin(graph: &Arc<Graph>, stream: Stream, mode: i32, pool: u64, keeper: p
         };
         Ok(found)
     })?;
+    captures::joined(stream);
     let mut open = OPEN.lock();
     process::at_end(|| _ = OWN.try_with(Own::end));
     let _ = OWN.try_with(|own| {

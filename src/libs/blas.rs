@@ -5,7 +5,7 @@ use super::{is_captured, with_memory};
 use crate::base::spared::Uncancelled;
 use crate::base::{Result, config, log, process};
 use crate::device;
-use crate::memory;
+use crate::memory::{self, captures};
 use crate::runtime::libraries::{self, Handle};
 use crate::runtime::{self, Address};
 use crate::stream::{self, Stream, Turn};
@@ -72,6 +72,7 @@ pub fn handle(stream: Stream) -> Result<Handle> {
     let runtime = runtime::runtime()?;
     let blas = libraries::blas(runtime)?;
     stream::on_gone(Turn::Holders, stream_goes);
+    captures::on_joined(stream_joins);
     let _guard = device::Guard::new(stream.device)?;
     let idle = {
         let idle = &mut TABLE.lock().idle;
@@ -131,6 +132,14 @@ fn leave(goes: impl Fn(&Key) -> bool) {
         keys.into_iter().filter_map(|key| held.remove_entry(&key)).collect()
     };
     gone.into_iter().for_each(|((_, device, _), held)| put_away(device, held));
+}
+
+/// A handle from before a capture may be used in it.
+fn stream_joins(stream: Stream) {
+    let is_of = |key: &Key| (key.1, key.2) == (stream.device, stream.raw);
+    if TABLE.lock().held.keys().any(is_of) && is_captured(stream).unwrap_or(true) {
+        TABLE.lock().held.iter_mut().filter(|(key, _)| is_of(key)).for_each(|(_, held)| held.stays = true);
+    }
 }
 
 fn stream_goes(stream: Stream) -> Result<()> {

@@ -16,6 +16,7 @@ use crate::runtime::api::CaptureStatus;
 use crate::stream::{self, Stream};
 use parking_lot::RwLock;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Whether the allocations on a stream are meant, by CUDA's handle.
@@ -141,6 +142,20 @@ fn around_wait(stream: Stream, wait: &mut dyn FnMut()) {
         wait();
         note_device(stream);
     });
+    joined(stream);
+}
+
+static JOINED: OnceLock<fn(Stream)> = OnceLock::new();
+
+/// For who has something that works on a stream: told of each that begins a capture, or may have joined one.
+pub fn on_joined(hook: fn(Stream)) {
+    let _ = JOINED.set(hook);
+}
+
+pub fn joined(stream: Stream) {
+    if let Some(hook) = JOINED.get() {
+        hook(stream);
+    }
 }
 
 /// The capture that a stream takes part in may be new on its device.

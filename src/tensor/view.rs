@@ -113,6 +113,9 @@ impl View {
             Some(strides) => strides.into(),
             None => strides::contiguous(parts.shape),
         };
+        // Where there is no second element the stride says nothing.
+        let strides: Sizes =
+            parts.shape.iter().zip(strides).map(|(size, stride)| if *size > 1 && count > 0 { stride } else { stride.max(0) }).collect();
         if let Some(stride) = strides.iter().find(|stride| **stride < 0) {
             return Err(Error::invalid_argument(format!(
                 "'{name}' has a stride of {stride}: tensors with negative strides are not currently supported. Make a copy of it first."
@@ -326,6 +329,9 @@ mod tests {
         refused(parts(&[1 << 32, 1 << 32], None), "more than memory");
         refused(parts(&[i64::MAX], None), "more than memory");
         refused(parts(&[2], Some(&[-1])), "negative strides");
+        for (shape, strides) in [(&[1i64, 2], &[-4i64, 1]), (&[0, 3], &[2, -1])] {
+            assert!(View::new(parts(shape, Some(strides)), "src").unwrap().strides.iter().all(|stride| *stride >= 0));
+        }
         refused(parts(&[2, 2], Some(&[i64::MAX, 1])), "past the end");
         refused(parts(&[3], Some(&[i64::MAX / 2])), "past the end");
         refused(Parts { byte_offset: u64::MAX, ..parts(&[2], None) }, "past the end");

@@ -129,6 +129,7 @@ pub fn child(scene: &str) {
         "logging" => crate::graph_ends::scene_logging(),
         "capturing_peer" => crate::graph_ends::scene_capturing_peer(),
         "captured_by_another" => crate::graph_ends::scene_captured_by_another(),
+        "captured_handles" => crate::libs::scene_captured_handles(),
         "capturing" => crate::graph_ends::scene_capturing(),
         "threads" => scene_threads(),
         "no_device" => scene_no_device(),

@@ -1,18 +1,21 @@
 //! Handles of cuBLAS and plans of cuFFT: what holds where there are none, and with the libraries that they compute.
 
+use crate::graph::G;
+use crate::init::in_child;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
 use tcuda::capi::copy::tcuda_copy_async;
 use tcuda::capi::libs::*;
-use tcuda::capi::stream::tcuda_stream_synchronize;
+use tcuda::capi::stream::{tcuda_stream_synchronize, tcuda_stream_wait_stream};
 
 tests![
     the_size_of_the_plan_cache_is_set,
     wrong_devices_and_transforms_are_refused,
     the_simulated_device_has_no_such_library: [Faults],
     a_product_of_matrices: [Cublas],
+    handles_from_before_a_capture: [Cublas],
     a_transform_and_back: [Cufft],
 ];
 
@@ -134,6 +137,29 @@ fn a_product_of_matrices() {
     let handles = [0, 1].map(|at| get!(null_mut(), out => tcuda_blas_handle(out, streams[at].0)));
     assert_ne!(handles[0], handles[1]);
     ok!(tcuda_blas_clear());
+}
+
+/// Graphs may use their workspaces, also those of streams that join.
+fn handles_from_before_a_capture() {
+    in_child("captured_handles", &[]);
+}
+
+pub fn scene_captured_handles() {
+    let streams = [Own::new(), Own::new(), Own::new()];
+    let allocated = || stat(0, "allocated_bytes.all.current");
+    let handle = |stream: &Own| get!(null_mut(), out => tcuda_blas_handle(out, stream.0));
+    let handles = streams.each_ref().map(handle);
+    let held = allocated();
+    let graph = G::captured(streams[0].0, || {
+        ok!(tcuda_stream_wait_stream(streams[1].0, streams[0].0));
+        ok!(tcuda_stream_wait_stream(streams[0].0, streams[1].0));
+    });
+    ok!(tcuda_blas_clear());
+    assert_eq!(3 * allocated(), 2 * held);
+    // That of the third is given out again.
+    let again = streams.each_ref().map(handle);
+    assert!(handles[..2].iter().all(|handle| !again.contains(handle)) && again.contains(&handles[2]));
+    drop(graph);
 }
 
 fn a_transform_and_back() {

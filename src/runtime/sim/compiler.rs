@@ -3,7 +3,10 @@
 use crate::base::{Error, Result, Status, config};
 use crate::runtime::compile::{Failure, Image, Program};
 use once_cell::sync::OnceCell;
-use std::io::{self, PipeReader, Read};
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -68,10 +71,9 @@ fn ask(program: &Path) -> Result<HostCompiler, Found> {
         }
         _ => Found::Other(format!("{name}: {error}")),
     };
-    let (reader, writer) = io::pipe().map_err(start)?;
     let mut command = Command::new(program);
-    command.arg("--version").stdout(writer).stderr(Stdio::null());
-    let (status, answer) = run(command, reader).map_err(start)?;
+    command.arg("--version").stderr(Stdio::null());
+    let (status, answer) = run(command, Command::stdout).map_err(start)?;
     match status {
         Some(status) if !status.success() => return Err(Found::Other(format!("{name} --version ends with {status}"))),
         None if answer.is_empty() => return Err(Found::Other(format!("{name} --version says nothing"))),
@@ -82,9 +84,16 @@ fn ask(program: &Path) -> Result<HostCompiler, Found> {
     Ok(HostCompiler { program: program.into(), identity })
 }
 
-/// Runs a program to its end: how that was, and what came out of the pipe that it was given. None: nobody knows how it ended, since this process
-/// ignores SIGCHLD, or has a handler that waits for all children.
-fn run(mut command: Command, mut heard: PipeReader) -> io::Result<(Option<ExitStatus>, Vec<u8>)> {
+/// Runs a program to its end: how that was, and what came out where it is listened to. None: nobody knows how it ended, since this process ignores
+/// SIGCHLD, or has a handler that waits for all children.
+fn run(mut command: Command, listens: fn(&mut Command, File) -> &mut Command) -> io::Result<(Option<ExitStatus>, Vec<u8>)> {
+    // No pipe: a child that another thread forks meanwhile would hold it open for as long as it lives.
+    let file = unsafe { libc::memfd_create(c"tcuda-compiler".as_ptr(), libc::MFD_CLOEXEC) };
+    if file < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let heard = unsafe { File::from_raw_fd(file) };
+    listens(&mut command, heard.try_clone()?);
     command.stdin(Stdio::null());
     if ignores_children() {
         // It would inherit that, and has children of its own.
@@ -95,16 +104,14 @@ fn run(mut command: Command, mut heard: PipeReader) -> io::Result<(Option<ExitSt
             })
         };
     }
-    let mut child = command.spawn()?;
-    // With the end of the pipe that is the child's.
-    drop(command);
-    let mut said = Vec::new();
-    let read = heard.read_to_end(&mut said);
-    let status = match child.wait() {
+    let status = match command.spawn()?.wait() {
         Err(error) if error.raw_os_error() == Some(libc::ECHILD) => None,
         status => Some(status?),
     };
-    read.map(|_| (status, said))
+    // From its beginning, wherever the program was in it.
+    let mut said = vec![0; heard.metadata()?.len() as usize];
+    heard.read_exact_at(&mut said, 0)?;
+    Ok((status, said))
 }
 
 fn ignores_children() -> bool {
@@ -123,12 +130,11 @@ impl HostCompiler {
         let start = |text: &str, options: &[&[&str]], object: &Path| {
             std::fs::write(&source, text).map_err(|error| system("A source could not be written in", error))?;
             let start = |error| system("The C++ compiler could not be started in", error);
-            let (reader, writer) = io::pipe().map_err(start)?;
             let mut command = Command::new(&self.program);
             command.args(options.concat()).arg("-o").arg(object).arg(&source);
             // Messages in English, which are looked into.
-            command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(writer);
-            let (status, said) = run(command, reader).map_err(start)?;
+            command.env("LC_ALL", "C").stdout(Stdio::null());
+            let (status, said) = run(command, Command::stderr).map_err(start)?;
             Ok((status, String::from_utf8_lossy(&said).into_owned()))
         };
         // What is around the source includes some itself, so it is looked at alone. Hardly any has one.
