@@ -41,7 +41,7 @@ THREADS = (1, 2, 4, 8, 16)
 # Seconds that a measure may take before its allocator is given up.
 PATIENCE = 120
 # And that a GPU has before a replay.
-REST = 0.3
+REST = 0.5
 
 
 class Absent(Exception):

@@ -1,14 +1,14 @@
 //! Tensors
 //!
-//! A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors of
-//! other libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative (NULL: packed), up to 64
-//! dimensions, one lane, elements of 8, 16, 32, 64 or 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned (3) or managed
-//! memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with it
-//! TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any thread.
+//! A tcuda_tensor_t has the layout of DLPack's DLTensor, a tcuda_managed_tensor_t that of DLManagedTensorVersioned (version 1): the tensors of other
+//! libraries pass with a cast. A tensor that comes in is only looked at: any strides that are not negative where there is a second element (NULL:
+//! packed), up to 64 dimensions, one lane, elements of 8, 16, 32, 64 or 128 bits, byte_offset honoured; on the CPU (1), a CUDA device (2), in pinned
+//! (3) or managed memory (13). Simulated devices are of type 2 too. What is wrong with it is TCUDA_ERROR_INVALID_ARGUMENT, what tcuda cannot do with
+//! it TCUDA_ERROR_NOT_SUPPORTED. A tensor that a function makes comes out managed; tcuda_tensor_destroy, or its deleter, ends it from any thread.
 //! Work runs on the tensors' device, whatever device is current, and a NULL stream is that device's default stream; on CPU tensors it is done at
 //! once, with no device needed (except after tcuda_shutdown and in a forked child, as everything). Data that is not where its tensor says is
-//! TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is. Blocks of tcuda's cache that are freed while work is under
-//! way are reused only when it is done.
+//! TCUDA_ERROR_INVALID_ARGUMENT, and TCUDA_ERROR_INVALID_POINTER where no memory is; a tensor that is handed back as it is is not looked at. Blocks
+//! of tcuda's cache that are freed while work is under way are reused only when it is done.
 
 use super::guard::{Out, guard, guard_always, guard_out, null, slice};
 use super::structs::tcuda_stream_t;

@@ -38,9 +38,11 @@ pub fn names(operation: Operation) -> Names {
 /// Enqueues all; every stream goes on after what concerns it. `operation` is `Scatter` (from the centre) or `Gather` (to it).
 pub fn run(operation: Operation, centre: Stream, moves: Vec<Move>) -> Result<()> {
     let bytes = moves.iter().map(|part| part.to.count() as usize * part.to.item()).sum();
-    let devices = 1 + moves.iter().filter(|part| part.other != centre).count();
+    let mut devices: Vec<i32> = moves.iter().map(|part| part.other.device).chain([centre.device]).collect();
+    devices.sort_unstable();
+    devices.dedup();
     let in_rows = operation == Operation::Gather && moves.iter().any(Move::has_wide_rows);
-    let way = choice::choose(if in_rows { Operation::GatherRows } else { operation }, devices, bytes)?;
+    let way = choice::choose(if in_rows { Operation::GatherRows } else { operation }, devices.len(), bytes)?;
     let at_source = way == Way::Copies && operation == Operation::Gather;
     let mut direct = Vec::with_capacity(moves.len());
     for part in moves {

@@ -1,8 +1,7 @@
 //! Captures that are under way, and how they end without the program's help: with their thread, with their stream, with their graph.
 
-use super::handles;
 use super::one::Graph;
-use super::retire;
+use super::{replayed, retire};
 use crate::base::spared::Uncancelled;
 use crate::base::{Error, Result, Status, insist, process};
 use crate::memory::{captures, pinned, pools};
@@ -150,7 +149,7 @@ fn stream_goes(stream: Stream) -> Result<()> {
     if let Some(id) = captures::capture_of(stream)? {
         abandon(id)?;
     }
-    handles::all().into_iter().for_each(|graph| graph.leave_stream(stream));
+    replayed::take(stream).into_iter().for_each(|graph| graph.leave_stream(stream));
     Ok(())
 }
 

@@ -23,10 +23,6 @@ pub fn destroy(handle: usize) -> Result<()> {
     GRAPHS.remove(handle).map(drop)
 }
 
-pub fn all() -> Vec<Arc<Graph>> {
-    GRAPHS.all()
-}
-
 pub fn clear() {
     // With a capture under way no memory goes back.
     GRAPHS.clear().into_iter().for_each(|graph| drop(insist(|| graph.end_of_handle())));

@@ -3,6 +3,7 @@
 use super::capture::{self, Capture};
 use super::draws::{self, Drawn};
 use super::pool::{PoolId, Use};
+use super::replayed;
 use super::retire::{self, Wait};
 use crate::base::watch::{self, Happening};
 use crate::base::{Error, Result, Status, few, insist, log, process};
@@ -222,7 +223,7 @@ impl Graph {
     }
 
     /// Enqueues all of it on a stream of its device.
-    pub fn replay(&self, stream: Stream) -> Result<()> {
+    pub fn replay(self: &Arc<Graph>, stream: Stream) -> Result<()> {
         let mut state = self.captured()?;
         if stream.device != state.device {
             return Err(wrong_device(stream, state.device));
@@ -241,6 +242,7 @@ impl Graph {
         // Before the launch: a failure is no harm, a launch that is not noted would be.
         if stream.raw != PER_THREAD && !state.replayed_on.contains(&stream) {
             state.replayed_on.push(stream);
+            replayed::note(self, stream);
         }
         let entered = stream.enter()?;
         let number = state.number.clone();
