@@ -457,10 +457,11 @@ fn ids_and_ranks_that_are_wrong() {
                 status => break status,
             }
         };
-        assert!(status == TCUDA_ERROR_INVALID_ARGUMENT && message().contains("Rank 1 was told that there are 3"), "{}", message());
+        // By itself, or by the end of the other, whichever it hears of first.
+        let is_told = |status| [TCUDA_ERROR_INVALID_ARGUMENT, TCUDA_ERROR_REMOTE].contains(&status);
+        assert!(is_told(status) && message().contains("that there are 3"), "{}", message());
         let status = other.join().unwrap();
-        // Or first of the end of rank 0.
-        assert!([TCUDA_ERROR_INVALID_ARGUMENT, TCUDA_ERROR_REMOTE].contains(&status), "{status:?}");
+        assert!(is_told(status), "{status:?}");
         ok(tcuda_communicator_destroy(first));
     });
 }

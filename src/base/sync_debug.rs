@@ -242,9 +242,7 @@ impl Drop for Watched {
         NANOSECONDS.fetch_add(nanoseconds, Relaxed);
         LONGEST.fetch_max(nanoseconds, Relaxed);
         let blocked = Blocked { function: name(), call: self.call, annotation: annotation::current(), time, refused: false };
-        if watch::is_counted() {
-            watch::later(move || tell(&blocked));
-        }
+        watch::later(move || tell(&blocked));
     }
 }
 
