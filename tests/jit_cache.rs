@@ -189,6 +189,43 @@ fn a_damaged_file_is_made_anew() {
     assert_eq!(place.compilations(), before + 1);
 }
 
+/// Code that another could have written is not run: it is compiled and replaced.
+#[test]
+fn a_file_that_others_could_write_is_made_anew() {
+    let place = Place::new("others");
+    place.run(&[]);
+    let file = place.files().pop().unwrap();
+    let aside = place.0.join("aside");
+    let permit = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    let turn_into = |what: &str| {
+        std::fs::rename(&file, &aside).unwrap();
+        match what {
+            "a link" => std::os::unix::fs::symlink(&aside, &file).unwrap(),
+            _ => assert!(Command::new("mkfifo").arg(&file).status().unwrap().success()),
+        }
+    };
+    let plants: [&dyn Fn(); 5] = [
+        &|| permit(0o620),
+        &|| permit(0o602),
+        &|| turn_into("a link"),
+        &|| turn_into("a pipe"),
+        // Only root can give a file away; for others it is one more that may be written.
+        &|| std::os::unix::fs::chown(&file, Some(65534), None).unwrap_or_else(|_| permit(0o666)),
+    ];
+    for (at, plant) in plants.iter().enumerate() {
+        plant();
+        place.run(&[]);
+        assert_eq!(place.compilations(), at + 2, "plant {at}");
+        let found = std::fs::symlink_metadata(&file).unwrap();
+        assert!(found.is_file() && found.permissions().mode() & 0o777 == 0o600, "plant {at}");
+        place.run(&[]);
+        assert_eq!(place.compilations(), at + 2, "plant {at} was not replaced");
+    }
+    permit(0o444);
+    place.run(&[]);
+    assert_eq!(place.compilations(), plants.len() + 1);
+}
+
 #[test]
 fn processes_at_the_same_time() {
     let place = Place::new("together");
