@@ -346,6 +346,30 @@ fn what_was_left_half_written_goes() {
     assert!(file.exists() && young.exists() && of_another.exists() && !old.exists());
 }
 
+/// Beside what the loader has of it, which cannot go: its text is some 30 KiB.
+#[test]
+fn what_is_loaded_keeps_little() {
+    if std::env::var_os(CHILD).is_none() {
+        return Place::new("little").only("what_is_loaded_keeps_little");
+    }
+    let dtype = tcuda::base::dtype::DType { code: 2, bits: 32, lanes: 1 };
+    let (mut x, mut out, shape) = (null_mut(), null_mut(), [3i64]);
+    assert_eq!(unsafe { tcuda_tensor_empty(&mut x, 0, dtype, 1, shape.as_ptr(), null_mut()) }, TCUDA_SUCCESS);
+    let inputs: [*const tcuda_tensor_t; 1] = [unsafe { &raw const (*x).tensor }];
+    let mut compile = |at: usize| {
+        let source = std::ffi::CString::new(format!("template <typename T> T plus(T x) {{ return x + T({at}); }}")).unwrap();
+        let mut jit = null_mut();
+        assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS);
+        assert_eq!(unsafe { tcuda_jit_call(jit, &mut out, inputs.as_ptr(), 1, null(), 0, null_mut()) }, TCUDA_SUCCESS);
+        assert_eq!(unsafe { (tcuda_tensor_destroy(out), tcuda_jit_destroy(jit)) }, (TCUDA_SUCCESS, TCUDA_SUCCESS));
+        let found = unsafe { libc::mallinfo2() };
+        found.uordblks + found.hblkhd
+    };
+    let before = [compile(0), compile(1)][1];
+    let after = [2, 3, 4, 5, 6].map(&mut compile)[4];
+    assert!(after < before + 5 * (15 << 10), "{before}, {after}");
+}
+
 /// What a call allocates beyond one with given outputs, of which only the simulated driver's part does, is the handle of what it makes.
 #[test]
 fn a_call_allocates_its_output() {
