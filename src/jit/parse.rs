@@ -479,7 +479,8 @@ mod tests {
             "template <typename T> bool operator<(P<T> a, P<T> b) { return a.a < b.a; }",
             "template <> bool operator< <float>(P<float> a, P<float> b) { return a.a < b.a; }",
             "template <typename T> P<T> operator<<(P<T> a, int b) { return a; }\ntemplate <typename T> P<T> operator>>(P<T> a, int b) { return a; }",
-            "template <typename T> P<T> &operator<<=(P<T> &a, int b) { return a; }\ntemplate <typename T> bool operator==(P<T> a, int b) { return a; }",
+            "template <typename T> P<T> &operator<<=(P<T> &a, int b) { return a; }\ntemplate <typename T> bool operator==(P<T> a, int b) { \
+             return a; }",
             "template <typename T> T P<T>::operator()(T a) const { return a; }\ntemplate <typename T> T P<T>::operator[](int a) { return a; }",
             "template <typename T> P(T a) -> P<T>;",
             "template <typename T> constexpr bool less = sizeof(T) < 4;\ntemplate <typename T> constexpr T one{1};",
@@ -530,7 +531,8 @@ mod tests {
         for source in [
             "template <typename T> T f(T x) {\n#ifdef NO\n if (x > 0) {\n#else\n if (x < 0) {\n#endif\n return x; } return -x; }",
             "template <typename T> T f(T x) {\n#if A\n {\n#if B\n {\n# else\n { {\n# endif\n }\n#elif C\n { {\n#else\n { { {\n#endif\n } return x; }",
-            "template <typename T> T f(T x) {\n#if 0\n { don't \"\n#if 1\n {\n#else\n {\n#endif\n#elif 0\n {\n#elif 1\n (x);\n#else\n {\n#endif\n return x; }",
+            "template <typename T> T f(T x) {\n#if 0\n { don't \"\n#if 1\n {\n#else\n {\n#endif\n#elif 0\n {\n#elif 1\n (x);\n#else\n \
+             {\n#endif\n return x; }",
             "#if 0 // for nobody\nint x;\n#else /* for all */\ntemplate <typename T> T f(T x) { return x; }\n#endif\n",
             "#if false\n#endif_\n/*\n#endif\n*/ int x;\n#endif\ntemplate <typename T> T f(T x) { return x; }",
             "#define A 1 /* one\n two { */ {\ntemplate <typename T> T f(T x) { return x + A; }",

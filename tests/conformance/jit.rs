@@ -280,8 +280,8 @@ fn names_and_texts_of_any_kind() {
 
 /// The code around a source has plain names too.
 fn what_a_source_defines_ends_with_it() {
-    let names = "args first count data size u v i t at dims rest along quotient dim sizes strides scalars to x y z x0 y0 r0 u1 p0 q0 word magic shift \
-                 integer real pair load store complex Divider Pack Scalar float int64_t uint32_t N blockIdx threadIdx";
+    let names = "args first count data size u v i t at dims rest along quotient dim sizes strides scalars to x y z x0 y0 r0 u1 p0 q0 word \
+                 magic shift integer real pair load store complex Divider Pack Scalar float int64_t uint32_t N blockIdx threadIdx";
     let defines: String = names.split_whitespace().map(|name| format!("#define {name} 3 +\n")).collect();
     let plain = format!(
         "{defines}#if 0\n#else\n  # define tensors(x) x\n#endif\n\
