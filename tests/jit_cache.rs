@@ -190,6 +190,43 @@ fn a_damaged_file_is_made_anew() {
     assert_eq!(place.compilations(), before + 1);
 }
 
+/// Code that another could have written is not run: it is compiled and replaced.
+#[test]
+fn a_file_that_others_could_write_is_made_anew() {
+    let place = Place::new("others");
+    place.run(&[]);
+    let file = place.files().pop().unwrap();
+    let aside = place.0.join("aside");
+    let permit = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+    let turn_into = |what: &str| {
+        std::fs::rename(&file, &aside).unwrap();
+        match what {
+            "a link" => std::os::unix::fs::symlink(&aside, &file).unwrap(),
+            _ => assert!(Command::new("mkfifo").arg(&file).status().unwrap().success()),
+        }
+    };
+    let plants: [&dyn Fn(); 5] = [
+        &|| permit(0o620),
+        &|| permit(0o602),
+        &|| turn_into("a link"),
+        &|| turn_into("a pipe"),
+        // Only root can give a file away; for others it is one more that may be written.
+        &|| std::os::unix::fs::chown(&file, Some(65534), None).unwrap_or_else(|_| permit(0o666)),
+    ];
+    for (at, plant) in plants.iter().enumerate() {
+        plant();
+        place.run(&[]);
+        assert_eq!(place.compilations(), at + 2, "plant {at}");
+        let found = std::fs::symlink_metadata(&file).unwrap();
+        assert!(found.is_file() && found.permissions().mode() & 0o777 == 0o600, "plant {at}");
+        place.run(&[]);
+        assert_eq!(place.compilations(), at + 2, "plant {at} was not replaced");
+    }
+    permit(0o444);
+    place.run(&[]);
+    assert_eq!(place.compilations(), plants.len() + 1);
+}
+
 #[test]
 fn processes_at_the_same_time() {
     let place = Place::new("together");
@@ -322,6 +359,30 @@ fn what_was_left_half_written_goes() {
     place.run(&[(FACTOR, Path::new("5"))]);
     assert_eq!((place.compilations(), place.files().len()), (2, 4));
     assert!(file.exists() && young.exists() && of_another.exists() && !old.exists());
+}
+
+/// Beside what the loader has of it, which cannot go: its text is some 30 KiB.
+#[test]
+fn what_is_loaded_keeps_little() {
+    if std::env::var_os(CHILD).is_none() {
+        return Place::new("little").only("what_is_loaded_keeps_little");
+    }
+    let dtype = tcuda::base::dtype::DType { code: 2, bits: 32, lanes: 1 };
+    let (mut x, mut out, shape) = (null_mut(), null_mut(), [3i64]);
+    assert_eq!(unsafe { tcuda_tensor_empty(&mut x, 0, dtype, 1, shape.as_ptr(), null_mut()) }, TCUDA_SUCCESS);
+    let inputs: [*const tcuda_tensor_t; 1] = [unsafe { &raw const (*x).tensor }];
+    let mut compile = |at: usize| {
+        let source = std::ffi::CString::new(format!("template <typename T> T plus(T x) {{ return x + T({at}); }}")).unwrap();
+        let mut jit = null_mut();
+        assert_eq!(unsafe { tcuda_jit_create(&mut jit, source.as_ptr(), null(), 0) }, TCUDA_SUCCESS);
+        assert_eq!(unsafe { tcuda_jit_call(jit, &mut out, inputs.as_ptr(), 1, null(), 0, null_mut()) }, TCUDA_SUCCESS);
+        assert_eq!(unsafe { (tcuda_tensor_destroy(out), tcuda_jit_destroy(jit)) }, (TCUDA_SUCCESS, TCUDA_SUCCESS));
+        let found = unsafe { libc::mallinfo2() };
+        found.uordblks + found.hblkhd
+    };
+    let before = [compile(0), compile(1)][1];
+    let after = [2, 3, 4, 5, 6].map(&mut compile)[4];
+    assert!(after < before + 5 * (15 << 10), "{before}, {after}");
 }
 
 /// What a call allocates beyond one with given outputs, of which only the simulated driver's part does, is the handle of what it makes.

@@ -3,9 +3,9 @@
 
 use crate::base::{config, entropy, log};
 use crate::runtime::compile::Image;
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, Metadata};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,7 +32,24 @@ pub fn folder() -> Option<PathBuf> {
 
 /// Whatever is not right with a file: it is not there.
 pub fn load(folder: &Path, key: &str) -> Option<Image> {
-    decode(&fs::read(folder.join(name_of(key))).ok()?, key)
+    decode(&read(&folder.join(name_of(key)))?, key)
+}
+
+/// What is in a file is run, so it is one that nobody else could have written: none behind a link, no pipe to wait for.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    // What the system tells of a process belongs to its effective user.
+    if !is_trusted(&found, fs::metadata("/proc/self").ok()?.uid()) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok().map(|_| bytes)
+}
+
+fn is_trusted(found: &Metadata, user: u32) -> bool {
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    found.is_file() && found.mode() & WRITABLE_BY_OTHERS == 0 && [0, user].contains(&found.uid())
 }
 
 pub fn store(folder: &Path, key: &str, image: &Image) {
@@ -136,6 +153,30 @@ mod tests {
         assert_eq!(decode(&bytes, "another"), None);
         let none = Image { code: vec![0], symbols: vec![] };
         assert_eq!(decode(&encode("", &none), ""), Some(none));
+    }
+
+    #[test]
+    fn files_of_others_are_not_trusted() {
+        let path = std::env::temp_dir().join(format!("tcuda-trusted-{:016x}", entropy::bits().unwrap()));
+        fs::write(&path, "x").unwrap();
+        let found = |mode| {
+            fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            fs::metadata(&path).unwrap()
+        };
+        let own = fs::metadata("/proc/self").unwrap().uid();
+        let is_roots = found(0o600).uid() == 0;
+        assert!(is_trusted(&found(0o600), own) && is_trusted(&found(0o755), own));
+        assert!(is_trusted(&found(0o600), own + 1) == is_roots);
+        for mode in [0o620, 0o602, 0o666] {
+            assert!(!is_trusted(&found(mode), own), "{mode:o}");
+        }
+        if is_roots {
+            // Only root can make one that is another's.
+            std::os::unix::fs::chown(&path, Some(1), None).unwrap();
+            assert!(!is_trusted(&found(0o600), own) && is_trusted(&found(0o600), 1));
+        }
+        fs::remove_file(&path).unwrap();
+        assert!(!is_trusted(&fs::metadata("/proc").unwrap(), own));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct Scalar<'a> {
 
 pub struct Function {
     pub name: String,
-    source: String,
+    source: Arc<str>,
     pub inputs: usize,
     pub outputs: usize,
     pub by_reference: bool,
@@ -74,7 +74,7 @@ impl<K: Eq + Hash> Table<K> {
         self.0.write().entry(key).or_default().clone()
     }
 
-    /// What fails leaves nothing: keys are long, and of wrong sources there may be many.
+    /// What fails leaves nothing: of wrong sources there may be many.
     fn get_or_try(&self, key: K, make: impl FnOnce() -> Result<compiled::Function>) -> Result<compiled::Function>
     where
         K: Clone,
@@ -94,8 +94,9 @@ impl<K: Eq + Hash> Table<K> {
 
 static FUNCTIONS: Handles<Function> = Handles::new("compiled function", "tcuda_jit_create");
 
-/// What is on a device, by device and key: two functions of one source share it.
-static LOADED: LazyLock<Table<(i32, String)>> = LazyLock::new(Table::new);
+/// What is on a device: two functions of one source share it. For good, so the key is what the text is made of and not the text, which is
+/// hundreds of times longer. A device's compiler does not change.
+static LOADED: LazyLock<Table<(i32, Variant, Arc<str>)>> = LazyLock::new(Table::new);
 
 /// That of functions, which are made without a device.
 pub fn is_locked() -> bool {
@@ -124,6 +125,8 @@ pub fn create(source: &str, outputs: usize, scalars: &[Scalar]) -> Result<u64> {
             return Err(Error::invalid_argument(format!("The extra argument '{}' is given twice.", scalar.name)));
         }
     }
+    // A byte order mark is for editors; within the generated text it would be a letter.
+    let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let signature = parse::parse(source, outputs)?;
     let name = signature.name;
     let inputs = signature.parameters.checked_sub(scalars.len() + outputs).filter(|inputs| *inputs > 0).ok_or_else(|| {
@@ -193,15 +196,15 @@ impl Function {
 
     fn compile(&self, runtime: &Runtime, device: i32, variant: &Variant) -> Result<compiled::Function> {
         let compiler = Compiler::of(runtime, device)?;
-        /// In the text, in keys, and in a file.
-        const COPIES: usize = 8;
-        room::check(self.source.len().saturating_mul(COPIES), format_args!("compiling '{}'", self.name))?;
-        let text = variant.text(compiler.prelude(), &self.name, &self.source);
-        let options: &[&str] = compiler.elementwise_options();
-        let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));
         let folder = disk::folder();
         let mut fresh = None;
-        let function = LOADED.get_or_try((device, key.clone()), || {
+        let function = LOADED.get_or_try((device, variant.clone(), self.source.clone()), || {
+            /// In the text, in the key, and in a file.
+            const COPIES: usize = 8;
+            room::check(self.source.len().saturating_mul(COPIES), format_args!("compiling '{}'", self.name))?;
+            let text = variant.text(compiler.prelude(), &self.name, &self.source);
+            let options: &[&str] = compiler.elementwise_options();
+            let key = format!("{}\n{}\n{text}", compiler.identity(), options.join(" "));
             let load = |image: &Image| -> Result<compiled::Function> {
                 let loaded = Module::load(runtime, image).and_then(|module| {
                     let function = module.function(runtime, ENTRY).inspect_err(|_| drop(module.unload(runtime)))?;
@@ -222,11 +225,11 @@ impl Function {
             }
             let image = compiler.compile(&Program { name: &self.name, text: &text, source: &self.source, names: &[], options })?;
             let function = load(&image)?;
-            fresh = Some(image);
+            fresh = Some((key, image));
             Ok(function)
         });
         // Not before others may go on: what is wrong with the folder goes to the log, and its callback may call functions.
-        if let (Some(folder), Some(image)) = (&folder, fresh) {
+        if let (Some(folder), Some((key, image))) = (&folder, fresh) {
             disk::store(folder, &key, &image);
         }
         function
@@ -262,6 +265,8 @@ mod tests {
             refused(axpy, 0, &[scalar(name, 1.0)], &format!("called '{name}', which is no name"));
         }
         assert!(of(axpy, 0, &[scalar("_aB9", 1.0)]).is_ok());
+        let marked = of("\u{feff}template <class T> T f(T x) { return x; }", 0, &[]).unwrap();
+        assert_eq!((&*marked.name, &*marked.source), ("f", "template <class T> T f(T x) { return x; }"));
         refused(two, 9, &[], "1 to 8 outputs");
         refused("template <class T> T f(T a, T b, T c, T d, T e, T f, T g, T h, T i) { return a; }", 0, &[], "takes 9 tensors");
     }

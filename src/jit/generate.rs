@@ -1,6 +1,7 @@
 //! The code around an element-wise function: loads, conversions, the call, stores, for one choice of types and layout.
 
 use super::function::{MOST_SCALARS, Value};
+use super::parse;
 use super::walk::{Layout, MOST, Walk};
 use crate::runtime::kernels::element::Element;
 use crate::runtime::kernels::{Divider, MAX_DIMS};
@@ -106,6 +107,13 @@ impl Variant {
             "#line 1 \"tcuda\"\n{prelude}\n{}\n#line 1 \"{name}\"\n{source}\n#line 1 \"tcuda\"\n",
             concat!(include_str!("complex.hpp"), include_str!("prelude.hpp"))
         );
+        let macros = parse::macros(source);
+        // What follows is meant as it is written; but what the function's name stands for may be made of all of them.
+        if !macros.contains(&name) {
+            for name in macros {
+                let _ = writeln!(text, "#undef {name}");
+            }
+        }
         let _ = self.write_kernel(&mut text, name);
         text
     }

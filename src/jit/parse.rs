@@ -1,6 +1,7 @@
 //! The source of an element-wise function: templates of C++, the last of which is the one that is called.
 
 use crate::base::{Error, Result, room};
+use smallvec::SmallVec;
 
 /// What is known of a function from its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -9,19 +10,39 @@ pub struct Signature {
     pub parameters: usize,
 }
 
-/// A word, a number, a text or a single sign, and where it begins.
+/// A word, a number, a text or a sign, and where it begins.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Token<'a> {
     text: &'a str,
     at: usize,
+    /// Of a bracket: how many tokens further the one is that closes it. 0: none does, or this opens nothing.
+    length: usize,
 }
 
 const WORDS: &str = "the words of a source";
 
+/// Signs that are one although they have signs in them which mean something here. `>>` is none: it may close two lists.
+const WHOLE: [&str; 7] = ["<<=", ">>=", "<<", "<=", ">=", "->", "--"];
+
+/// What is followed by a ( that does not begin the function's parameters.
+const WITH_ARGUMENTS: [&str; 11] = [
+    "alignas",
+    "__align__",
+    "__attribute__",
+    "__attribute",
+    "decltype",
+    "typeof",
+    "__typeof__",
+    "__launch_bounds__",
+    "explicit",
+    "noexcept",
+    "__declspec",
+];
+
 /// torch's rules: every function is a template, the last one is called. `outputs`: so many of its parameters, the last ones, are references
 /// that it writes, and it returns void; 0: what it returns is its output.
 pub fn parse(source: &str, outputs: usize) -> Result<Signature> {
-    let tokens = tokens(source)?;
+    let (tokens, _) = read(source)?;
     let by_reference = outputs > 0;
     let form = if by_reference { "void name(T x, T y, T &out) { out = ...; }" } else { "T name(T x, T y) { return ...; }" };
     let wrong = |at: usize, what: &str| {
@@ -40,62 +61,94 @@ pub fn parse(source: &str, outputs: usize) -> Result<Signature> {
         if first.text != "template" {
             return Err(wrong(first.at, &format!("'{}' begins something that is no template.", first.text)));
         }
-        if !reader.group("<", ">") {
+        let is_special = reader.peek().is_some_and(|token| token.length == 1);
+        if !reader.group(&["<"]) {
             return Err(wrong(reader.here(), "after 'template' come its parameters, in < and >, which are not closed here."));
         }
         // All up to the parameters is the return type and the name, unless this is a struct.
-        let mut head = Vec::new();
-        while let Some(token) = reader.peek().filter(|token| !["(", "{", ";", "="].contains(&token.text)) {
-            let is_operator = head.last().is_some_and(|before: &Token| before.text == "operator");
-            room::push(&mut head, token, WORDS)?;
-            if token.text != "<" || is_operator {
-                reader.next();
-            } else if !reader.group("<", ">") {
-                return Err(wrong(token.at, "the < here is not closed."));
+        let (start, mut name) = (reader.at, None);
+        while let Some(token) = reader.peek().filter(|token| !["{", ";", "="].contains(&token.text)) {
+            let takes = name.is_some_and(|at: usize| WITH_ARGUMENTS.contains(&tokens[at].text));
+            if token.text == "(" && !takes {
+                break;
+            }
+            if !["(", "["].contains(&token.text) {
+                name = Some(reader.at);
+            }
+            if ["(", "[", "<"].contains(&token.text) {
+                if !reader.group(&[token.text]) {
+                    return Err(wrong(token.at, &format!("the {} here is not closed.", token.text)));
+                }
+                continue;
+            }
+            reader.next();
+            if token.text == "operator" {
+                // Its sign, which may be ( and ).
+                reader.group(&["("]);
+                while reader.peek().is_some_and(|token| !["(", "{", ";"].contains(&token.text)) {
+                    reader.next();
+                }
             }
         }
         if reader.peek().is_none_or(|token| token.text != "(") {
             // A struct, a constant, or a function that is only declared.
             let definition = reader.peek().ok_or_else(|| wrong(reader.here(), "the template ends before it has a body."))?;
-            while reader.peek().is_some_and(|token| token.text != ";") {
-                if !reader.group("{", "}") {
-                    reader.next();
-                }
-            }
-            if reader.next().is_none() {
+            reader.skip(&["{"]);
+            if reader.next().is_none_or(|token| token.text != ";") {
                 return Err(wrong(definition.at, "what begins here is not closed."));
             }
             continue;
         }
         let opening = reader.here();
-        let Some((name, returned)) = head.split_last().filter(|(name, returned)| is_word(name.text) && !returned.is_empty()) else {
-            return Err(wrong(opening, "before the parameters come the type that the function returns and its name."));
-        };
-        let Some(parameters) = reader.parameters() else {
+        let parameters = reader.at + 1;
+        if !reader.group(&["("]) {
             return Err(wrong(opening, "the parameters are not closed."));
-        };
+        }
+        let parameters = &tokens[parameters..reader.at - 1];
+        let mut returned = &tokens[start..name.unwrap_or(start)];
+        while reader.peek().is_some_and(|token| ["noexcept", "const", "__attribute__", "["].contains(&token.text)) {
+            if !reader.group(&["["]) {
+                reader.next();
+                reader.group(&["("]);
+            }
+        }
+        if reader.peek().is_some_and(|token| token.text == "->") {
+            let from = reader.at + 1;
+            reader.skip(&["(", "<"]);
+            returned = &tokens[from..reader.at];
+        }
         if reader.peek().is_some_and(|token| token.text == ";") {
             continue;
         }
         let body = reader.here();
-        if !reader.group("{", "}") {
+        if !reader.group(&["{"]) {
             return Err(wrong(body, "here the function's body is expected, in { and }, and closed."));
         }
-        last = Some((*name, returned[returned.len() - 1], opening, parameters));
+        last = Some((is_special, name.map(|at| tokens[at]), returned, opening, parameters));
     }
-    let Some((name, returned, opening, parameters)) = last else {
+    let Some((is_special, name, returned, opening, parameters)) = last else {
         return Err(wrong(source.len(), "there is no template function."));
+    };
+    if is_special || name.is_some_and(|name| name.text == "operator") {
+        return Err(wrong(opening, "this is the last function, which is called: it is no operator, and no specialization of a template."));
+    }
+    let (Some(name), Some(kind)) = (name.filter(|name| is_word(name.text)), returned.last()) else {
+        return Err(wrong(opening, "before the parameters come the type that the function returns and its name."));
     };
     if name.text.starts_with("tcuda") {
         return Err(wrong(name.at, "names that begin with 'tcuda' are those of the code around it."));
     }
-    // Before it may stand `inline`, `static`, `__device__`.
-    let is_void = returned.text == "void";
+    // Among it may stand `inline`, `static`, `__device__`.
+    let has = |word| {
+        let mut is_outside = outside();
+        returned.iter().any(|token| is_outside(token) && token.text == word)
+    };
+    let is_void = has("void") && !has("*");
     if by_reference && !is_void {
-        return Err(wrong(returned.at, &format!("'{}' has its outputs as its last parameters, so it returns void.", name.text)));
+        return Err(wrong(kind.at, &format!("'{}' has its outputs as its last parameters, so it returns void.", name.text)));
     }
     if !by_reference && is_void {
-        return Err(wrong(returned.at, &format!("'{}' returns void. What it returns is its output.", name.text)));
+        return Err(wrong(kind.at, &format!("'{}' returns void. What it returns is its output.", name.text)));
     }
     let count = split(parameters).count();
     if count == 0 {
@@ -116,34 +169,40 @@ pub fn parse(source: &str, outputs: usize) -> Result<Signature> {
     Ok(Signature { name: name.text.into(), parameters: count })
 }
 
-/// The tokens of each parameter.
-fn split<'a>(parameters: &'a [Token<'a>]) -> impl Iterator<Item = &'a [Token<'a>]> {
-    let mut depth = 0;
-    let ends = move |token: &Token| {
-        depth += nesting(token);
-        depth == 0 && token.text == ","
-    };
-    // Of nothing there would be one that is empty.
-    parameters.split(ends).filter(move |_| !parameters.is_empty())
+/// The names that a source gives a meaning of its own with `#define`, whichever branch of an `#if` they stand in. None of those that are the
+/// compiler's or tcuda's.
+pub fn macros(source: &str) -> Vec<&str> {
+    read(source).map_or(Vec::new(), |(_, macros)| macros)
 }
 
-/// What a token adds to the depth of brackets.
-fn nesting(token: &Token) -> i32 {
-    match token.text {
-        "(" | "{" | "[" | "<" => 1,
-        ")" | "}" | "]" | ">" => -1,
-        _ => 0,
+/// Words that no macro can be called, and no line can name as one.
+const OPERATORS: [&str; 12] = ["defined", "and", "or", "not", "xor", "bitand", "bitor", "compl", "and_eq", "or_eq", "xor_eq", "not_eq"];
+
+fn is_macro(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && !name.to_ascii_lowercase().starts_with("tcuda") && !OPERATORS.contains(&name)
+}
+
+/// The tokens of each parameter.
+fn split<'a>(parameters: &'a [Token<'a>]) -> impl Iterator<Item = &'a [Token<'a>]> {
+    let mut is_outside = outside();
+    // Of nothing there would be one that is empty.
+    parameters.split(move |token| is_outside(token) && token.text == ",").filter(move |_| !parameters.is_empty())
+}
+
+/// Says of one token after the other whether it is in no group.
+fn outside() -> impl FnMut(&Token) -> bool {
+    let mut inside = 0;
+    move |token| {
+        let is_outside = inside == 0;
+        inside = if is_outside { token.length } else { inside - 1 };
+        is_outside
     }
 }
 
 /// Whether a parameter is a reference that is not const, to what has a name: `T &y`.
 fn is_written(parameter: &[Token]) -> bool {
-    let mut depth = 0;
-    let outside = parameter.iter().filter(|token| {
-        depth += nesting(token);
-        depth == 0
-    });
-    let mut outside = outside.take_while(|token| token.text != "=");
+    let mut is_outside = outside();
+    let mut outside = parameter.iter().filter(|token| is_outside(token)).take_while(|token| token.text != "=");
     let reference = outside.find(|token| ["&", "const"].contains(&token.text));
     reference.is_some_and(|token| token.text == "&") && outside.next().is_none_or(|token| token.text != "&")
 }
@@ -161,55 +220,139 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
 }
 
-/// Without comments and without lines for the preprocessor.
-fn tokens(source: &str) -> Result<Vec<Token<'_>>> {
-    let bytes = source.as_bytes();
-    let mut found = Vec::new();
-    let (mut at, mut line_is_empty) = (0, true);
-    while at < bytes.len() {
-        let start = at;
-        let rest = &source[at..];
-        let end_of = |text: &str| rest.find(text).map_or(source.len(), |length| start + length);
-        match bytes[at] {
-            b'\n' => (at, line_is_empty) = (at + 1, true),
-            byte if byte.is_ascii_whitespace() => at += 1,
-            _ if rest.starts_with("//") => at = end_of("\n"),
-            _ if rest.starts_with("/*") => at = rest[2..].find("*/").map_or(source.len(), |length| start + length + 4),
-            b'#' if line_is_empty => {
-                // A backslash at its end takes the next line too.
-                loop {
-                    let line = source[at..].find('\n').map_or(source.len(), |length| at + length);
-                    let goes_on = source[at..line].trim_end().ends_with('\\');
-                    at = (line + 1).min(source.len());
-                    if !goes_on || at == source.len() {
-                        break;
-                    }
-                }
-            }
-            quote @ (b'"' | b'\'') => {
-                line_is_empty = false;
-                let is_raw =
-                    quote == b'"' && found.last().is_some_and(|before: &Token| before.at + before.text.len() == at && is_raw(before.text));
-                let length = if is_raw { raw_text(rest) } else { plain_text(rest) };
-                at += length.ok_or_else(|| {
-                    Error::invalid_argument(format!("The source is wrong at {}: a text is not closed.", place(source, start)))
-                })?;
-                room::push(&mut found, Token { text: "\"", at: start }, WORDS)?;
-            }
-            digit if digit.is_ascii_digit() => {
-                line_is_empty = false;
-                at += number(rest);
-                room::push(&mut found, Token { text: &source[start..at], at: start }, WORDS)?;
-            }
-            _ => {
-                line_is_empty = false;
-                let word = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
-                at += if word > 0 { word } else { rest.chars().next().map_or(1, char::len_utf8) };
-                room::push(&mut found, Token { text: &source[start..at], at: start }, WORDS)?;
+/// A part of an `#if`.
+struct Branch {
+    /// Whether its tokens count.
+    counts: bool,
+    /// Whether those of no later one do.
+    is_done: bool,
+}
+
+/// Of the branches of an `#if` the first one counts, unless it is one for nobody: brackets are closed in it or in none.
+fn turn(branches: &mut Vec<Branch>, words: &[&str]) -> Result<()> {
+    let is_possible = !matches!(words, [_, "0" | "false"]);
+    match words.first() {
+        Some(&("if" | "ifdef" | "ifndef")) => {
+            let counts = counts(branches);
+            room::push(branches, Branch { counts: counts && is_possible, is_done: !counts || is_possible }, WORDS)?;
+        }
+        Some(&("elif" | "elifdef" | "elifndef" | "else")) => {
+            if let Some(branch) = branches.last_mut() {
+                branch.counts = !branch.is_done && is_possible;
+                branch.is_done |= is_possible;
             }
         }
+        Some(&"endif") => drop(branches.pop()),
+        _ => {}
     }
-    Ok(found)
+    Ok(())
+}
+
+fn counts(branches: &[Branch]) -> bool {
+    branches.last().is_none_or(|branch| branch.counts)
+}
+
+/// The tokens, without comments and without lines for the preprocessor; and the names that these define.
+fn read(source: &str) -> Result<(Vec<Token<'_>>, Vec<&str>)> {
+    let (mut found, mut macros, mut open, mut branches) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    // The first words of a line for the preprocessor, as long as it is read.
+    let mut line: Option<SmallVec<[&str; 3]>> = None;
+    let (mut at, mut line_is_empty, mut before) = (0, true, Token { text: "", at: 0, length: 0 });
+    while at < source.len() {
+        let (start, rest) = (at, &source[at..]);
+        match source.as_bytes()[at] {
+            b'\n' => {
+                (at, line_is_empty) = (at + 1, true);
+                if let Some(words) = line.take() {
+                    turn(&mut branches, &words)?;
+                }
+                continue;
+            }
+            byte if byte.is_ascii_whitespace() => at += 1,
+            b'\\' if joined(rest) > 0 => at += joined(rest),
+            _ if rest.starts_with("//") => at += line_end(rest),
+            _ if rest.starts_with("/*") => at = rest[2..].find("*/").map_or(source.len(), |length| start + length + 4),
+            b'#' if line_is_empty => (at, line, line_is_empty) = (at + 1, Some(SmallVec::new()), false),
+            _ => line_is_empty = false,
+        }
+        if at > start {
+            continue;
+        }
+        let counts = line.is_none() && counts(&branches);
+        let is_text = rest.starts_with(['"', '\'']);
+        let length = if is_text {
+            let is_raw = rest.starts_with('"') && before.at + before.text.len() == at && is_raw(before.text);
+            let length = if is_raw { raw_text(rest) } else { plain_text(rest) };
+            // What is no text, as an apostrophe, is nothing wrong where nobody compiles it.
+            let length = length.or_else(|| (!counts && !is_raw).then(|| line_end(rest)));
+            length
+                .ok_or_else(|| Error::invalid_argument(format!("The source is wrong at {}: a text is not closed.", place(source, start))))?
+        } else if rest.starts_with(|c: char| c.is_ascii_digit()) {
+            number(rest)
+        } else {
+            let word = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+            let sign = || WHOLE.iter().find(|sign| rest.starts_with(**sign)).map(|sign| sign.len());
+            if word > 0 { word } else { sign().or_else(|| rest.chars().next().map(char::len_utf8)).unwrap_or(1) }
+        };
+        at += length;
+        let token = Token { text: if is_text { "\"" } else { &source[start..at] }, at: start, length: 0 };
+        if let Some(words) = &mut line {
+            if words[..] == ["define"] && is_macro(token.text) {
+                room::push(&mut macros, token.text, WORDS)?;
+            }
+            if words.len() < 3 {
+                words.push(token.text);
+            }
+        } else if counts {
+            close(&mut found, &mut open, &token);
+            // Behind what is no name, < compares.
+            let opens = match token.text {
+                "(" | "[" | "{" => true,
+                "<" => is_word(before.text) && before.text != "operator",
+                _ => false,
+            };
+            if opens {
+                room::push(&mut open, found.len(), WORDS)?;
+            }
+            room::push(&mut found, token, WORDS)?;
+        }
+        before = token;
+    }
+    Ok((found, macros))
+}
+
+/// Finds the bracket that a token closes. Weaker ones between them close nowhere: a < that compares, a ( of a macro.
+fn close(found: &mut [Token], open: &mut Vec<usize>, token: &Token) {
+    let strength = |text: &str| match text {
+        "<" | ">" => 1,
+        "(" | ")" | "[" | "]" => 2,
+        _ => 3,
+    };
+    let opening = match token.text {
+        ")" => "(",
+        "]" => "[",
+        "}" => "{",
+        ">" => "<",
+        _ => return,
+    };
+    while open.last().is_some_and(|at| strength(found[*at].text) < strength(opening)) {
+        open.pop();
+    }
+    if let Some(at) = open.pop_if(|at| found[*at].text == opening) {
+        found[at].length = found.len() - at;
+    }
+}
+
+/// The length of a backslash and the end of its line, which joins the next one to it; 0: it is no such.
+fn joined(rest: &str) -> usize {
+    let end = rest[1..].trim_start_matches([' ', '\t', '\r']);
+    if end.starts_with('\n') { rest.len() - end.len() + 1 } else { 0 }
+}
+
+/// Up to the end of a line that no other is joined to.
+fn line_end(rest: &str) -> usize {
+    let is_joined = |at: usize| rest[..at].trim_end_matches([' ', '\t', '\r']).ends_with('\\');
+    rest.match_indices('\n').map(|(at, _)| at).find(|at| !is_joined(*at)).unwrap_or(rest.len())
 }
 
 /// What makes the text behind it a raw one.
@@ -222,7 +365,7 @@ fn plain_text(rest: &str) -> Option<usize> {
     let (quote, mut inside) = (rest.as_bytes()[0], rest.bytes().enumerate().skip(1));
     while let Some((at, byte)) = inside.next() {
         match byte {
-            b'\n' => return None,
+            b'\n' if !rest[..at].ends_with("\\\r") => return None,
             b'\\' => drop(inside.next()),
             _ if byte == quote => return Some(at + 1),
             _ => {}
@@ -274,38 +417,16 @@ impl<'a> Reader<'a> {
         self.peek().map_or(self.end, |token| token.at)
     }
 
-    /// Goes behind a group if one begins here; false leaves it where it was.
-    fn group(&mut self, open: &str, close: &str) -> bool {
-        let start = self.at;
-        let mut depth = 0;
-        while let Some(token) = self.next() {
-            if token.text == open {
-                depth += 1;
-            } else if token.text == close {
-                depth -= 1;
-            } else if open == "<" && self.at > start && ["(", "{"].contains(&token.text) {
-                // A < or > inside is a comparison.
-                self.at -= 1;
-                let (open, close) = if token.text == "(" { ("(", ")") } else { ("{", "}") };
-                if !self.group(open, close) {
-                    break;
-                }
-            }
-            if depth == 0 {
-                if self.at == start + 1 {
-                    break;
-                }
-                return true;
-            }
-        }
-        self.at = start;
-        false
+    /// Goes behind a group if one of these begins here; false leaves it where it was.
+    fn group(&mut self, opening: &[&str]) -> bool {
+        let length = self.peek().filter(|token| opening.contains(&token.text)).map_or(0, |token| token.length);
+        self.at += if length > 0 { length + 1 } else { 0 };
+        length > 0
     }
 
-    /// Goes behind the parameters, which begin here. None: they are not closed.
-    fn parameters(&mut self) -> Option<&'a [Token<'a>]> {
-        let start = self.at;
-        self.group("(", ")").then(|| &self.tokens[start + 1..self.at - 1])
+    /// Goes to the next { or ; that is in no group of these.
+    fn skip(&mut self, groups: &[&str]) {
+        while self.group(groups) || self.peek().is_some_and(|token| !["{", ";"].contains(&token.text)) && self.next().is_some() {}
     }
 }
 
@@ -342,6 +463,111 @@ mod tests {
             let source = format!("template <typename T> {before}void f(T x, T &a, T &b) {{ a = b = x; }}");
             assert_eq!(parse(&source, 2).unwrap().parameters, 3, "{source}");
             assert!(parse(&source, 0).is_err(), "{source}");
+        }
+    }
+
+    const F: &str = "template <typename T> T f(T x) { return x; }";
+
+    #[test]
+    fn helpers_are_of_any_form() {
+        for helper in [
+            "template <typename T> struct alignas(8) P { T a; };",
+            "template <typename T> struct __align__(8) P { T a; };",
+            "template <typename T> T eps() { return T(1); }\ntemplate <> double eps<double>() { return 2; }",
+            "template <> double K<double>::value() const noexcept { return 2; }",
+            "template <typename T> P<T> operator+(P<T> a, P<T> b) { return {a.a + b.a}; }",
+            "template <typename T> bool operator<(P<T> a, P<T> b) { return a.a < b.a; }",
+            "template <> bool operator< <float>(P<float> a, P<float> b) { return a.a < b.a; }",
+            "template <typename T> P<T> operator<<(P<T> a, int b) { return a; }\ntemplate <typename T> P<T> operator>>(P<T> a, int b) { return a; }",
+            "template <typename T> P<T> &operator<<=(P<T> &a, int b) { return a; }\ntemplate <typename T> bool operator==(P<T> a, int b) { \
+             return a; }",
+            "template <typename T> T P<T>::operator()(T a) const { return a; }\ntemplate <typename T> T P<T>::operator[](int a) { return a; }",
+            "template <typename T> P(T a) -> P<T>;",
+            "template <typename T> constexpr bool less = sizeof(T) < 4;\ntemplate <typename T> constexpr T one{1};",
+        ] {
+            assert_eq!(found(&format!("{helper}\n{F}")), ("f".into(), 1), "{helper}");
+        }
+        for last in ["template <> double f<double>(double x) { return x; }", "template <typename T> T operator+(T x, P<T> y) { return x; }"]
+        {
+            let error = parse(&format!("{F}\n{last}"), 0).unwrap_err();
+            assert!(error.message.contains("line 2") && error.message.contains("no operator, and no specialization"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_head_is_all_that_may_stand_there() {
+        for source in [
+            "template <typename T> __attribute__((always_inline)) T f(T x, T y) { return x; }",
+            "template <typename T> [[nodiscard]] T f(T x, T y) { return x; }",
+            "template <typename T> decltype(T()) f(T x, T y) { return x; }",
+            "template <typename T> T f(T x, T y) noexcept { return x; }",
+            "template <typename T> T f(T x, T y) noexcept(sizeof(T) > 2) { return x; }",
+            "template <typename T> auto f(T x, T y) -> T { return x; }",
+            "template <typename T> auto f(T x, T y) noexcept -> std::enable_if_t<(sizeof(T) > 1), decltype(T{})> { return x; }",
+            "template <typename T, int N = 1 << 2> T f(T x, T y) { return x + N; }",
+            "template <typename T, bool N = sizeof(T) >= 4, bool M = sizeof(T) <= 4, bool L = 3 < 4> T f(T x, T y) { return x; }",
+            "template <typename T, typename = std::enable_if_t<std::is_same<T, int>::value>> T f(T x, T y) { return x; }",
+            "template <typename T, T (*F)(T) = [](T a) -> T { return a; }> T f(T x, T y) { return x; }",
+            "template <template <typename> class P, typename T> T f(T x, T y) { return x; }",
+            "template <typename T> T f(T x, T y = T(2) < T(1) ? T(2) > T(1) : T(8) >> 1) { return x; }",
+            "template <typename T> T f(P<T, 2> x, T y = g<(1 > 2), T>(T{1, 2}, T(3))) { return x; }",
+        ] {
+            assert_eq!(found(source), ("f".into(), 2), "{source}");
+        }
+        for returned in ["void inline f(T x, T &y)", "auto f(T x, T &y) -> void", "auto f(T x, T &y) noexcept -> void"] {
+            let source = format!("template <typename T> {returned} {{ y = x; }}");
+            assert_eq!(parse(&source, 1).unwrap().parameters, 2, "{source}");
+            assert!(parse(&source.replace('&', ""), 0).unwrap_err().message.contains("returns void"), "{source}");
+        }
+        assert!(
+            parse("template <typename T> auto f(T x, T &y) -> T { return y = x; }", 1).unwrap_err().message.contains("so it returns void")
+        );
+        assert!(parse("template <typename T> std::function<void(T)> f(T x, T &y) { y = x; }", 1).is_err());
+    }
+
+    /// Brackets count in the branches that may be compiled together.
+    #[test]
+    fn lines_for_the_preprocessor() {
+        for source in [
+            "template <typename T> T f(T x) {\n#ifdef NO\n if (x > 0) {\n#else\n if (x < 0) {\n#endif\n return x; } return -x; }",
+            "template <typename T> T f(T x) {\n#if A\n {\n#if B\n {\n# else\n { {\n# endif\n }\n#elif C\n { {\n#else\n { { {\n#endif\n } return x; }",
+            "template <typename T> T f(T x) {\n#if 0\n { don't \"\n#if 1\n {\n#else\n {\n#endif\n#elif 0\n {\n#elif 1\n (x);\n#else\n \
+             {\n#endif\n return x; }",
+            "#if 0 // for nobody\nint x;\n#else /* for all */\ntemplate <typename T> T f(T x) { return x; }\n#endif\n",
+            "#if false\n#endif_\n/*\n#endif\n*/ int x;\n#endif\ntemplate <typename T> T f(T x) { return x; }",
+            "#define A 1 /* one\n two { */ {\ntemplate <typename T> T f(T x) { return x + A; }",
+            "#define A \"/*\" // one \\\n { /*\n#error don't \\\r\n {\n template <typename T> T f(T x) { return x; }",
+            "// note \\\ntemplate <typename T> T g(T x) { return 0; }\ntemplate <typename T> T \\\n f(T x) { return x; }",
+            "template <typename T>\r\nT f(T x)\r\n{\r\n#if 1 \\\r\n && 1\r\n const char *s = \"a\\\r\n}\"; return x;\r\n#endif\r\n}\r\n",
+            "#endif\n#else\n#elif\n#\ntemplate <typename T> T f(T x) { return x; }\n#if 0\ntemplate <typename T> T g(T x, T y) { return x; }",
+        ] {
+            assert_eq!(found(source), ("f".into(), 1), "{source}");
+        }
+    }
+
+    #[test]
+    fn what_is_defined_is_known() {
+        let source = "#define a 1\n  # /* */ define b(x) x\n#if 0\n#define c \\\n 2\n#else\n#\tdefine \\\n d\n#endif\n// #define no 1\n\
+                      \"\\\n#define no\" #define no\n/*\n#define no\n*/ #define e\n#define __global__\n#define TCUDA_KERNEL\n#define and\n#define\n\
+                      #undef no\n#ifdef no\n#define args";
+        assert_eq!(macros(source), ["a", "b", "c", "d", "e", "args"]);
+    }
+
+    /// Each of these took time by the square of its length.
+    #[test]
+    fn long_sources_take_no_longer_than_they_are() {
+        let many = |text: &str| text.repeat((1 << 20) / text.len());
+        for (begin, part) in [
+            ("template <class T> struct S ", "{ "),
+            ("template <class T> T x = ", "{ "),
+            ("template <class T> T f(T x, T y = a", "< b"),
+            ("template <class T> T ", "x<"),
+            ("#if 0\n", "\\'"),
+            ("#", "\\\""),
+            ("", "\\\n"),
+            ("template <class T> auto f() -> ", "x<("),
+        ] {
+            assert!(parse(&(begin.to_owned() + &many(part)), 0).is_err(), "{begin}{part}");
         }
     }
 
@@ -449,6 +675,26 @@ mod tests {
             "f",
             "operator",
             "struct",
+            "void",
+            "<<",
+            ">>",
+            "<=",
+            ">=",
+            "->",
+            "--",
+            "[",
+            "]",
+            "&",
+            "alignas",
+            "noexcept",
+            "template <>",
+            "\n#if 0\n",
+            "\n#ifdef x\n",
+            "\n#elif y\n",
+            "\n#else\n",
+            "\n#endif\n",
+            "\\\r\n",
+            "\u{feff}",
             "\n",
             "#define x \\",
             "'a'",

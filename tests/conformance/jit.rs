@@ -25,6 +25,8 @@ tests![
     the_functions_that_a_source_may_use: [Compiler],
     half_turns_are_exact: [Compiler],
     names_and_texts_of_any_kind: [Compiler],
+    what_a_source_defines_ends_with_it: [Compiler],
+    anything_that_stands_around_a_function: [Compiler],
     types_and_their_limits: [Compiler],
     any_layout_and_broadcasting: [Compiler],
     ends_and_misaligned_starts: [Compiler],
@@ -274,6 +276,69 @@ fn names_and_texts_of_any_kind() {
     let status = Jit::multi(texts, 1, &[]).try_call(&[&Tensor::reals(0, F32, &[2.0])], &[], &mut out);
     assert_eq!(status, TCUDA_SUCCESS, "{}", message());
     assert_eq!(Made(out[0]).reals(), [2017.0]);
+}
+
+/// The code around a source has plain names too.
+fn what_a_source_defines_ends_with_it() {
+    let names = "args first count data size u v i t at dims rest along quotient dim sizes strides scalars to x y z x0 y0 r0 u1 p0 q0 word \
+                 magic shift integer real pair load store complex Divider Pack Scalar float int64_t uint32_t N blockIdx threadIdx";
+    let defines: String = names.split_whitespace().map(|name| format!("#define {name} 3 +\n")).collect();
+    let plain = format!(
+        "{defines}#if 0\n#else\n  # define tensors(x) x\n#endif\n\
+         template <typename T> T f(T a, T b, T c) {{ return a + T(args b) * tensors(c); }}\n#define const 3"
+    );
+    // The name is made of others, which stay then.
+    let made =
+        "#define JOIN(a) a##_here\n#define NAME JOIN(made)\ntemplate <typename T> T NAME(T a, T b, T c) { return a + T(3 + b) * c; }";
+    for source in [&plain, made] {
+        let function = Jit::new(source, &[real(c"c", 2.0)]);
+        let (x, y) = (Tensor::reals(0, F32, &[1.0, 2.0, 3.0]), Tensor::reals(0, F32, &[4.0]));
+        assert_eq!(function.call(&[&x, &y]).reals(), [15.0, 16.0, 17.0], "{source}");
+        let mut apart = Tensor::reals(0, F32, &[1.0, 0.0, 2.0, 0.0, 3.0]);
+        (apart.shape, apart.strides) = (vec![3], vec![2]);
+        assert_eq!(function.call(&[&apart, &y]).reals(), [15.0, 16.0, 17.0], "{source}");
+    }
+}
+
+/// What C++ has: a mark of the order of bytes, branches, comments in lines for the preprocessor, heads of all kinds.
+fn anything_that_stands_around_a_function() {
+    let source = "\u{feff}#if 0 // for nobody
+        this isn't C++ {
+        #endif
+        #define ONE 1 /* one,
+        and not two { */
+        template <typename T> struct alignas(8) P { T a; T operator()(T b) const; };
+        template <typename T> T P<T>::operator()(T b) const { return a + b; }
+        template <typename T> P<T> operator+(P<T> a, P<T> b) { return {a.a + b.a}; }
+        template <typename T, bool S = sizeof(T) >= 4> bool operator<(P<T> a, P<T> b) { return S && a.a < b.a; }
+        template <typename T> P<T> operator<<(P<T> a, int b) noexcept { return {a.a * T(1 << b)}; }
+        template <typename T> T kind() { return T(1); }
+        template <> double kind<double>() { return 100; }
+        template <typename T> __attribute__((always_inline)) decltype(T()) twice(T x) { return x + x; }
+        // The next line too is a comment. \\
+        template <typename T> T nothing(T x, T y) { return x; }
+        template <typename T> [[nodiscard]] auto f(T x, T y = T(2) < T(1) ? T(0) : T(1)) noexcept(sizeof(T) > 1) -> T {
+            P<T> p{x}, q{y};
+        #ifdef SOMETHING_ELSE
+            if (p < q) {
+        #else
+            if (!(p < q)) {
+        #endif
+                return T(0);
+            }
+            return ((p + q) << 2)(twice(kind<T>())) + T(ONE);
+        }";
+    let f = Jit::new(source, &[]);
+    for (dtype, kind) in [(F32, 1.0), (F64, 100.0)] {
+        let (x, y) = (Tensor::reals(0, dtype, &[1.0, 2.0, 3.0]), Tensor::reals(0, dtype, &[3.0]));
+        assert_eq!(f.call(&[&x, &y]).reals(), [17.0 + 2.0 * kind, 21.0 + 2.0 * kind, 0.0], "{dtype:?}");
+    }
+    for head in ["void inline f(T x, T &y)", "auto f(T x, T &y) -> void"] {
+        let mut out = [null_mut()];
+        let copy = Jit::multi(&format!("template <typename T> {head} {{ y = x; }}"), 1, &[]);
+        assert_eq!(copy.try_call(&[&Tensor::reals(0, F32, &[2.0])], &[], &mut out), TCUDA_SUCCESS, "{}", message());
+        assert_eq!(Made(out[0]).reals(), [2.0]);
+    }
 }
 
 /// <type_traits> and <limits>, as far as they are there.
