@@ -113,6 +113,11 @@ pub fn check() -> Result<()> {
     }
 }
 
+/// The effective user's number.
+pub fn user() -> u32 {
+    unsafe { libc::geteuid() }
+}
+
 /// The calling thread's number, which no other has had.
 pub fn thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);

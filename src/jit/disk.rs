@@ -1,7 +1,7 @@
 //! What was compiled, kept in files. Several processes may use one folder: a file appears under its name when it is whole. One that is
 //! damaged is made anew, and a folder that cannot be written costs time only.
 
-use crate::base::{config, entropy, log};
+use crate::base::{config, entropy, log, process};
 use crate::runtime::compile::Image;
 use std::fs::{self, Metadata};
 use std::io::{Read, Write};
@@ -39,8 +39,7 @@ pub fn load(folder: &Path, key: &str) -> Option<Image> {
 fn read(path: &Path) -> Option<Vec<u8>> {
     let mut file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
     let found = file.metadata().ok()?;
-    // What the system tells of a process belongs to its effective user.
-    if !is_trusted(&found, fs::metadata("/proc/self").ok()?.uid()) {
+    if !is_trusted(&found, process::user()) {
         return None;
     }
     let mut bytes = Vec::new();
@@ -163,7 +162,7 @@ mod tests {
             fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
             fs::metadata(&path).unwrap()
         };
-        let own = fs::metadata("/proc/self").unwrap().uid();
+        let own = process::user();
         let is_roots = found(0o600).uid() == 0;
         assert!(is_trusted(&found(0o600), own) && is_trusted(&found(0o755), own));
         assert!(is_trusted(&found(0o600), own + 1) == is_roots);

@@ -22,6 +22,7 @@
 #define __constant__ static const
 #define __forceinline__ inline
 #define __restrict__ __restrict
+#define __align__(bytes) alignas(bytes)
 #define __launch_bounds__(...)
 #define POS_INFINITY INFINITY
 #define NEG_INFINITY (-INFINITY)
