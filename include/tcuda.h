@@ -4066,7 +4066,7 @@ tcuda_status_t tcuda_communicator_init_from_env(tcuda_communicator_t *comm,
  * @param key       gives their order; ranks with equal keys stay in theirs.
  * @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
  *                  tcuda_communicator_query says that it is ready.
- * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18. TCUDA_ERROR_TIMEOUT: ranks did not come, and `comm` itself was aborted.
+ * @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18. TCUDA_ERROR_TIMEOUT and the like: ranks did not come, or failed, and `comm` itself was aborted.
  */
 tcuda_status_t tcuda_communicator_split(tcuda_communicator_t *part,
                                         tcuda_communicator_t comm,
@@ -4610,9 +4610,9 @@ tcuda_status_t tcuda_cufft_library(char *text, size_t capacity, size_t *needed);
 
 /* ==== Trace ===================================================================================================================
  * A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
- * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. Calls
- * that began before anybody was registered are not told, nor is what failed. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
- * without end. A C++ exception or longjmp must not leave it.
+ * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. A call
+ * that began before anybody was registered need not be told. What failed is not. No lock is held, so it may call tcuda; what it does there
+ * itself is told to nobody, so that it cannot call itself without end. A C++ exception or longjmp must not leave it.
  * Of two threads one may be told of an allocation before the other is told of the free that made room for it.
  * tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it
  * costs one read of a word that nobody writes; while somebody is told of blocks, threads keep none to themselves, and each allocation

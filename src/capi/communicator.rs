@@ -222,7 +222,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
 /// @param key       gives their order; ranks with equal keys stay in theirs.
 /// @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
 ///                  tcuda_communicator_query says that it is ready.
-/// @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18. TCUDA_ERROR_TIMEOUT: ranks did not come, and `comm` itself was aborted.
+/// @return TCUDA_ERROR_NOT_SUPPORTED: NCCL before 2.18. TCUDA_ERROR_TIMEOUT and the like: ranks did not come, or failed, and `comm` itself was aborted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_communicator_split(
     part: *mut tcuda_communicator_t,

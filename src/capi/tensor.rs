@@ -16,7 +16,7 @@ use crate::base::dlpack::{self, tcuda_dlpack_version_t, tcuda_managed_tensor_t, 
 use crate::base::dtype::tcuda_dtype_t;
 use crate::base::spared::Uncancelled;
 use crate::base::status::tcuda_status_t;
-use crate::base::{Error, Result, room};
+use crate::base::{Error, Result, room, watch};
 use crate::copy::Place;
 use crate::tensor::{self, Origin, Owned, Parts, View};
 use std::ffi::c_void;
@@ -124,7 +124,11 @@ unsafe extern "C" fn delete(tensor: *mut tcuda_managed_tensor_t) {
     let _whole = Uncancelled::enter();
     let whole = unsafe { Box::from_raw((*tensor).manager_ctx.cast::<Managed>()) };
     // A deleter has no way to report; what can fail has been logged.
-    let _ = catch_unwind(AssertUnwindSafe(|| drop(whole)));
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let scope = watch::Scope::enter("the deleter of a tensor");
+        drop(whole);
+        scope.tell();
+    }));
 }
 
 fn origin_of(owned: &Owned) -> tcuda_tensor_origin_t {

@@ -1,10 +1,9 @@
 //! Trace
 //!
 //! A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
-//! tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. Calls
-//! that began before anybody was registered are not told, nor is what failed. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself
-//! without end. A C++ exception or longjmp must not leave it.
-//!
+//! tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. A call
+//! that began before anybody was registered need not be told. What failed is not. No lock is held, so it may call tcuda; what it does there
+//! itself is told to nobody, so that it cannot call itself without end. A C++ exception or longjmp must not leave it.
 //! Of two threads one may be told of an allocation before the other is told of the free that made room for it.
 //!
 //! tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it

@@ -42,7 +42,7 @@ pub fn broadcast_out(input: &View, outputs: &[View]) -> Result<()> {
         output.check_writable(format_args!("outs[{at}]"))?;
         take_current(output, || format!("outs[{at}]"))?;
     }
-    check_apart(outputs)?;
+    check_apart(outputs, true)?;
     copy_to(input, &outputs.iter().collect::<Vec<_>>())
 }
 

@@ -41,14 +41,16 @@ pub fn take_current(tensor: &View, name: impl Fn() -> String) -> Result<Option<S
     }
 }
 
-/// Outputs of one call are written at once, or read to write the next one: none may lie in another, but for the same one given twice.
-pub fn check_apart(outputs: &[View]) -> Result<()> {
-    let mut order: Vec<usize> = (0..outputs.len()).collect();
+/// Outputs of one call are written at once, or read to write the next one: none may lie in another. `twice`: the same one may be given again, for
+/// the same elements.
+pub fn check_apart(outputs: &[View], twice: bool) -> Result<()> {
+    // Others say nothing: of stretches with gaps that meet the elements may be apart.
+    let mut order: Vec<usize> = (0..outputs.len()).filter(|at| outputs[*at].count() > 0 && outputs[*at].is_dense()).collect();
     order.sort_unstable_by_key(|at| outputs[*at].address);
     for pair in order.windows(2) {
         let [first, second] = [pair[0].min(pair[1]), pair[0].max(pair[1])];
         let (a, b) = (&outputs[first], &outputs[second]);
-        if tensor::meet(a, b) && !tensor::is_same(a, b) {
+        if tensor::overlap(a, b) && !(twice && tensor::is_same(a, b)) {
             let text = format!("Output tensor at index {second} overlaps that at index {first}. Take memory of its own for each.");
             return Err(Error::invalid_argument(text));
         }

@@ -112,7 +112,7 @@ pub fn scatter_out(input: &View, outputs: &[View], dim: i32, streams: Option<&[u
             input.shape[dim]
         )));
     }
-    check_apart(outputs)?;
+    check_apart(outputs, false)?;
     let source = take_current(input, || "tensor".into())?;
     let mut moves = Vec::with_capacity(outputs.len());
     let mut start = 0;

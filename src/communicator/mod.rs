@@ -3,7 +3,7 @@
 //! Uses:   tensor, memory, event, stream, device, runtime, base.
 //! Never:  moves a byte itself; waits for another rank without a limit; starts a thread.
 //! Locks:  Communicator::calls (of several communicators in the order of their addresses; held while NCCL is called and while a call waits
-//!         for others, up to the time limit or the end of any of them), within it that of siblings; or that of handles, never within another.
+//!         for others, up to the time limit or the end of any of them), within it that of siblings; or that of handles, alone or in handles::ENDING.
 //! Tests:  in the files, tests/fake_nccl.rs, tests/communicators.rs, tests/conformance/{communicator,communicator_ends}.rs, tests_c/test_communicator.c.
 
 mod environment;

@@ -268,13 +268,13 @@ impl Communicator {
         Held::of(self)
     }
 
-    /// The right to call the link for a moment. None: another thread waits for other ranks.
+    /// The right to call the link for a moment. None: another thread waits for other ranks, or ends it.
     fn glance(&self) -> Option<MutexGuard<'_, Calls>> {
         loop {
             if let Some(calls) = self.calls.try_lock() {
                 return Some(calls);
             }
-            if self.busy.load(Ordering::Relaxed) > 0 {
+            if self.busy.load(Ordering::Relaxed) > 0 || self.ended.get().is_some() {
                 return None;
             }
             std::thread::yield_now();
@@ -360,9 +360,10 @@ impl Communicator {
 
     /// While another thread waits for the other ranks: in a loop that hears, or within NCCL.
     fn look_aside(&self) -> Result<bool> {
-        match self.heard.get().filter(|_| self.nccl_blocking) {
-            Some(error) => Err(self.cut(error.clone())),
-            None => Ok(false),
+        match (self.ended.get(), self.heard.get().filter(|_| self.nccl_blocking)) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(error)) => Err(self.cut(error.clone())),
+            (None, None) => Ok(false),
         }
     }
 
@@ -389,8 +390,10 @@ impl Communicator {
     /// Fails it, whatever another thread waits for in it; also where that is within NCCL, which lets it go then.
     fn cut(&self, error: Error) -> Error {
         let error = self.say_ended(error);
-        let calls = if self.nccl_blocking { self.calls.try_lock() } else { Some(self.calls.lock()) };
-        match calls {
+        if !self.nccl_blocking {
+            return self.fail(&mut self.hold().calls, error);
+        }
+        match self.calls.try_lock() {
             Some(mut calls) => self.fail(&mut calls, error),
             None => {
                 self.let_go(&error);
@@ -475,7 +478,7 @@ impl Communicator {
         let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
         let part = Communicator::over(link, self.device, options, family, OnceLock::new());
         if !non_blocking {
-            // The others count a split that this one takes for none: they would never come to another one together.
+            // This one has counted it, those that did not come have not: they would never come to another one together.
             wait_until_made(std::slice::from_ref(&part), self.timeout).map_err(|error| self.cut(error))?;
         }
         Ok(color.map(|_| part))

@@ -170,14 +170,19 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
     // The call before may have been on another stream, which may be gone.
     event::wait(order.done.raw(), stream)?;
     // What no stream copies is copied now: the call before has to be done with it.
-    if to_copy.iter().any(|Given { to, from, .. }| to.place.device().or(from.place.device()).is_none()) {
+    if to_copy.iter().any(Given::is_by_host) {
         runtime::runtime()?.outside_capture(|| event::synchronize(order.done.raw()))?;
     }
     let on = stream::handle_of(stream);
     let called = to_copy
-        .into_iter()
-        .try_for_each(|Given { at, to, from }| {
-            tensor::copy(["inputs"; 2], to, from, true, on).map_err(|error| error.context(format!("Input {at}")))
+        .iter()
+        .enumerate()
+        .try_for_each(|(nth, one)| {
+            // So does the stream, with what it still reads there for this call.
+            if one.is_by_host() && to_copy[..nth].iter().any(|before| tensor::overlap(before.from, one.to)) {
+                stream.try_drain()?;
+            }
+            tensor::copy(["inputs"; 2], one.to, one.from, true, on).map_err(|error| error.context(format!("Input {}", one.at)))
         })
         .and_then(|()| handles::named(part.graph.0)?.replay(stream));
     // Copies may be under way in any case.
@@ -188,10 +193,17 @@ pub fn call(handle: usize, index: usize, inputs: Option<&[View]>, stream: Stream
 }
 
 /// An input that lies elsewhere than at the capture.
+#[derive(Clone, Copy)]
 struct Given<'a> {
     at: usize,
     to: &'a View,
     from: &'a View,
+}
+
+impl Given<'_> {
+    fn is_by_host(&self) -> bool {
+        self.to.place.device().or(self.from.place.device()).is_none()
+    }
 }
 
 fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<Given<'a>>> {
@@ -221,22 +233,52 @@ fn differing<'a>(fixed: &'a [View], given: &'a [View]) -> Result<Vec<Given<'a>>>
 }
 
 /// So that none is copied over what another one is still to be copied from: an input may be what another one was before.
-fn in_order(mut left: Vec<Given>) -> Result<Vec<Given>> {
-    let mut ordered = Vec::with_capacity(left.len());
-    while !left.is_empty() {
-        let needed_by =
-            |one: &Given| left.iter().find(|other| other.at != one.at && tensor::overlap(one.to, other.from)).map(|other| other.at);
-        match left.iter().position(|one| needed_by(one).is_none()) {
-            Some(at) => ordered.push(left.remove(at)),
-            None => {
-                let (first, second) = (left[0].at, needed_by(&left[0]).unwrap_or_default());
-                return Err(Error::invalid_argument(format!(
-                    "Input {second} lies where input {first} is to be copied, and so on in a circle: give a copy of one of them."
-                )));
+fn in_order(given: Vec<Given>) -> Result<Vec<Given>> {
+    if are_apart(&given) {
+        return Ok(given);
+    }
+    let count = given.len();
+    let reads = |one: usize, other: usize| one != other && tensor::overlap(given[one].from, given[other].to);
+    // How many have to be copied before each.
+    let mut before: Vec<usize> = (0..count).map(|at| (0..count).filter(|other| reads(*other, at)).count()).collect();
+    let mut next: Vec<usize> = (0..count).filter(|at| before[*at] == 0).collect();
+    let mut ordered = Vec::with_capacity(count);
+    while let Some(at) = next.pop() {
+        ordered.push(given[at]);
+        for other in (0..count).filter(|other| reads(at, *other)) {
+            before[other] -= 1;
+            if before[other] == 0 {
+                next.push(other);
             }
         }
     }
-    Ok(ordered)
+    if ordered.len() == count {
+        return Ok(ordered);
+    }
+    // From any of those that are left to one that it waits for, so often that it goes round.
+    let waits_for = |at: usize| (0..count).find(|other| before[*other] > 0 && reads(*other, at)).unwrap_or(at);
+    let first = (0..count).fold((0..count).find(|at| before[*at] > 0).unwrap_or(0), |at, _| waits_for(at));
+    Err(Error::invalid_argument(format!(
+        "Input {} lies where input {} is to be copied, and so on in a circle: give a copy of one of them.",
+        given[waits_for(first)].at,
+        given[first].at
+    )))
+}
+
+/// None lies where another one is copied, as nearly always.
+fn are_apart(given: &[Given]) -> bool {
+    let mut places: Vec<(usize, usize)> = given.iter().map(|one| (one.to.address, one.to.address + one.to.bytes())).collect();
+    places.sort_unstable();
+    // The furthest that those up to each reach.
+    let mut end = 0;
+    places.iter_mut().for_each(|place| {
+        end = end.max(place.1);
+        place.1 = end;
+    });
+    given.iter().all(|one| {
+        let below = places.partition_point(|place| place.0 < one.from.address + one.from.bytes());
+        below == 0 || places[below - 1].1 <= one.from.address
+    })
 }
 
 /// Calls that are under way go on.

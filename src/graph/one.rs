@@ -428,9 +428,9 @@ impl State {
         match &self.done {
             None => Ok(()),
             Some(Wait::Event(event)) => event::wait(event.raw(), stream),
-            Some(Wait::Device) => {
-                captures::wait_for_device(self.device).map_err(|error| error.context("Behind the last replay nothing could be recorded"))
-            }
+            Some(Wait::Device) => captures::wait_for_device(self.device).map_err(|error| {
+                error.context("Behind the last replay, or what its memory was for before the first, nothing could be recorded")
+            }),
         }
     }
 

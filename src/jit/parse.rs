@@ -117,6 +117,10 @@ pub fn parse(source: &str, outputs: usize) -> Result<Signature> {
             reader.skip(&["(", "<"]);
             returned = &tokens[from..reader.at];
         }
+        // Only declared, or `= delete`, `= default`.
+        if reader.peek().is_some_and(|token| token.text == "=") {
+            reader.skip(&["("]);
+        }
         if reader.peek().is_some_and(|token| token.text == ";") {
             continue;
         }
@@ -228,9 +232,15 @@ struct Branch {
     is_done: bool,
 }
 
-/// Of the branches of an `#if` the first one counts, unless it is one for nobody: brackets are closed in it or in none.
-fn turn(branches: &mut Vec<Branch>, words: &[&str]) -> Result<()> {
-    let is_possible = !matches!(words, [_, "0" | "false"]);
+/// Of the branches of an `#if` the first one counts, unless it is known to be for nobody: brackets are closed in it or in none. What the source
+/// does not define is not defined, but for the compiler's own names, which begin with _ and count as both.
+fn turn(branches: &mut Vec<Branch>, words: &[&str], defined: &[&str]) -> Result<()> {
+    let is_possible = match *words {
+        [_, "0" | "false"] => false,
+        ["ifdef" | "elifdef", name] | ["if" | "elif", "defined", name] => name.starts_with('_') || defined.contains(&name),
+        ["ifndef" | "elifndef", name] => name.starts_with('_') || !defined.contains(&name),
+        _ => true,
+    };
     match words.first() {
         Some(&("if" | "ifdef" | "ifndef")) => {
             let counts = counts(branches);
@@ -254,9 +264,10 @@ fn counts(branches: &[Branch]) -> bool {
 
 /// The tokens, without comments and without lines for the preprocessor; and the names that these define.
 fn read(source: &str) -> Result<(Vec<Token<'_>>, Vec<&str>)> {
-    let (mut found, mut macros, mut open, mut branches) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut found, mut macros, mut defined) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut open, mut branches) = (Vec::new(), Vec::new());
     // The first words of a line for the preprocessor, as long as it is read.
-    let mut line: Option<SmallVec<[&str; 3]>> = None;
+    let mut line: Option<SmallVec<[&str; 4]>> = None;
     let (mut at, mut line_is_empty, mut before) = (0, true, Token { text: "", at: 0, length: 0 });
     while at < source.len() {
         let (start, rest) = (at, &source[at..]);
@@ -264,7 +275,7 @@ fn read(source: &str) -> Result<(Vec<Token<'_>>, Vec<&str>)> {
             b'\n' => {
                 (at, line_is_empty) = (at + 1, true);
                 if let Some(words) = line.take() {
-                    turn(&mut branches, &words)?;
+                    turn(&mut branches, &words, &defined)?;
                 }
                 continue;
             }
@@ -300,7 +311,13 @@ fn read(source: &str) -> Result<(Vec<Token<'_>>, Vec<&str>)> {
             if words[..] == ["define"] && is_macro(token.text) {
                 room::push(&mut macros, token.text, WORDS)?;
             }
-            if words.len() < 3 {
+            match words[..] {
+                ["define"] if self::counts(&branches) => room::push(&mut defined, token.text, WORDS)?,
+                ["undef"] if self::counts(&branches) => defined.retain(|name| *name != token.text),
+                _ => {}
+            }
+            // `defined (NAME)` is `defined NAME`.
+            if words.len() < 4 && !["(", ")"].contains(&token.text) {
                 words.push(token.text);
             }
         } else if counts {
@@ -589,6 +606,30 @@ mod tests {
             let error = parse(&source, 0).unwrap_err();
             assert!(error.message.contains("a text is not closed"), "{source}: {error}");
         }
+    }
+
+    /// Of an `#ifdef` that counts which the compiler takes.
+    #[test]
+    fn what_a_source_does_not_define_is_not_defined() {
+        let (two, one) = ("template <class T> T f(T x, T y) { return x; }", "template <class T> T f(T x) { return x; }");
+        for (test, parameters) in [
+            ("#ifdef A", 1),
+            ("#ifndef A", 2),
+            ("#if defined(A)", 1),
+            ("#if defined A", 1),
+            ("#define A\n#ifdef A", 2),
+            ("# define A 1\n#if defined(A)", 2),
+            ("#define A\n#undef A\n#ifdef A", 1),
+            ("#if 0\n#define A\n#endif\n#ifdef A", 1),
+            ("#ifdef __CUDACC__", 2),
+            ("#ifndef __CUDACC__", 2),
+            ("#if defined(A) || 1", 2),
+            ("#if 0", 1),
+        ] {
+            assert_eq!(found(&format!("{test}\n{two}\n#else\n{one}\n#endif\n")).1, parameters, "{test}");
+        }
+        let deleted = "template <class T> bool operator==(P<T>, P<T>) = delete;\ntemplate <class T> T g(T) = delete;\n";
+        assert_eq!(found(&format!("{deleted}{one}")), ("f".into(), 1));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::device;
 use crate::memory::{self, captures};
 use crate::runtime::libraries::{self, Handle};
 use crate::runtime::{self, Address};
-use crate::stream::{self, Stream, Turn};
+use crate::stream::{self, PER_THREAD, Stream, Turn};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -136,7 +136,7 @@ fn leave(goes: impl Fn(&Key) -> bool) {
 
 /// A handle from before a capture may be used in it.
 fn stream_joins(stream: Stream) {
-    let is_of = |key: &Key| (key.1, key.2) == (stream.device, stream.raw);
+    let is_of = |key: &Key| (key.1, key.2) == (stream.device, stream.raw) && (stream.raw != PER_THREAD || key.0 == process::thread());
     if TABLE.lock().held.keys().any(is_of) && is_captured(stream).unwrap_or(true) {
         TABLE.lock().held.iter_mut().filter(|(key, _)| is_of(key)).for_each(|(_, held)| held.stays = true);
     }

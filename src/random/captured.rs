@@ -10,7 +10,7 @@ use crate::stream::{PerDevice, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// What a graph has of a generator. `drawn` and `open` are read and written with the generator in hand.
+/// What a graph has of a generator. `drawn` is read and written with the generator in hand.
 pub struct InGraph {
     /// Seed and offset, two uint64_t, in memory of the generator's device's own cache: a graph's pool is written by its replays, and one that
     /// is open on the thread is for what users ask for.

@@ -681,7 +681,7 @@ fn the_rules_are_torchs() {
     assert_eq!((gather_halves([&first, &second]), scatter_halves([&first, &second])), (TCUDA_SUCCESS, TCUDA_SUCCESS));
     refused(gather_halves([&second, &first]), INVALID, "Input tensor at index 0 overlaps the out tensor");
     refused(scatter_halves([&second, &first]), INVALID, "Output tensor at index 0 overlaps the source tensor");
-    // Outputs that lie in each other would be torn as well; the same one twice is not.
+    // Outputs that lie in each other would be torn as well; the same one twice gets the same twice in a broadcast.
     let middle = tcuda_tensor_t { byte_offset: 8, ..first };
     let four = Managed::empty(0, F32, &[4]);
     let broadcast_halves = |halves: Halves| unsafe { tcuda_comm_broadcast_out(four.tensor(), halves.as_ptr(), 2) };
@@ -690,6 +690,16 @@ fn the_rules_are_torchs() {
     refused(broadcast_halves([&second, &middle]), INVALID, "Output tensor at index 1 overlaps that at index 0");
     refused(scattered([&middle, &first]), INVALID, "Output tensor at index 1 overlaps that at index 0");
     assert_eq!([broadcast_halves([&second, &second]), scattered([&second, &first])], [TCUDA_SUCCESS; 2]);
+    refused(scattered([&second, &second]), INVALID, "Output tensor at index 1 overlaps that at index 0");
+    // One with nothing in it lies between them, and hides nothing.
+    let none = [0i64];
+    let nothing = tcuda_tensor_t { shape: none.as_ptr().cast_mut(), byte_offset: 4, ..first };
+    let three = [&raw const first, &nothing, &middle];
+    refused(
+        unsafe { tcuda_comm_scatter_out(source.tensor(), three.as_ptr(), 3, 0, null()) },
+        INVALID,
+        "Output tensor at index 2 overlaps that at index 0",
+    );
 
     // Data that is not where its tensor says.
     let astray = tcuda_tensor_t { data: 4096 as _, ..gpu.tensor };

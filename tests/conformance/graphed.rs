@@ -120,7 +120,26 @@ fn inputs_that_lie_in_each_others_places() {
     refused([b, a], "in a circle");
     refused([c, unsafe { b.byte_add(512) }], "Input 1 lies partly");
     end(both);
+    // What the host copies comes behind what the stream still reads there, whatever the memory is called.
+    let memory = pinned(COUNT).cast::<c_void>();
+    let (places, outs) = ([tensor(a), tensor_of(memory, 3, &SHAPE, None, BYTE)], [tensor(out_a), tensor(out_b)]);
+    let both = graphed(&[callable(Some(passes_all), &places, &outs)], stream.0);
+    for kind in [3, 1] {
+        reset();
+        synchronize(stream.0);
+        unsafe { memory.cast::<u8>().write_bytes(1, COUNT) };
+        let gate = Gate::on(stream.0);
+        let opener = gate.open_later();
+        let mut batch = vec![9u8; COUNT];
+        let given = [memory, batch.as_mut_ptr().cast()].map(|data| tensor_of(data, kind, &SHAPE, None, BYTE));
+        call(both, 0, &[given[0], tensor_of(given[1].data, 1, &SHAPE, None, BYTE)], stream.0);
+        opener.join().unwrap();
+        assert_eq!([out_a, out_b].map(|out| value(out, stream.0)), [1, 9]);
+    }
+    end(both);
     blocks.into_iter().for_each(free);
+    synchronize(stream.0);
+    ok!(tcuda_host_free_cached(memory));
 }
 
 static RUNS: AtomicUsize = AtomicUsize::new(0);

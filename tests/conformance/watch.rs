@@ -20,6 +20,7 @@ use tcuda::capi::pinned::*;
 use tcuda::capi::sanitizer::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::sync_debug::*;
+use tcuda::capi::tensor::tcuda_tensor_empty;
 use tcuda::capi::trace::*;
 
 tests![
@@ -30,6 +31,7 @@ tests![
     blocks_of_every_thread_are_told,
     a_registration_ends_for_all_threads,
     calls_from_before_a_registration_are_told_to_nobody: [Unwatched],
+    a_tensor_that_ends_by_its_deleter_is_told,
     wrong_traces_are_refused,
     every_call_that_waits_is_told_with_its_name: [Unfilled],
     in_the_mode_error_nothing_waits_and_nothing_happens: [Unfilled],
@@ -256,7 +258,7 @@ fn calls_from_before_a_registration_are_told_to_nobody() {
             again.wait();
             ok!(tcuda_stream_synchronize(handle(stream)));
         });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(std::time::Duration::from_millis(50));
         let first = Traced::by(9, |_| _ = HEARD[0].fetch_add(1, Relaxed));
         gate.open();
         again.wait();
@@ -267,6 +269,19 @@ fn calls_from_before_a_registration_are_told_to_nobody() {
         drop(second);
     });
     assert_eq!([&HEARD[0], &HEARD[1]].map(|heard| heard.load(Relaxed)), [0, 1]);
+}
+
+/// As other libraries end it, with no call of tcuda around that.
+fn a_tensor_that_ends_by_its_deleter_is_told() {
+    static FREED: AtomicUsize = AtomicUsize::new(0);
+    let traced = Traced::by(6, |told| FREED.store(told.ptr as usize, Relaxed));
+    let mut tensor = null_mut();
+    let dtype = tcuda::base::dtype::DType { code: 2, bits: 32, lanes: 1 };
+    ok!(tcuda_tensor_empty(&mut tensor, 0, dtype, 1, [100i64].as_ptr(), NULL));
+    let data = unsafe { (*tensor).tensor.data };
+    unsafe { (*tensor).deleter.unwrap()(tensor) };
+    assert_eq!(FREED.load(Relaxed), data as usize);
+    drop(traced);
 }
 
 fn wrong_traces_are_refused() {
