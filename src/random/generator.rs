@@ -111,8 +111,12 @@ impl Inner {
         Inner { state, geometry, open: Vec::new() }
     }
 
-    fn is_captured(&mut self) -> bool {
+    fn forget_ended(&mut self) {
         self.open.retain(|known| known.upgrade().is_some_and(|known| known.is_open()));
+    }
+
+    fn is_captured(&mut self) -> bool {
+        self.forget_ended();
         !self.open.is_empty()
     }
 }
@@ -199,8 +203,7 @@ impl Generator {
                 return Err(self.capture_ended());
             }
             if !inner.open.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(graph))) {
-                // Those that are over go.
-                inner.is_captured();
+                inner.forget_ended();
                 inner.open.push(Arc::downgrade(graph));
             }
         }

@@ -192,6 +192,10 @@ fn run() -> Result<usize, String> {
             absent += 1;
             continue;
         }
+        // What ends or holds up a process on a machine that is lent for minutes has a name so.
+        if backend == "cuda" {
+            println!("{name}");
+        }
         // A thread of its own: current device, current streams and last error start afresh.
         match std::thread::Builder::new().name(name.clone()).spawn(test.run).map(|thread| thread.join()) {
             Ok(Ok(())) if kit::reported(&name) => passed += 1,
