@@ -4,7 +4,7 @@
 //! Never:  writes memory; keeps a thread or a socket once nothing is exported; waits for another process with a lock held that a free wants.
 //! Locks:  producer::STATE, then producer::ENDING or the caches'; a free tries it only, and leaves its note (producer::FREED) to whoever has it.
 //!         A consumer's `turn` for each producer, then the caches' or consumer::IMPORTS, which is held for a moment only.
-//! Tests:  in the files, tests/conformance/{ipc,ipc_faults,ipc_peers}.rs.
+//! Tests:  in the files, tests/conformance/{ipc,ipc_faults,ipc_peers,ipc_watched}.rs.
 //!
 //! The counts of who uses what are the producer's alone. Each process that imports from it has one connection to it, on which it says what it
 //! takes and what it gives back; the kernel ends the connection with the process, however that ends, and so nothing is lost. All that a

@@ -5,7 +5,7 @@
 //! Never:  knows which compiler it has, or what the device is (runtime::compile and runtime::kernels::compiled do).
 //! Locks:  those of handles, the table of what was compiled, a function's own table; each alone, but that a module's kernels are locked
 //!         while one gets its handle. Nothing is locked while a compiler runs but the one entry that it makes.
-//! Tests:  in the files, tests/jit_cache.rs, tests/fake_nvrtc.rs, tests/conformance/jit.rs and complex.rs, tests/nvrtc (the suite of this name).
+//! Tests:  in the files, tests/jit_cache.rs, tests/fake_nvrtc.rs, tests/conformance/{jit,kernels,complex}.rs, tests/nvrtc (the suite of this name).
 
 mod call;
 mod disk;

@@ -36,8 +36,10 @@ mod ipc_faults;
 mod ipc_other;
 mod ipc_peers;
 mod ipc_raw;
+mod ipc_watched;
 mod jit;
 mod jit_kit;
+mod kernels;
 mod kit;
 mod libs;
 mod memory;
@@ -94,6 +96,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("graph_random", graph_random::TESTS),
     ("graphed", graphed::TESTS),
     ("jit", jit::TESTS),
+    ("kernels", kernels::TESTS),
     ("complex", complex::TESTS),
     ("comm", comm::TESTS),
     ("comm_order", comm_order::TESTS),
@@ -103,6 +106,7 @@ const GROUPS: &[(&str, &[Test])] = &[
     ("philox", philox::TESTS),
     ("ipc", ipc::TESTS),
     ("ipc_peers", ipc_peers::TESTS),
+    ("ipc_watched", ipc_watched::TESTS),
     ("ipc_faults", ipc_faults::TESTS),
     ("telemetry", telemetry::TESTS),
     ("nvtx", nvtx::TESTS),

@@ -1,0 +1,118 @@
+//! What is given to another process under poison and the stream sanitizer.
+
+use crate::init::in_child;
+use crate::ipc::{MIB, export, filled, import, passes_in_plain_segments};
+use crate::ipc_other::Other;
+use crate::kit::*;
+use crate::{get, ok, tests};
+use std::ffi::c_void;
+use std::ptr::null;
+use tcuda::capi::ipc::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::sanitizer::*;
+use tcuda::capi::structs::tcuda_stream_t;
+
+tests![what_was_freed_is_not_filled, what_is_closed_counts_as_freed, what_no_import_has_any_more_counts_as_freed, in_plain_segments,];
+
+fn what_was_freed_is_not_filled() {
+    in_child("ipc_poison", &[("TCUDA_MEMORY_POISON", "1")]);
+}
+
+pub fn scene_poison() {
+    let stream = Own::on(0);
+    let mut other = Other::new();
+    let block = filled(MIB, 6, stream.0);
+    let there = other.import(&export(block, MIB, 0, stream.0));
+    free(block);
+    ok!(tcuda_synchronize_all());
+    assert_eq!(other.did(&format!("value {there} {MIB}")), "6");
+    other.did(&format!("fill {there} {MIB} 7"));
+    other.did(&format!("close {there}"));
+    other.end();
+    ok!(tcuda_ipc_collect());
+    assert_eq!(get!(1, out => tcuda_memory_check_poison(out, 0)), 0);
+}
+
+fn what_is_closed_counts_as_freed() {
+    in_child("ipc_watched", &[("TCUDA_SANITIZER", "1")]);
+}
+
+pub fn scene_watched() {
+    const READ: i32 = 1;
+    let [stream, second] = [(); 2].map(|()| Own::on(0));
+    let mut other = Other::new();
+    let handles = [1, 2].map(|value| other.export(MIB, value, 0));
+    let [here, beside] = [0, 1].map(|at| import(&handles[at], stream.0));
+    let reports = |block: *mut c_void, stream: tcuda_stream_t| {
+        ok!(tcuda_sanitizer_annotate_access(block, MIB, READ, stream, null()));
+        get!(77, out => tcuda_sanitizer_report_count(out))
+    };
+    let close = |block: *mut c_void| ok!(tcuda_ipc_close(block, stream.0));
+    assert_eq!([here, beside, here].map(|block| reports(block, stream.0)), [0; 3]);
+    // Of two uses one is left.
+    assert_eq!(import(&handles[0], stream.0), here);
+    close(here);
+    assert_eq!(reports(here, stream.0), 0);
+    // Of two that may lie in one segment.
+    close(here);
+    assert_eq!([beside, here].map(|block| reports(block, stream.0)), [0, 1]);
+    close(beside);
+    assert_eq!([beside, here].map(|block| reports(block, stream.0)), [2, 3]);
+    // What comes to be there is not what was.
+    let here = import(&handles[0], stream.0);
+    assert_eq!(reports(here, stream.0), 3);
+    // A stream that nobody waits for.
+    assert_eq!(reports(here, second.0), 3);
+    close(here);
+    assert_eq!(reports(here, stream.0), 5);
+    tcuda::sanitizer::report::clear();
+    other.end();
+}
+
+fn what_no_import_has_any_more_counts_as_freed() {
+    in_child("ipc_watched_parts", &[("TCUDA_SANITIZER", "1"), ("TCUDA_ALLOC_CONF", "expandable_segments:False")]);
+}
+
+/// Of two imports that overlap, which they do in a segment of cudaMalloc's.
+pub fn scene_watched_parts() {
+    const READ: i32 = 1;
+    let [stream, second] = [(); 2].map(|()| Own::on(0));
+    let mut other = Other::new();
+    other.export(3 * MIB, 1, 0);
+    let handles = [0, MIB].map(|start| other.export_part(start, 2 * MIB));
+    let [here, beside] = [0, 1].map(|at| import(&handles[at], stream.0));
+    assert_eq!(beside as usize - here as usize, MIB);
+    // New ones, of each of the three.
+    let mut before = 0;
+    let mut reports = |stream: tcuda_stream_t| {
+        [0, 1, 2].map(|part| {
+            let start = here.wrapping_byte_add(part * MIB);
+            ok!(tcuda_sanitizer_annotate_access(start, MIB, READ, stream, null()));
+            let count = get!(77, out => tcuda_sanitizer_report_count(out));
+            count - std::mem::replace(&mut before, count)
+        })
+    };
+    let close = |block: *mut c_void| ok!(tcuda_ipc_close(block, stream.0));
+    assert_eq!(reports(stream.0), [0, 0, 0]);
+    close(here);
+    assert_eq!(reports(stream.0), [1, 0, 0]);
+    assert_eq!(import(&handles[0], stream.0), here);
+    assert_eq!(reports(stream.0), [0, 0, 0]);
+    close(beside);
+    assert_eq!(reports(stream.0), [0, 0, 1]);
+    // A stream that nobody waits for, and what both had.
+    assert_eq!(reports(second.0), [0, 0, 1]);
+    close(here);
+    assert_eq!(reports(stream.0), [2, 1, 1]);
+    tcuda::sanitizer::report::clear();
+    other.end();
+}
+
+fn tcuda_synchronize_all() -> tcuda::base::Status {
+    tcuda::capi::device::tcuda_synchronize(-1)
+}
+
+/// All of this once more where segments are cudaMalloc's.
+fn in_plain_segments() {
+    passes_in_plain_segments("ipc_watched.");
+}
