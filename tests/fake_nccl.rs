@@ -300,7 +300,8 @@ fn what_is_in_progress_is_waited_for() {
         let mut none = 1 as tcuda_communicator_t;
         ok(tcuda_communicator_split(&mut none, comm, -5, 7, null()));
         assert!(none.is_null());
-        assert_eq!(said(), "split 0: color -1, key 7\n");
+        // A part like others, which ends at once: NCCL crashes where a split without a color is cut off.
+        assert_eq!(said(), "split 0: color 2147483647, key 7\ndestroy 0\n");
         // Given out before: not known yet.
         let mut early = null_mut();
         ok(tcuda_communicator_split(&mut early, comm, 3, 7, &options(0, 1)));

@@ -218,7 +218,7 @@ pub unsafe extern "C" fn tcuda_communicator_init_from_env(
 /// Makes communicators of parts of the ranks (ncclCommSplit). All ranks make this call, and wait for each other.
 ///
 /// @param part      gets this rank in its part, with this one's timeout; tcuda_communicator_destroy ends it. NULL for a negative color.
-/// @param color     ranks with the same come together; negative: with nobody.
+/// @param color     ranks with the same come together; negative: with nobody. INT32_MAX is none.
 /// @param key       gives their order; ranks with equal keys stay in theirs.
 /// @param options   may be NULL; only `non_blocking` counts. It goes with a color only; calls of the part are TCUDA_ERROR_NOT_READY until
 ///                  tcuda_communicator_query says that it is ready.

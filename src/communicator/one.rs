@@ -204,6 +204,10 @@ fn late(deadline: Deadline, when: &str) -> Error {
     )
 }
 
+/// Of ranks that want none: they get a part together, which ends at once. NCCL has a color for them, and crashes where their split is cut off:
+/// it fails the part that they do not have.
+const NO_COLOR: i32 = i32::MAX;
+
 impl Communicator {
     /// How many ranks there may be: more than any machine room has.
     pub const MOST: i32 = 1 << 20;
@@ -459,29 +463,30 @@ impl Communicator {
                  color of its own.",
             ));
         }
+        if color == Some(NO_COLOR) {
+            return Err(Error::invalid_argument(format!("The color {NO_COLOR} stands for ranks without one: colors end before it.")));
+        }
         let mut held = self.usable()?;
-        let deadline = Deadline::after(self.timeout);
-        settle(std::slice::from_mut(&mut held), deadline, "before the split")?;
+        settle(std::slice::from_mut(&mut held), Deadline::after(self.timeout), "before the split")?;
         let guard = device::Guard::new(self.device)?;
-        let split = match self.link.split(color, key) {
-            Ok(split) => split,
+        let of_color = color.unwrap_or(NO_COLOR);
+        let link = match self.link.split(of_color, key) {
+            Ok(link) => link,
             Err(error) if error.status == Status::TCUDA_ERROR_NOT_SUPPORTED => return Err(error),
             Err(error) => return Err(self.fail(&mut held.calls, error)),
         };
-        drop(guard);
-        let family = self.family.part(self.splits.fetch_add(1, Ordering::Relaxed), color.unwrap_or(-1));
-        let Some(link) = split else {
-            settle(std::slice::from_mut(&mut held), deadline, "during the split")?;
-            return Ok(None);
-        };
-        drop(held);
+        let family = self.family.part(self.splits.fetch_add(1, Ordering::Relaxed), of_color);
+        drop((guard, held));
         let options = Options { timeout: self.timeout, non_blocking, nccl_blocking: self.nccl_blocking };
         let part = Communicator::over(link, self.device, options, family, OnceLock::new());
         if !non_blocking {
             // This one has counted it, those that did not come have not: they would never come to another one together.
             wait_until_made(std::slice::from_ref(&part), self.timeout).map_err(|error| self.cut(error))?;
         }
-        Ok(color.map(|_| part))
+        match color {
+            Some(_) => Ok(Some(part)),
+            None => part.destroy().map(|()| None),
+        }
     }
 }
 

@@ -148,15 +148,14 @@ fn same_strides(one: &View, other: &View) -> bool {
 
 /// torch's rule, as far as it can be told cheaply: the same elements may be read and written, a part of them may not.
 fn check_overlap(output: &View, other: &View, may_be_same: bool, name: Nth, other_name: Nth) -> Result<()> {
-    if may_be_same || output.count() == 0 {
+    if may_be_same || !tensor::overlap(output, other) {
         return Ok(());
     }
-    let meet = output.address < other.address + other.bytes() && other.address < output.address + output.bytes();
     // A single element that is repeated lies without gaps too.
     let is_whole = |view: &View| view.is_dense() || view.strides.iter().all(|stride| *stride == 0);
     // What begins inside an output without gaps is a part of it, whatever its strides are.
     let begins_inside = (output.address..output.address + output.bytes()).contains(&other.address);
-    if meet && output.is_dense() && (begins_inside || is_whole(other)) {
+    if output.is_dense() && (begins_inside || is_whole(other)) {
         return Err(Error::invalid_argument(format!(
             "unsupported operation: some elements of '{other_name}' and of '{name}', which is written to, refer to a single memory location. \
              Use memory of its own for the output."

@@ -157,12 +157,12 @@ impl Link {
         nccl::open(runtime.driver_version)?.begin(id, size, rank, blocking).map(Link::Nccl)
     }
 
-    /// Begins to make a communicator of the ranks with the same color, in the order of their keys; of equal keys in that of this one. What comes
-    /// out is ready when that is over, and of no use without a color. None: this one is ready when it is over.
-    pub fn split(&self, color: Option<i32>, key: i32) -> Result<Option<Link>> {
+    /// Begins to make a communicator of the ranks with the same color (not negative), in the order of their keys; of equal keys in that of this
+    /// one. What comes out is ready when that is over.
+    pub fn split(&self, color: i32, key: i32) -> Result<Link> {
         match self {
-            Link::Nccl(comm) => Ok(comm.split(color, key)?.map(Link::Nccl)),
-            Link::Sim(rank) => Ok(Some(Link::Sim(rank.split(color, key)?))),
+            Link::Nccl(comm) => Ok(Link::Nccl(comm.split(color, key)?)),
+            Link::Sim(rank) => Ok(Link::Sim(rank.split(color, key)?)),
         }
     }
 

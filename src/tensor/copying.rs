@@ -84,8 +84,7 @@ pub fn is_same(to: &View, from: &View) -> bool {
 
 /// Whether they have elements in common, as far as can be told cheaply: two ranges without gaps.
 pub fn meet(a: &View, b: &View) -> bool {
-    let (first, last) = (a.address.max(b.address), (a.address + a.bytes()).min(b.address + b.bytes()));
-    first < last && a.count() > 0 && b.count() > 0 && a.is_dense() && b.is_dense()
+    overlap(a, b) && a.is_dense() && b.is_dense()
 }
 
 /// Whether the stretches of memory that they lie in meet; they may have no element in common all the same.

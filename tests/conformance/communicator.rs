@@ -417,15 +417,15 @@ fn parts_of_a_communicator() {
     for part in parts {
         ok!(tcuda_communicator_destroy(part));
     }
-    // Without a color, one thread a rank.
+    // Some without a color, one thread a rank.
     let threads: Vec<_> = (world.0.iter().map(|comm| Sent(*comm)).enumerate())
         .map(|(rank, comm)| {
             std::thread::spawn(move || {
                 let Sent(comm) = { comm };
-                let part = get!(1 as Comm, out => tcuda_communicator_split(out, comm, if rank == 0 { -1 } else { 5 }, 0, null()));
-                assert_eq!(part.is_null(), rank == 0);
+                let part = get!(1 as Comm, out => tcuda_communicator_split(out, comm, if rank % 3 == 0 { -1 } else { 5 }, 0, null()));
+                assert_eq!(part.is_null(), rank % 3 == 0);
                 if !part.is_null() {
-                    assert_eq!(get!(-1, out => tcuda_communicator_rank(part, out)), rank as i32 - 1);
+                    assert_eq!(get!(-1, out => tcuda_communicator_rank(part, out)), (rank - rank / 3) as i32 - 1);
                 }
                 ok!(tcuda_communicator_destroy(part));
             })
@@ -434,6 +434,7 @@ fn parts_of_a_communicator() {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let mut part = null_mut();
     assert!(fails!(INVALID_ARGUMENT, tcuda_communicator_split(&mut part, world.0[0], -1, 0, &options(0, 1))).contains("color"));
+    assert!(fails!(INVALID_ARGUMENT, tcuda_communicator_split(&mut part, world.0[0], i32::MAX, 0, null())).contains("color 2147483647"));
 }
 
 /// However deep.
@@ -441,7 +442,7 @@ fn parts_within_parts() {
     const DEEP: usize = 20;
     let mut parts = vec![get!(null_mut(), out => tcuda_communicator_init_all(out, [0].as_ptr(), 1, null()))];
     for depth in 0..DEEP {
-        parts.push(get!(null_mut(), out => tcuda_communicator_split(out, parts[depth], i32::MAX, 0, null())));
+        parts.push(get!(null_mut(), out => tcuda_communicator_split(out, parts[depth], i32::MAX - 1, 0, null())));
     }
     let (input, output) = (Tensor::of(0, U8, &[7u8]), Tensor::of(0, U8, &[0u8]));
     ok!(tcuda_communicator_all_reduce(parts[DEEP], output.get(), input.get(), TCUDA_REDUCE_SUM, NULL));

@@ -204,22 +204,16 @@ impl Comm {
         }
     }
 
-    /// None where there is no color: this one tells when that is over.
-    pub fn split(self: &Arc<Comm>, color: Option<i32>, key: i32) -> Result<Option<Arc<Comm>>> {
-        const NO_COLOR: i32 = -1;
+    pub fn split(self: &Arc<Comm>, color: i32, key: i32) -> Result<Arc<Comm>> {
         let mut place = Box::new(0);
         let mut config = Config::new(self.blocking);
-        let split = |handle| call!(self.nccl, ncclCommSplit(handle, color.unwrap_or(NO_COLOR), key, &mut *place, &mut config));
+        let split = |handle| call!(self.nccl, ncclCommSplit(handle, color, key, &mut *place, &mut config));
         match self.blocking {
             // It waits for the other ranks, and an abort must not wait for it.
             true => self.with(Ok).and_then(split)?,
             false => self.with(split)?,
         }
-        if color.is_none() {
-            Box::leak(place);
-            return Ok(None);
-        }
-        Ok(Some(Arc::new(Comm { nccl: self.nccl, handle: Mutex::new(Some(place)), parent: Some(self.clone()), blocking: self.blocking })))
+        Ok(Arc::new(Comm { nccl: self.nccl, handle: Mutex::new(Some(place)), parent: Some(self.clone()), blocking: self.blocking }))
     }
 
     pub fn is_ready(&self) -> Result<bool> {

@@ -99,10 +99,10 @@ impl Rank {
     }
 
     /// All ranks make new sockets, and keep those to the ranks of their color.
-    pub fn split(&self, color: Option<i32>, key: i32) -> Result<Arc<Rank>> {
+    pub fn split(&self, color: i32, key: i32) -> Result<Arc<Rank>> {
         let (rank, size) = self.place();
         let name = within(&self.name, self.splits.fetch_add(1, Relaxed));
-        Rank::new(name, self.device, Hello { rank, size, color: color.unwrap_or(-1), key, device: place_of(self.device)? })
+        Rank::new(name, self.device, Hello { rank, size, color, key, device: place_of(self.device)? })
     }
 
     pub fn place(&self) -> (i32, i32) {
