@@ -45,7 +45,7 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #define TCUDA_DEVICE_SAME (-4)
 
 /* Streams: the calling thread's current one of the current device; the default one of device d, an index from 0:
- * tcuda_default_stream takes TCUDA_DEVICE_CURRENT too. */
+ * tcuda_default_stream takes TCUDA_DEVICE_CURRENT too; the calling thread's own default one of device d. */
 #ifdef __cplusplus
 #define TCUDA_STREAM_NAMED(number) (reinterpret_cast<tcuda_stream_t>(static_cast<uintptr_t>(number)))
 #else
@@ -53,6 +53,7 @@ typedef struct cublasContext *tcuda_blas_handle_t;
 #endif
 #define TCUDA_STREAM_CURRENT TCUDA_STREAM_NAMED(0x80)
 #define TCUDA_STREAM_DEFAULT(d) TCUDA_STREAM_NAMED(0x100 + (d))
+#define TCUDA_STREAM_PER_THREAD(d) TCUDA_STREAM_NAMED(0x500 + (d))
 
 /* Flags of tcuda_event_create: CUDA's bits. torch's default is TCUDA_EVENT_DISABLE_TIMING. */
 #define TCUDA_EVENT_DEFAULT (0u)
@@ -1926,7 +1927,7 @@ tcuda_status_t tcuda_mem_get_info(size_t *free_bytes, size_t *total_bytes, int32
  * stream of the current device, or of the device of the pointer or tensor beside it (but for communicators and the list of
  * tcuda_comm_scatter, where NULL is the current stream); TCUDA_STREAM_DEFAULT(d) is that of device d, and what tcuda gives out for it;
  * TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the calling thread's default stream of
- * that device. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
+ * that device, and TCUDA_STREAM_PER_THREAD(d) that of device d, and what tcuda gives out for it. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
  * for it. A stream may be used by several threads; one that is being destroyed by nobody else. Handles that tcuda knows to be dead are
  * TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
  */

@@ -54,8 +54,7 @@ inline stream_ref named(stream_ref stream) { return stream.get() == TCUDA_STREAM
 
 inline stream_ref thrusts_default(std::int32_t device) {
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
-    (void)device;
-    return cudaStreamPerThread;
+    return TCUDA_STREAM_PER_THREAD(device);
 #else
     return TCUDA_STREAM_DEFAULT(device);
 #endif
@@ -74,7 +73,7 @@ struct temporary {
 } // namespace detail
 
 /* The cache of a device as a resource of cuda::mr, for cuda::mr::any_resource, cuda::buffer and what else takes one. Memory is allocated for the
- * stream that is named and lies on that stream's device; the default stream is that of the resource's device. It is freed on the stream that used
+ * stream that is named and lies on that stream's device; the default streams are those of the resource's device. It is freed on the stream that used
  * it last, on any device, after other uses were ordered before, as with cudaFreeAsync; a free that fails leaves its reason with
  * tcuda_last_error_message.
  * Without a stream memory may be used on any at once, for which the default stream is waited for, and has to be past for all when it is freed.
@@ -121,8 +120,10 @@ private:
     static constexpr std::size_t usual_alignment = ::cuda::mr::default_cuda_malloc_alignment;
 
     tcuda_stream_t own() const noexcept { return TCUDA_STREAM_DEFAULT(device_); }
-    /* NULL and cudaStreamLegacy would mean the current device's. */
+    /* NULL, cudaStreamLegacy and cudaStreamPerThread would mean the current device's. */
     tcuda_stream_t on(::cuda::stream_ref stream) const noexcept {
+        if (stream.get() == cudaStreamPerThread)
+            return TCUDA_STREAM_PER_THREAD(device_);
         return stream.get() == nullptr || stream.get() == cudaStreamLegacy ? own() : stream.get();
     }
     /* A stream of another device, which used the memory as a peer: the default stream comes after it, and has the memory then. */

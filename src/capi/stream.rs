@@ -4,7 +4,7 @@
 //! stream of the current device, or of the device of the pointer or tensor beside it (but for communicators and the list of
 //! tcuda_comm_scatter, where NULL is the current stream); TCUDA_STREAM_DEFAULT(d) is that of device d, and what tcuda gives out for it;
 //! TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the calling thread's default stream of
-//! that device. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
+//! that device, and TCUDA_STREAM_PER_THREAD(d) that of device d, and what tcuda gives out for it. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
 //! for it. A stream may be used by several threads; one that is being destroyed by nobody else. Handles that tcuda knows to be dead are
 //! TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
 
@@ -232,7 +232,8 @@ pub unsafe extern "C" fn tcuda_stream_add_host_function(
 ) -> tcuda_status_t {
     guard("tcuda_stream_add_host_function", || {
         let function = function.ok_or_else(|| super::guard::null("function"))?;
-        let entered = resolve(stream)?.enter()?;
-        unsafe { entered.runtime.launch_host_function(entered.raw, function, user_data) }
+        let stream = resolve(stream)?;
+        let entered = stream.enter()?;
+        unsafe { entered.runtime.launch_host_function(entered.raw, function, user_data) }.map_err(device::blame(stream.device))
     })
 }

@@ -45,12 +45,22 @@ pub fn given(device: i32) -> String {
 }
 
 /// For an error of a call that named this device by a handle: CUDA does not say whose error it is, nor of one that it does not know whether it
-/// stays.
+/// stays. -1: nobody knows the handle's device.
 pub fn blame(device: i32) -> impl Fn(Error) -> Error {
     move |error| match error.status {
+        _ if device < 0 => error,
         Status::TCUDA_ERROR_DEVICE_LOST if error.device < 0 => error.on_device(device),
         Status::TCUDA_ERROR_CUDA if error.native == code::UNKNOWN && super::guard::fails(device) => api::lost(error).on_device(device),
         _ => error,
+    }
+}
+
+/// The same for a call that named two: one of them, unless that is well, else the other.
+pub fn blame_either(one: i32, other: i32) -> impl Fn(Error) -> Error {
+    move |error| {
+        let may_be_lost = error.status == Status::TCUDA_ERROR_DEVICE_LOST || error.native == code::UNKNOWN;
+        let is_well = one < 0 || one == other || (may_be_lost && !super::guard::fails(one));
+        blame(if is_well { other } else { one })(error)
     }
 }
 

@@ -11,7 +11,7 @@ pub mod peer;
 mod properties;
 
 pub use guard::{Guard, guard_against_stray_context};
-pub use lost::{blame, check as check_lost, given as given_to_lost, mark as mark_lost};
+pub use lost::{blame, blame_either, check as check_lost, given as given_to_lost, mark as mark_lost};
 pub use properties::{DeviceProperties, attribute, properties, reaches_pageable, total_memory};
 
 use crate::base::watch::{self, Happening};

@@ -50,8 +50,9 @@ pub fn ipc_handle(event: RawEvent) -> Result<IpcHandle> {
             "The event is not for other processes. Make it with TCUDA_EVENT_INTERPROCESS and TCUDA_EVENT_DISABLE_TIMING.",
         ));
     }
-    let (runtime, _guard) = enter(event)?;
-    runtime.outside_capture(|| runtime.ipc_event_handle(event)).map_err(|error| explain(event, error))
+    let (of, _guard) = enter(event)?;
+    let runtime = runtime::runtime()?;
+    runtime.outside_capture(|| runtime.ipc_event_handle(event)).map_err(|error| device::blame(of)(explain(event, error)))
 }
 
 /// An event here for one of another process.
@@ -141,10 +142,10 @@ fn waiting<T>(stream: Stream, wait: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Makes a stream's later work wait for the last record. An event that was never recorded holds nothing up.
 pub fn wait(event: RawEvent, stream: Stream) -> Result<()> {
-    check(event)?;
+    let of = device_of(event)?;
     let entered = stream.enter()?;
     waiting(stream, || entered.runtime.stream_wait_event(entered.raw, event))
-        .map_err(|error| device::blame(stream.device)(explain(event, error)))?;
+        .map_err(|error| device::blame_either(of, stream.device)(explain(event, error)))?;
     watch::tell(|| Happening::EventWaited { event, on: stream.place() });
     Ok(())
 }
@@ -154,17 +155,20 @@ pub fn wait_external(event: RawEvent, stream: Stream) -> Result<()> {
     if !stream.is_capturing()? {
         return wait(event, stream);
     }
-    check(event)?;
+    let of = device_of(event)?;
     let entered = stream.enter()?;
-    entered.runtime.stream_wait_event_external(entered.raw, event).map_err(|error| device::blame(stream.device)(explain(event, error)))?;
+    entered
+        .runtime
+        .stream_wait_event_external(entered.raw, event)
+        .map_err(|error| device::blame_either(of, stream.device)(explain(event, error)))?;
     watch::tell(|| Happening::EventCaptured { event, on: stream.place(), waits: true });
     Ok(())
 }
 
 /// Whether the work before the last record is done; true for an event that was never recorded.
 pub fn query(event: RawEvent) -> Result<bool> {
-    let (runtime, _guard) = enter(event)?;
-    let done = runtime.event_query(event).map_err(|error| explain(event, error))?;
+    let (of, _guard) = enter(event)?;
+    let done = runtime::runtime()?.event_query(event).map_err(|error| device::blame(of)(explain(event, error)))?;
     if done {
         watch::tell(|| Happening::EventDone { event });
     }
@@ -173,8 +177,8 @@ pub fn query(event: RawEvent) -> Result<bool> {
 
 /// Waits for the work before the last record.
 pub fn synchronize(event: RawEvent) -> Result<()> {
-    let (runtime, _guard) = enter(event)?;
-    runtime.event_synchronize(event).map_err(|error| explain(event, error))?;
+    let (of, _guard) = enter(event)?;
+    runtime::runtime()?.event_synchronize(event).map_err(|error| device::blame(of)(explain(event, error)))?;
     watch::tell(|| Happening::EventSynchronized { event });
     Ok(())
 }
@@ -182,10 +186,10 @@ pub fn synchronize(event: RawEvent) -> Result<()> {
 /// Milliseconds between two records.
 pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
     let known = (check(start)?, check(end)?);
-    let (runtime, _guard) = enter(start)?;
+    let (of, _guard) = enter(start)?;
     let has_no_timing = |known: Known| known.flags & DISABLE_TIMING != 0;
     let state = |text: &'static str, code: Code| Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).with_native(code);
-    let time = runtime.event_elapsed_time(start, end).map_err(|error| match error.native {
+    let time = runtime::runtime()?.event_elapsed_time(start, end).map_err(|error| match error.native {
         code::NOT_READY => Error::new(
             Status::TCUDA_ERROR_NOT_READY,
             "Both events must be completed before calculating elapsed time. tcuda_event_synchronize waits for one.",
@@ -208,7 +212,7 @@ pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
                 "Both events must be created with timing enabled, be recorded before calculating elapsed time, and belong to one device",
             ),
         },
-        _ => explain(start, error),
+        _ => device::blame(of)(explain(start, error)),
     })?;
     [start, end].into_iter().for_each(|event| watch::tell(|| Happening::EventDone { event }));
     Ok(time)
@@ -240,16 +244,18 @@ fn destroyed(event: RawEvent) -> Error {
     Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("The event {event:#x} was destroyed."))
 }
 
-/// The runtime, with the event's device current where another one would get a context by the call.
-fn enter(event: RawEvent) -> Result<(&'static Runtime, Option<device::Guard>)> {
-    let guard = match check(event)? {
-        Some(known) => {
-            device::check_lost(known.device)?;
-            device::guard_against_stray_context(known.device)?
-        }
-        None => None,
-    };
-    Ok((runtime::runtime()?, guard))
+/// Its device, which is not lost as far as is known; -1 of somebody else's event.
+fn device_of(event: RawEvent) -> Result<i32> {
+    let Some(known) = check(event)? else { return Ok(-1) };
+    device::check_lost(known.device)?;
+    Ok(known.device)
+}
+
+/// The same, with the device current where another one would get a context by the call.
+fn enter(event: RawEvent) -> Result<(i32, Option<device::Guard>)> {
+    let device = device_of(event)?;
+    let guard = if device < 0 { None } else { device::guard_against_stray_context(device)? };
+    Ok((device, guard))
 }
 
 /// Drivers have several answers for a handle that is none.

@@ -152,7 +152,8 @@ impl Pooled {
 
     /// Makes a stream's later work wait for that point; likewise.
     pub fn hold_up(&self, runtime: &Runtime, stream: Stream) -> Result<()> {
-        super::waiting(stream, || runtime.stream_wait_event(stream.raw, self.event)).map_err(device::blame(stream.device))?;
+        super::waiting(stream, || runtime.stream_wait_event(stream.raw, self.event))
+            .map_err(device::blame_either(self.device, stream.device))?;
         watch::tell(|| Happening::EventWaited { event: self.event, on: stream.place() });
         Ok(())
     }

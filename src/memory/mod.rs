@@ -179,7 +179,7 @@ fn may_have_fronts() -> bool {
 
 /// Memory on the stream's device for work on that stream. `alignment` is a power of two; size 0 gives address 0.
 pub fn allocate(size: usize, alignment: usize, stream: Stream) -> Result<Address> {
-    allocate_for(size, alignment, stream, thread::canonical(stream))
+    allocate_for(size, alignment, stream, stream::handle_of(stream))
 }
 
 /// The same; `handle` is how the caller names the stream, so that its next call finds it by that.
@@ -196,7 +196,7 @@ pub fn allocate_for(size: usize, alignment: usize, stream: Stream, handle: usize
     let own = || existing(stream.device).map_or_else(|| cache_of(stream.device), Ok);
     let from = || pool.as_ref().map_or_else(|| Ok((own()?, pools::Id::own())), |pool| Ok((pool.cache, pool.id)));
     if alignment <= block::UNIT
-        && let Some(address) = from_front(from, size, stream, thread::canonical(stream), handle)?
+        && let Some(address) = from_front(from, size, stream, stream::handle_of(stream), handle)?
     {
         return Ok(address);
     }

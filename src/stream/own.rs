@@ -144,7 +144,7 @@ fn park(new: Parked) {
 
 pub(super) fn really_destroy(stream: Stream) -> Result<()> {
     let entered = stream.enter()?;
-    entered.runtime.stream_destroy(stream.raw)
+    entered.runtime.stream_destroy(stream.raw).map_err(device::blame(stream.device))
 }
 
 /// Makes a stream of somebody else known, with its device where CUDA cannot tell it (-1: ask CUDA). Known before: checked only.

@@ -13,8 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub const HANDLE_CURRENT: usize = 0x80;
 /// The default stream of device 0; the others follow. Page zero is never mapped, so no real handle is this small.
 pub const HANDLE_DEFAULT: usize = 0x100;
-/// Past the last default stream.
-const DEFAULT_END: usize = HANDLE_DEFAULT + 0x400;
+/// The calling thread's default stream of device 0; likewise.
+const HANDLE_PER_THREAD: usize = HANDLE_DEFAULT + MOST_DEVICES;
+const PER_THREAD_END: usize = HANDLE_PER_THREAD + MOST_DEVICES;
+const MOST_DEVICES: usize = 0x400;
 /// The first address that can be a stream's.
 pub const HANDLE_END: usize = 0x1000;
 
@@ -159,7 +161,8 @@ fn special(handle: usize, device: i32) -> Result<Stream> {
         0 | 1 => Ok(Stream { device: device::resolve(device)?, raw: DEFAULT }),
         2 => Ok(Stream { device: device::resolve(device)?, raw: PER_THREAD }),
         HANDLE_CURRENT => current::current(device),
-        HANDLE_DEFAULT..DEFAULT_END => Ok(Stream { device: device::resolve((handle - HANDLE_DEFAULT) as i32)?, raw: DEFAULT }),
+        HANDLE_DEFAULT..HANDLE_PER_THREAD => Ok(Stream { device: device::resolve((handle - HANDLE_DEFAULT) as i32)?, raw: DEFAULT }),
+        HANDLE_PER_THREAD..PER_THREAD_END => Ok(Stream { device: device::resolve((handle - HANDLE_PER_THREAD) as i32)?, raw: PER_THREAD }),
         _ => Err(no_stream(handle)),
     }
 }
@@ -215,9 +218,14 @@ fn look_up(handle: usize, generation: u64, slot: usize) -> Result<Stream> {
     Ok(Stream { device: entry.device, raw: handle })
 }
 
-/// The handle that names a stream in every call: default streams as TCUDA_STREAM_DEFAULT(device).
+/// The handle that names a stream in every call, whatever device or stream is current: default streams by TCUDA_STREAM_DEFAULT(device), a
+/// thread's own by TCUDA_STREAM_PER_THREAD(device).
 pub fn handle_of(stream: Stream) -> usize {
-    if stream.raw == DEFAULT { HANDLE_DEFAULT + stream.device as usize } else { stream.raw }
+    match stream.raw {
+        DEFAULT => HANDLE_DEFAULT + stream.device as usize,
+        PER_THREAD => HANDLE_PER_THREAD + stream.device as usize,
+        raw => raw,
+    }
 }
 
 #[cfg(test)]
@@ -263,7 +271,7 @@ mod tests {
     #[test]
     fn default_streams_have_handles_of_their_own() {
         assert_eq!(handle_of(Stream { device: 3, raw: DEFAULT }), 0x103);
-        assert_eq!(handle_of(Stream { device: 3, raw: PER_THREAD }), 2);
+        assert_eq!(handle_of(Stream { device: 3, raw: PER_THREAD }), 0x503);
         assert_eq!(handle_of(Stream { device: 3, raw: 0xd000 }), 0xd000);
     }
 }

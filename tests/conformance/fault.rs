@@ -13,6 +13,7 @@ use tcuda::base::Status;
 use tcuda::capi::comm::tcuda_comm_broadcast;
 use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::device::*;
+use tcuda::capi::error::{tcuda_error_info_t, tcuda_last_error};
 use tcuda::capi::event::*;
 use tcuda::capi::history::tcuda_memory_annotate;
 use tcuda::capi::init::tcuda_shutdown;
@@ -28,6 +29,7 @@ tests![
     a_lost_device_says_so_and_the_others_work: [Faults, TwoDevices],
     a_fault_that_cuda_does_not_recover_from_stays: [Faults, TwoDevices],
     a_lost_device_that_is_current_keeps_nothing_from_others: [Faults, TwoDevices],
+    whoever_hears_of_a_lost_device_says_which: [Faults, TwoDevices],
     a_lost_device_says_what_it_was_given: [Faults, TwoDevices, Unfilled],
     without_a_record_nothing_is_said_of_work: [Faults],
     launches_that_block_fail_where_they_are_made: [Faults],
@@ -248,6 +250,43 @@ pub fn scene_lost_current() {
     ok!(tcuda_set_stream(replaced));
     fails!(DEVICE_LOST, tcuda_set_stream(previous));
     assert_eq!(device(), 0);
+}
+
+fn whoever_hears_of_a_lost_device_says_which() {
+    for call in ["query", "synchronize", "elapsed_time", "add_host_function", "wait_event", "wait_event_later", "wait_external"] {
+        in_child("lost_heard", &[("FIRST", call)]);
+    }
+}
+
+/// Device 1 is lost, of which a call of an event or a stream is the first to hear; device 0 is current, and stays well.
+pub fn scene_lost_heard() {
+    unsafe extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+    let (on_0, on_1) = (create_on(0), create_on(1));
+    ok!(tcuda_set_device(1));
+    let [start, end] = [(); 2].map(|()| get!(NULL as tcuda_event_t, out => tcuda_event_create(out, 0)));
+    ok!(tcuda_set_device(0));
+    [start, end].iter().for_each(|event| ok!(tcuda_event_record(*event, on_1)));
+    let first = std::env::var("FIRST").unwrap();
+    let lose = || ok!(tcuda_sim_lose_device(1, 700));
+    let said = match &*first {
+        "query" => (lose(), fails!(DEVICE_LOST, tcuda_event_query(end, &mut false))).1,
+        "synchronize" => (lose(), fails!(DEVICE_LOST, tcuda_event_synchronize(end))).1,
+        "elapsed_time" => (lose(), fails!(DEVICE_LOST, tcuda_event_elapsed_time(&mut 0.0, start, end))).1,
+        "add_host_function" => (lose(), fails!(DEVICE_LOST, tcuda_stream_add_host_function(on_1, Some(nothing), null_mut()))).1,
+        "wait_event" => (lose(), fails!(DEVICE_LOST, tcuda_stream_wait_event(on_0, end))).1,
+        "wait_external" => (lose(), fails!(DEVICE_LOST, tcuda_event_wait_external(end, on_0))).1,
+        _ => {
+            lose();
+            fails!(DEVICE_LOST, tcuda_stream_synchronize(on_1));
+            fails!(DEVICE_LOST, tcuda_stream_wait_event(on_0, end))
+        }
+    };
+    let mut error = tcuda_error_info_t { struct_size: size_of::<tcuda_error_info_t>(), ..unsafe { std::mem::zeroed() } };
+    ok!(tcuda_last_error(&mut error));
+    assert_eq!(error.device, 1, "{first}: {said}");
+    fails!(DEVICE_LOST, tcuda_set_device(1));
+    is_usable(on_0);
+    ok!(tcuda_synchronize(0));
 }
 
 fn a_lost_device_says_what_it_was_given() {

@@ -139,6 +139,7 @@ pub fn child(scene: &str) {
         "stray_context" => scene_stray_context(),
         "sweep" => fault::scene_sweep(),
         "lost_current" => fault::scene_lost_current(),
+        "lost_heard" => fault::scene_lost_heard(),
         "lost" => fault::scene_lost(),
         "lost_by_a_fault" => fault::scene_lost_by_a_fault(),
         "lost_work" => fault::scene_lost_work(),

@@ -131,7 +131,7 @@ fn bad_streams_are_refused() {
     let gone = create_on(0);
     ok!(tcuda_stream_destroy(gone));
     let block = allocate(512, NULL);
-    for bad in [3, 0x7f, 0x81, 0xff, 0x500, 0xfff].map(handle).into_iter().chain([gone]) {
+    for bad in [3, 0x7f, 0x81, 0xff, 0x900, 0xfff].map(handle).into_iter().chain([gone]) {
         let mut out = null_mut();
         fails!(INVALID_HANDLE, tcuda_malloc_cached(&mut out, 512, bad));
         fails!(INVALID_HANDLE, tcuda_malloc_cached_aligned(&mut out, 512, 512, bad));

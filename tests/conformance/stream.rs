@@ -4,8 +4,9 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::collections::BTreeSet;
 use std::ptr::null_mut;
-use tcuda::capi::device::tcuda_device_count;
+use tcuda::capi::device::{tcuda_device_count, tcuda_device_of};
 use tcuda::capi::event::{tcuda_event_create, tcuda_event_destroy, tcuda_event_query};
+use tcuda::capi::memory::{tcuda_free_cached, tcuda_malloc_cached};
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::{tcuda_event_t, tcuda_stream_t};
 use tcuda::runtime::runtime;
@@ -29,6 +30,7 @@ tests![
     set_stream_switches_the_device: [TwoDevices],
     exchange_saves_and_restores,
     exchange_saves_and_restores_two_devices: [TwoDevices],
+    a_threads_own_stream_is_of_one_device: [TwoDevices],
     a_destroyed_stream_is_current_no_more,
     query_and_synchronize,
     work_runs_in_order,
@@ -77,6 +79,11 @@ fn range(device: i32) -> (i32, i32) {
     (least, greatest)
 }
 
+/// TCUDA_STREAM_PER_THREAD
+fn per_thread(device: i32) -> tcuda_stream_t {
+    handle(0x500 + device as usize)
+}
+
 fn special_handles_name_default_streams() {
     for stream in [NULL, handle(1), handle(CURRENT_STREAM), default_of(0)] {
         assert_eq!((device_of(stream), native_of(stream)), (0, NULL));
@@ -106,7 +113,7 @@ fn null_is_of_the_current_device() {
 }
 
 fn small_numbers_are_no_streams() {
-    for value in [3, 4, 0x7f, 0x81, 0xff, 0x500, 0xfff] {
+    for value in [3, 4, 0x7f, 0x81, 0xff, 0x900, 0xfff] {
         let said = fails!(INVALID_HANDLE, tcuda_stream_synchronize(handle(value)));
         assert!(said.contains(&format!("{value:#x}")), "{said}");
         fails!(INVALID_HANDLE, tcuda_set_stream(handle(value)));
@@ -294,10 +301,10 @@ fn a_new_thread_has_default_streams() {
 
 fn set_stream_sets_one_device() {
     let (own, pool) = (Own::new(), pooled(-1, 0));
-    for stream in [own.0, pool, handle(2)] {
+    for stream in [own.0, pool, per_thread(0)] {
         ok!(tcuda_set_stream(stream));
         assert_eq!(current(0), stream);
-        assert_eq!((device_of(handle(CURRENT_STREAM)), native_of(handle(CURRENT_STREAM))), (0, stream));
+        assert_eq!((device_of(handle(CURRENT_STREAM)), native_of(handle(CURRENT_STREAM))), (0, native_of(stream)));
         ok!(tcuda_set_stream(handle(CURRENT_STREAM)));
         assert_eq!(current(0), stream);
         for other in 1..device_count() {
@@ -530,6 +537,36 @@ fn foreign_streams_of_another_device() {
     ok!(tcuda_stream_unregister(foreign));
     assert_eq!(device(), 0);
     runtime().unwrap().stream_destroy(raw).unwrap();
+}
+
+/// As what is current, too: it comes back to its device.
+fn a_threads_own_stream_is_of_one_device() {
+    let current = |device| get!(NULL, out => tcuda_current_stream(out, device));
+    for device in [0, 1] {
+        assert_eq!((device_of(per_thread(device)), native_of(per_thread(device))), (device, handle(2)));
+        set_device(device);
+        ok!(tcuda_set_stream(handle(2)));
+        assert_eq!((current(-1), current(device)), (per_thread(device), per_thread(device)));
+    }
+    assert_eq!(device_of(current(0)), 0);
+    let (own, other) = (Own::on(1), Own::on(1));
+    ok!(tcuda_set_stream(own.0));
+    for way in [handle(2), default_of(0)] {
+        set_device(0);
+        ok!(tcuda_set_stream(way));
+        let (mut previous, mut replaced) = (NULL, NULL);
+        ok!(tcuda_exchange_stream(&mut previous, &mut replaced, other.0));
+        assert_eq!((previous, replaced), (current(0), own.0));
+        ok!(tcuda_set_stream(replaced));
+        ok!(tcuda_set_stream(previous));
+        assert_eq!((device(), current(0), current(1)), (0, previous, own.0));
+    }
+    fails!(INVALID_DEVICE, tcuda_stream_synchronize(per_thread(device_count())));
+    // Memory for it lies where it works.
+    let block = get!(null_mut(), out => tcuda_malloc_cached(out, 512, per_thread(1)));
+    assert_eq!(get!(-7, out => tcuda_device_of(out, block)), 1);
+    ok!(tcuda_free_cached(block));
+    (0..2).rev().for_each(|device| ok!(tcuda_set_stream(default_of(device))));
 }
 
 fn the_per_thread_default_stream_works() {

@@ -63,19 +63,9 @@ pub fn forked() {
     tls::set(&NOBODY);
 }
 
-/// The handle that means this stream whatever device or stream is current: what fronts are found by.
-pub fn canonical(stream: Stream) -> usize {
-    /// Per-thread default streams: no address is this high.
-    const PER_THREAD: usize = 1 << 63;
-    match stream.raw {
-        stream::PER_THREAD => PER_THREAD + stream.device as usize,
-        _ => stream::handle_of(stream),
-    }
-}
-
-/// The same for the stream in one pool.
+/// What the fronts of a pool's stream are found by; of no pool it is the stream's handle.
 pub fn canonical_in(pool: &Cache, stream: Stream) -> usize {
-    canonical(stream).wrapping_add((pool.number as usize) << front::ABOVE_ADDRESSES)
+    stream::handle_of(stream).wrapping_add((pool.number as usize) << front::ABOVE_ADDRESSES)
 }
 
 /// Makes the calling thread's front of a stream ready, so that its next call finds it by `canonical`, and at once by `key`: the handle as the
