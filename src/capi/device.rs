@@ -9,7 +9,7 @@ use super::structs::{Growing, StructOut};
 use super::text::TextOut;
 use crate::base::status::tcuda_status_t;
 use crate::device::{self, DeviceProperties, peer};
-use crate::runtime;
+use crate::{memory, runtime};
 use std::ffi::{c_char, c_void};
 
 /// What a device is (torch.cuda.get_device_properties). Sizes in bytes, clocks in kHz. Set `struct_size` before the call
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn tcuda_can_device_access_peer(can_access: *mut bool, dev
 /// show here.
 #[unsafe(no_mangle)]
 pub extern "C" fn tcuda_synchronize(device: i32) -> tcuda_status_t {
-    guard("tcuda_synchronize", || device::synchronize(device))
+    guard("tcuda_synchronize", || memory::synchronize(device))
 }
 
 /// Free and total bytes of a device as the driver sees them, other processes counted (torch.cuda.mem_get_info, cudaMemGetInfo). Memory

@@ -13,7 +13,7 @@ use super::structs::{tcuda_event_t, tcuda_stream_t};
 use crate::base::Error;
 use crate::base::status::tcuda_status_t;
 use crate::stream::{self, Stream};
-use crate::{device, event};
+use crate::{device, event, memory};
 use std::ffi::c_void;
 
 /// Work for the host in the order of a stream; called once, on a thread of the runtime, with no lock of tcuda held. It must not call CUDA
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn tcuda_stream_query(stream: tcuda_stream_t, complete: *m
 /// Waits until all work given to a stream so far is done (torch.cuda.Stream.synchronize, cudaStreamSynchronize).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_synchronize(stream: tcuda_stream_t) -> tcuda_status_t {
-    guard("tcuda_stream_synchronize", || resolve(stream)?.synchronize())
+    guard("tcuda_stream_synchronize", || memory::synchronize_stream(resolve(stream)?))
 }
 
 /// Records an event on a stream (torch.cuda.Stream.record_event).

@@ -6,7 +6,7 @@ use crate::device;
 use crate::event::pool::Pooled;
 use crate::memory::captures;
 use crate::runtime::{self, RawEvent, Runtime};
-use crate::stream::{self, Stream};
+use crate::stream::Stream;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 
@@ -139,8 +139,6 @@ pub trait Book {
     type Count: Copy + Ord;
     /// Of a stream of which nothing more comes.
     const ALL: Self::Count;
-    /// Whether the legacy default stream is marked too, on which an event holds other streams up.
-    const MARKS_LEGACY: bool;
     /// While this lives nobody else asks or marks.
     fn hold(&self) -> MutexGuard<'_, ()>;
     /// All up to these counts is past.
@@ -159,6 +157,8 @@ pub struct Question<O, C> {
     pub of: O,
     /// Where the calling thread can ask and mark it.
     pub stream: Option<Stream>,
+    /// Whether a mark is worth what it costs: on the legacy default stream it holds other streams up.
+    pub is_marked: bool,
     pub count: C,
     /// Out of the book meanwhile.
     pub marks: Vec<Mark<C>>,
@@ -180,11 +180,7 @@ pub fn ask_all<B: Book>(book: &B, mut questions: Vec<Question<B::Of, B::Count>>)
     // A query would end a capture that another thread makes in CUDA's global mode.
     let past: Result<Vec<_>> = runtime::runtime().and_then(|runtime| {
         runtime.outside_capture(|| {
-            let ask = |question: &mut Question<B::Of, B::Count>| {
-                let Question { of, stream, count, marks } = question;
-                ask(runtime, *stream, *count, marks, B::MARKS_LEGACY).map(|past| (*of, past))
-            };
-            Ok(questions.iter_mut().filter_map(ask).collect())
+            Ok(questions.iter_mut().filter_map(|question| ask(runtime, question).map(|past| (question.of, past))).collect())
         })
     });
     book.advance(&past.unwrap_or_default());
@@ -254,12 +250,12 @@ pub fn note_last<B: Book>(book: &B, of: B::Of, stream: Stream, is_there: bool) {
     book.leave(of);
 }
 
-/// The count that is past, as far as the device tells at once. Of the `marks`, oldest first, those that tell no more are gone, and one at most is new.
-/// `stream`: where it can be asked. What cannot (a capturing stream, a lost device) stays as it is. `marks_legacy`: the legacy default stream too, on
-/// which an event holds other streams up. Outside captures.
-fn ask<C: Copy + Ord>(runtime: &Runtime, stream: Option<Stream>, count: C, marks: &mut Vec<Mark<C>>, marks_legacy: bool) -> Option<C> {
+/// The count that is past, as far as the device tells at once. Of the marks, oldest first, those that tell no more are gone, and one at most is new.
+/// What cannot be asked (a capturing stream, a lost device) stays as it is. Outside captures.
+fn ask<O, C: Copy + Ord>(runtime: &Runtime, question: &mut Question<O, C>) -> Option<C> {
     /// More marks say little more about a stream that is far behind.
     const MOST: usize = 8;
+    let Question { stream, is_marked, count, ref mut marks, .. } = *question;
     let stream = stream.filter(|stream| !stream.is_capturing().unwrap_or(true));
     // The defect that tests/suites/order.py plants to see its tests fail: every stream says that it is done.
     if cfg!(feature = "planted-order") || stream.is_some_and(|stream| stream.is_past().unwrap_or(false)) {
@@ -272,7 +268,7 @@ fn ask<C: Copy + Ord>(runtime: &Runtime, stream: Option<Stream>, count: C, marks
     let ready = marks.drain(..reached.len()).zip(reached);
     let past = ready.filter(|(_, progress)| *progress == Progress::Past).map(|(mark, _)| mark.count).next_back();
     let marked = marks.last().map(|mark| mark.count).or(past);
-    if let Some(stream) = stream.filter(|stream| marks_legacy || stream.raw != stream::DEFAULT)
+    if let Some(stream) = stream.filter(|_| is_marked)
         && marked.is_none_or(|marked| count > marked)
         && marks.len() < MOST
     {

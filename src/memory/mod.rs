@@ -532,8 +532,18 @@ pub fn record_stream(address: Address, stream: Stream) -> Result<()> {
     }
     let key = StreamKey::of(stream);
     with_block(address, |core, id| record_use(core, id, address, stream, key))?;
+    ask_own(address, key);
     watch::tell(|| Happening::Uses { address, on: stream.place() });
     Ok(())
+}
+
+/// The calling thread's default stream uses one more block: how far it is with those that wait for it, nobody else can ask.
+fn ask_own(address: Address, key: StreamKey) {
+    if key.raw == stream::PER_THREAD
+        && let Some(cache) = lookup::find(address).and_then(cache_of_block)
+    {
+        cache.ask_own(key);
+    }
 }
 
 fn record_use(core: &mut Core, id: BlockId, address: Address, stream: Stream, key: StreamKey) -> Result<()> {
@@ -566,9 +576,32 @@ pub fn record_in_block(address: Address, stream: Stream) -> Result<Option<Around
     if let Some(Around { place, device, .. }) = &around
         && *device == stream.device
     {
+        ask_own(place.start, key);
         watch::tell(|| Happening::Uses { address: place.start, on: stream.place() });
     }
     Ok(around)
+}
+
+/// Waits for a device. What waited for its streams is free then, also for other threads' own, which nobody else can ask.
+pub fn synchronize(device: i32) -> Result<()> {
+    let device = device::resolve(device)?;
+    let counts: Vec<_> = all(Some(device)).into_iter().filter_map(|cache| Some((cache, cache.counts_if_pending()?))).collect();
+    let of_pinned = pinned::counts(device);
+    device::synchronize(device)?;
+    counts.iter().for_each(|(cache, counts)| cache.are_past(counts));
+    pinned::are_past(&of_pinned);
+    Ok(())
+}
+
+/// The same for a stream.
+pub fn synchronize_stream(stream: Stream) -> Result<()> {
+    stream.synchronize()?;
+    if stream.raw == stream::PER_THREAD {
+        let key = StreamKey::of(stream);
+        all(Some(stream.device)).into_iter().for_each(|cache| cache.ask_own(key));
+        pinned::ask_own(key, stream.device);
+    }
+    Ok(())
 }
 
 /// Waits for what is freed but in use, then gives all free memory of a device (or of all) back to the driver.

@@ -494,7 +494,6 @@ fn resets_beside_captures_and_updates() {
 }
 
 fn a_threads_first_memory_of_its_default_stream_ends_no_capture() {
-    const PER_THREAD: usize = 2;
     let stream = Own::new();
     G::captured(stream.0, || {
         std::thread::spawn(|| free(allocate(MIB, handle(PER_THREAD)))).join().unwrap();

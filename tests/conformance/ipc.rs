@@ -398,7 +398,6 @@ fn an_export_of_ones_own() {
 }
 
 fn what_others_wait_for_comes_first() {
-    const PER_THREAD: usize = 2;
     let stream = Own::on(0);
     let mut other = Other::new();
     // Also where the work is on a stream that the exporting one comes behind.

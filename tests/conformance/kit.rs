@@ -1,7 +1,9 @@
 //! What the tests are written with.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use tcuda::base::Status;
 use tcuda::capi::copy::tcuda_copy_async;
 use tcuda::capi::device::{tcuda_device_count, tcuda_set_device};
@@ -220,6 +222,8 @@ pub fn default_of(device: i32) -> tcuda_stream_t {
 }
 
 pub const CURRENT_STREAM: usize = 0x80;
+/// cudaStreamPerThread
+pub const PER_THREAD: usize = 2;
 
 pub fn create_on(device: i32) -> tcuda_stream_t {
     get!(NULL, out => tcuda_stream_create(out, device, 0))
@@ -241,6 +245,37 @@ impl Own {
 impl Drop for Own {
     fn drop(&mut self) {
         unsafe { tcuda_stream_destroy(self.0) };
+    }
+}
+
+/// A thread that does the same with each block that it is given, and lives until it is ended: so does its own stream.
+pub struct Worker {
+    blocks: Sender<usize>,
+    done: Receiver<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    pub fn new(work: impl Fn(*mut c_void) + Send + 'static) -> Worker {
+        let (blocks, gets) = channel::<usize>();
+        let (says, done) = channel();
+        let thread = std::thread::spawn(move || {
+            for block in gets {
+                work(block as *mut c_void);
+                says.send(()).unwrap();
+            }
+        });
+        Worker { blocks, done, thread }
+    }
+
+    pub fn give(&self, block: *mut c_void) {
+        self.blocks.send(block as usize).unwrap();
+        self.done.recv().unwrap();
+    }
+
+    pub fn end(self) {
+        drop(self.blocks);
+        self.thread.join().unwrap();
     }
 }
 

@@ -3,8 +3,11 @@
 use crate::init::in_child;
 use crate::kit::*;
 use crate::{get, ok, tests};
+use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::ptr::null_mut;
 use tcuda::capi::device::*;
+use tcuda::capi::event::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -14,6 +17,9 @@ tests![
     other_streams_have_it_when_the_work_is_past,
     a_recorded_use_is_waited_for,
     every_recorded_use_is_waited_for,
+    a_stream_that_is_never_idle_keeps_what_it_uses_now,
+    a_threads_own_stream_is_asked_by_its_thread,
+    who_waits_for_a_device_knows_of_every_threads_stream,
     a_use_on_its_own_stream_is_none: [Unfilled],
     free_on_gives_it_to_that_stream: [Unfilled],
     free_on_the_stream_that_used_it: [Unfilled],
@@ -123,6 +129,75 @@ fn every_recorded_use_is_waited_for() {
     }
     assert_eq!(allocate(SIZE, a.0), block);
     others.into_iter().chain([block]).for_each(free);
+    empty_caches();
+}
+
+/// As a training loop's, of which the host is a few steps ahead.
+fn a_stream_that_is_never_idle_keeps_what_it_uses_now() {
+    const AHEAD: usize = 3;
+    let (own, copies) = (Own::on(0), Own::on(0));
+    for computes in [own.0, default_of(0)] {
+        empty_caches();
+        let mut steps = VecDeque::new();
+        for _ in 0..20 {
+            let gate = Gate::on(computes);
+            let block = allocate(SIZE, copies.0);
+            ok!(tcuda_record_stream(block, computes));
+            free(block);
+            let mut event = null_mut();
+            ok!(tcuda_stream_record_event(computes, &mut event));
+            steps.push_back((gate, event));
+            if steps.len() > AHEAD {
+                let (gate, event) = steps.pop_front().unwrap();
+                gate.open();
+                ok!(tcuda_event_synchronize(event));
+                ok!(tcuda_event_destroy(event));
+            }
+        }
+        assert!(pending() <= (AHEAD + 2) as i64 * SIZE as i64, "{} of blocks of {SIZE}", pending());
+        for (gate, event) in steps {
+            gate.open();
+            ok!(tcuda_event_destroy(event));
+        }
+        synchronize(computes);
+    }
+    empty_caches();
+}
+
+fn a_threads_own_stream_is_asked_by_its_thread() {
+    empty_caches();
+    let own = Own::on(0);
+    let worker = Worker::new(|block| {
+        synchronize(handle(PER_THREAD));
+        ok!(tcuda_record_stream(block, handle(PER_THREAD)));
+        free(block);
+    });
+    (0..10).for_each(|_| worker.give(allocate(SIZE, own.0)));
+    assert!(pending() <= 2 * SIZE as i64, "{} of blocks of {SIZE}", pending());
+    worker.end();
+    // A wait for the stream tells too.
+    let worker = Worker::new(|block| {
+        ok!(tcuda_record_stream(block, handle(PER_THREAD)));
+        free(block);
+        synchronize(handle(PER_THREAD));
+    });
+    (0..3).for_each(|_| worker.give(allocate(SIZE, own.0)));
+    assert_eq!(pending(), 0);
+    worker.end();
+    empty_caches();
+}
+
+fn who_waits_for_a_device_knows_of_every_threads_stream() {
+    empty_caches();
+    let own = Own::on(0);
+    let worker = Worker::new(|block| ok!(tcuda_record_stream(block, handle(PER_THREAD))));
+    let block = allocate(SIZE, own.0);
+    worker.give(block);
+    free(block);
+    assert_eq!(pending(), SIZE as i64);
+    ok!(tcuda_synchronize(0));
+    assert_eq!(pending(), 0);
+    worker.end();
     empty_caches();
 }
 

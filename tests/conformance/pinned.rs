@@ -7,6 +7,7 @@ use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::copy::*;
+use tcuda::capi::device::tcuda_synchronize;
 use tcuda::capi::memory::{tcuda_get_alloc_conf, tcuda_set_alloc_conf};
 use tcuda::capi::pinned::*;
 use tcuda::capi::stream::*;
@@ -28,6 +29,7 @@ tests![
     tensors_may_go_before_their_copies_are_done,
     a_host_function_frees,
     a_stream_goes,
+    threads_own_streams_are_asked_by_their_threads,
     the_limit_holds,
     the_limit_is_an_option_too,
     statistics_have_torchs_keys,
@@ -328,6 +330,28 @@ impl Drop for NoLimit {
     fn drop(&mut self) {
         tcuda_host_set_memory_limit(u64::MAX);
     }
+}
+
+fn threads_own_streams_are_asked_by_their_threads() {
+    empty();
+    let held = || host_stat("allocated_bytes.current");
+    let worker = Worker::new(|block| {
+        ok!(tcuda_stream_synchronize(handle(PER_THREAD)));
+        ok!(tcuda_host_record_stream(block, handle(PER_THREAD)));
+        free_host(block);
+    });
+    (0..10).for_each(|_| worker.give(allocate_host(4 * MIB)));
+    assert!(held() <= 8 * MIB as i64, "{}", held());
+    worker.end();
+    // Who waits for the device knows of them all.
+    let worker = Worker::new(|block| ok!(tcuda_host_record_stream(block, handle(PER_THREAD))));
+    let block = allocate_host(4 * MIB);
+    worker.give(block);
+    free_host(block);
+    ok!(tcuda_synchronize(0));
+    assert_eq!(host_stat("active_bytes.current"), 0);
+    worker.end();
+    empty();
 }
 
 fn the_limit_holds() {

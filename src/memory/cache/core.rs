@@ -580,7 +580,12 @@ impl Core {
             let pending = Pending { block: id, uses, requested, annotation: record.annotation() };
             // In the annotation's place.
             record.set_ticket(epoch);
-            if self.is_done(&pending) { self.finish(pending) } else { self.pending.push_back(pending) }
+            if self.is_done(&pending) {
+                self.finish(pending);
+            } else {
+                pending.uses.iter().for_each(|(slot, _)| self.slots[*slot as usize].waiting += 1);
+                self.pending.push_back(pending);
+            }
         }
         true
     }
@@ -601,7 +606,12 @@ impl Core {
     pub fn finish_pending(&mut self) {
         let mut waiting = std::mem::take(&mut self.pending);
         for pending in waiting.drain(..) {
-            if self.is_done(&pending) { self.finish(pending) } else { self.pending.push_back(pending) }
+            if self.is_done(&pending) {
+                pending.uses.iter().for_each(|(slot, _)| self.slots[*slot as usize].waiting -= 1);
+                self.finish(pending);
+            } else {
+                self.pending.push_back(pending);
+            }
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Serial {
 }
 
 /// A stream's slot, while it is that stream's.
-type Of = (StreamSlot, Serial);
+pub type Of = (StreamSlot, Serial);
 type Question = marks::Question<Of, u32>;
 type Behind = marks::Behind<Of, u32>;
 
@@ -155,7 +155,7 @@ impl Cache {
             match question.marks.first() {
                 Some(mark) => mark.progress(runtime) != Progress::Ahead || asked.is_some_and(is_past),
                 // It is to be marked.
-                None => asked.is_some_and(|stream| stream.raw != stream::DEFAULT || is_past(stream)),
+                None => asked.is_some(),
             }
         };
         let moved = runtime::runtime()
@@ -272,6 +272,31 @@ impl Cache {
         self.key_goes(StreamKey { raw: stream::PER_THREAD, thread }, is_there);
     }
 
+    /// More is said to be used by the calling thread's default stream, or it was waited for. Nobody else can ask how far it is.
+    pub fn ask_own(&self, key: StreamKey) {
+        let is_waited_for = {
+            let core = self.core.quiet();
+            core.find_slot(key).is_some_and(|slot| core.slots[slot as usize].waiting > 0)
+        };
+        if is_waited_for {
+            self.thread_settles(key.thread);
+        }
+    }
+
+    /// What is counted so far of each stream, if blocks wait for any.
+    pub fn counts_if_pending(&self) -> Option<Vec<(Of, u32)>> {
+        let is_pending = self.stats.has_pending() && !self.core.quiet().pending.is_empty();
+        is_pending.then(|| self.counts(self.device))
+    }
+
+    /// The device was waited for since.
+    pub fn are_past(&self, counts: &[(Of, u32)]) {
+        self.advance(counts);
+        let mut core = self.core.lock();
+        core.finish_pending();
+        core.share_past();
+    }
+
     /// How far a thread's default stream is with what was freed so far, or a mark on it.
     pub fn thread_settles(&self, thread: u64) {
         let _driving = self.driving.lock();
@@ -315,8 +340,6 @@ impl Book for Cache {
     type Of = Of;
     type Count = u32;
     const ALL: u32 = u32::MAX;
-    /// What was freed on it is its own at once, and others' when it is idle: no mark is worth holding them up.
-    const MARKS_LEGACY: bool = false;
 
     fn hold(&self) -> MutexGuard<'_, ()> {
         self.driving.lock()
@@ -376,7 +399,9 @@ impl Core {
     fn question(&mut self, slot: StreamSlot, count: u32) -> Question {
         let stream = self.reachable(slot);
         let found = &mut self.slots[slot as usize];
-        Question { of: (slot, found.serial), stream, count, marks: found.known.take_marks() }
+        // What was freed on the legacy default stream is its own at once, and others' when it is idle; what waits for it may wait for ever.
+        let is_marked = found.key.raw != stream::DEFAULT || found.waiting > 0;
+        Question { of: (slot, found.serial), stream, is_marked, count, marks: found.known.take_marks() }
     }
 
     /// None: its frees are past, or the slot is another stream's by now.

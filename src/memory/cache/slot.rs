@@ -140,6 +140,8 @@ pub struct Slot {
     pub(super) shared: u32,
     /// Memory was asked for it, and it is there still. `Core::note_wants` counts those.
     pub(super) wants: bool,
+    /// How many pending blocks wait for it.
+    pub(super) waiting: usize,
     /// As in `Core::awake`.
     awake: bool,
     /// The stream was destroyed or unregistered; nothing is recorded on it any more.
@@ -149,7 +151,7 @@ pub struct Slot {
 impl Slot {
     pub(super) fn new(key: StreamKey, stream: u64, home: &'static Home, front: &'static Front) -> Slot {
         let serial = Serial { stream, era: 0 };
-        Slot { key, serial, home, front, known: Known::past(0), shared: 0, wants: false, awake: false, gone: false }
+        Slot { key, serial, home, front, known: Known::past(0), shared: 0, wants: false, waiting: 0, awake: false, gone: false }
     }
 
     /// Whether it is gone and all that it ever had is past.
@@ -316,6 +318,7 @@ impl Core {
     pub(super) fn clear_slots(&mut self) {
         self.slots.iter_mut().skip(1).for_each(|slot| {
             slot.gone = true;
+            slot.waiting = 0;
             slot.known = Known::past(u32::MAX);
         });
         self.forget_wants();

@@ -30,7 +30,7 @@ mod table;
 
 pub use keep::Keeper;
 pub use ladder::on_replays;
-pub use order::hold_marks;
+pub use order::{are_past, ask_own, counts, hold_marks};
 pub(crate) use registered::{IO_MEMORY, READ_ONLY};
 pub use registered::{register, unregister};
 
@@ -181,6 +181,9 @@ pub fn record_stream_of(address: Address, stream: Stream) -> Result<bool> {
     let serial = core.streams.serial_of(stream, key);
     let noted = core.note_use(address, serial);
     drop(core);
+    if stream.raw == stream::PER_THREAD {
+        ask_own(key, stream.device);
+    }
     watch::tell(|| Happening::Uses { address, on: stream.place() });
     if let Some(keeper) = keeper? {
         keeper.keep(address);

@@ -22,8 +22,6 @@ impl Book for Pinned {
     type Of = Serial;
     type Count = u64;
     const ALL: u64 = u64::MAX;
-    /// It may never be idle, and a block is nobody's before.
-    const MARKS_LEGACY: bool = true;
 
     fn hold(&self) -> MutexGuard<'_, ()> {
         ASKING.lock()
@@ -66,19 +64,46 @@ pub fn settle(last_chance: bool) {
 
 /// Of all that are behind, how far they are. Nobody else asks or marks.
 fn ask_all() {
+    let behind = CORE.lock().streams.behind();
+    ask(behind);
+    CORE.lock().streams.asked();
+}
+
+fn ask(streams: Vec<Serial>) {
     let questions = {
         let mut core = CORE.lock();
-        let behind = core.streams.behind();
         let question = |serial: Serial| {
             let slot = core.streams.get(serial)?;
-            Some(Question { of: serial, stream: slot.reachable(), count: slot.end_epoch(), marks: slot.known.take_marks() })
+            // The legacy default stream too: it may never be idle, and a block is nobody's before.
+            let (stream, is_marked) = (slot.reachable(), true);
+            Some(Question { of: serial, stream, is_marked, count: slot.end_epoch(), marks: slot.known.take_marks() })
         };
-        behind.into_iter().filter_map(question).collect()
+        streams.into_iter().filter_map(question).collect()
     };
     marks::ask_all(&Pinned, questions);
-    let mut core = CORE.lock();
-    core.streams.asked();
-    core.finish_pending();
+    CORE.lock().finish_pending();
+}
+
+/// More is said to be used by the calling thread's default stream, or it was waited for. Nobody else can ask how far it is.
+pub fn ask_own(key: StreamKey, device: i32) {
+    if core::has_pending() {
+        let _asking = ASKING.lock();
+        let behind = CORE.lock().streams.behind_with_key(key, device);
+        ask(behind.into_iter().collect());
+    }
+}
+
+/// What is counted so far of a device's streams, if anything waits for one.
+pub fn counts(device: i32) -> Vec<(Serial, u64)> {
+    if core::has_pending() { Pinned.counts(device) } else { Vec::new() }
+}
+
+/// The device was waited for since.
+pub fn are_past(counts: &[(Serial, u64)]) {
+    if !counts.is_empty() {
+        Pinned.advance(counts);
+        CORE.lock().finish_pending();
+    }
 }
 
 /// Waits until pending blocks are free, one after the other, and stops as soon as `enough` has an answer: first a block of `wanted` bytes,

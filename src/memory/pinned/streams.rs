@@ -126,6 +126,11 @@ impl Streams {
         self.behind.iter().copied().collect()
     }
 
+    /// A default stream of a thread, if blocks wait for it.
+    pub fn behind_with_key(&self, key: StreamKey, device: i32) -> Option<Serial> {
+        self.here.get(&(key, device)).copied().filter(|serial| self.behind.contains(serial))
+    }
+
     /// Whether so many are behind that those which are gone should be asked, which nobody does for blocks that are in use.
     pub fn should_be_asked(&self) -> bool {
         self.asks.is_due(self.behind.len())
