@@ -585,8 +585,9 @@ typedef struct tcuda_device_properties_t {
 } tcuda_device_properties_t;
 
 /**
- * Work for the host in the order of a stream; called once, on a thread of the runtime, with no lock of tcuda held. It must not call CUDA
- * or anything of tcuda that does, must not wait for another stream, and no C++ exception or longjmp may leave it.
+ * Work for the host in the order of a stream; called once, or by each replay where the stream is captured, on a thread of the runtime,
+ * with no lock of tcuda held. It must not call CUDA or anything of tcuda that does, must not wait for another stream, and no C++ exception
+ * or longjmp may leave it.
  */
 typedef void (*tcuda_host_fn_t)(void *user_data);
 
@@ -2055,7 +2056,8 @@ tcuda_status_t tcuda_stream_wait_event(tcuda_stream_t stream, tcuda_event_t even
 tcuda_status_t tcuda_stream_wait_stream(tcuda_stream_t stream, tcuda_stream_t other);
 
 /**
- * Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc).
+ * Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc). On a stream that is
+ * captured each replay calls it, so that what `user_data` points to has to live as long as the graph and its replays.
  *
  * @return TCUDA_ERROR_INVALID_ARGUMENT: `function` is NULL. After an error it is not called.
  */

@@ -156,9 +156,15 @@ public:
     inline void wait_event(const event &event) const;
     inline event record_event() const;
 
-    /* Calls a function on the host when the work before it is done. An exception that leaves it ends the program. */
+    /* Calls a function on the host when the work before it is done. An exception that leaves it ends the program. It goes with its call, so
+     * it cannot be captured: what each replay calls is given to tcuda_stream_add_host_function, with data that lives as long as the graph. */
     template <class Function>
     void add_host_function(Function &&function) const {
+        bool capturing = false;
+        check(tcuda_stream_is_capturing(stream_, &capturing));
+        if (capturing)
+            throw std::logic_error("tcuda: add_host_function cannot be captured, since its function goes with the first call. Give "
+                                   "tcuda_stream_add_host_function what lives as long as the graph");
         using Call = std::decay_t<Function>;
         auto call = std::make_unique<Call>(std::forward<Function>(function));
         check(tcuda_stream_add_host_function(stream_, &run<Call>, call.get()));

@@ -372,6 +372,31 @@ static void graphs_capture_and_replay()
     CHECK_EQUAL(allocated(), before);
 }
 
+static void count_calls(void *calls) { ++*static_cast<std::atomic<int> *>(calls); }
+
+/* A callable is gone after its call, and a replay may come again. */
+static void functions_that_go_with_their_call_are_not_captured()
+{
+    std::atomic<int> calls{0};
+    tcuda::stream stream;
+    tcuda::graph graph;
+    bool refused = false;
+    try {
+        graph.capture(stream, [&] { stream->add_host_function([&calls] { calls++; }); });
+    } catch (const std::logic_error &error) {
+        refused = std::strstr(error.what(), "tcuda_stream_add_host_function") != nullptr;
+    }
+    CHECK(refused);
+    stream->add_host_function([&calls] { calls++; });
+    stream->synchronize();
+    CHECK_EQUAL(calls.load(), 1);
+    graph.capture(stream, [&] { CHECK_OK(tcuda_stream_add_host_function(stream, count_calls, &calls)); });
+    for (int i = 0; i < 3; i++)
+        graph.replay(stream);
+    stream->synchronize();
+    CHECK_EQUAL(calls.load(), 4);
+}
+
 static void pools_are_open_for_a_scope()
 {
     const std::int64_t before = allocated();
@@ -480,6 +505,7 @@ int main()
     tensors_end_once();
     pinned_buffers_hold_what_is_written();
     graphs_capture_and_replay();
+    functions_that_go_with_their_call_are_not_captured();
     pools_are_open_for_a_scope();
     green_contexts_end_with_their_streams();
     handles_end_with_their_owners();
