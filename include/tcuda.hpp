@@ -265,18 +265,28 @@ inline event stream_ref::record_event() const {
     return event::adopt(made);
 }
 
-/* A current stream, and its device, for the length of a scope: `with torch.cuda.stream(s)`. */
+/* A current stream, and its device, for the length of a scope: `with torch.cuda.stream(s)`. In the place of a stream that is destroyed meanwhile
+ * comes the default stream of its device. */
 class stream_guard {
 public:
-    explicit stream_guard(stream_ref stream) { check(tcuda_exchange_stream(&previous_, &replaced_, stream)); }
+    explicit stream_guard(stream_ref stream) : device_(current_device()), other_(stream.device()) {
+        check(tcuda_exchange_stream(&previous_, &replaced_, stream));
+    }
     ~stream_guard() {
-        (void)tcuda_set_stream(replaced_);
-        (void)tcuda_set_stream(previous_);
+        bring_back(replaced_, other_);
+        bring_back(previous_, device_);
     }
     stream_guard(const stream_guard &) = delete;
     stream_guard &operator=(const stream_guard &) = delete;
 
 private:
+    static void bring_back(tcuda_stream_t stream, std::int32_t device) noexcept {
+        if (tcuda_set_stream(stream) != TCUDA_SUCCESS)
+            (void)tcuda_set_stream(TCUDA_STREAM_DEFAULT(device));
+    }
+
+    std::int32_t device_;
+    std::int32_t other_;
     tcuda_stream_t previous_ = nullptr;
     tcuda_stream_t replaced_ = nullptr;
 };

@@ -190,6 +190,23 @@ static void guards_restore_stream_and_device()
     CHECK(tcuda::stream_ref::current(other).get() == on_other);
 }
 
+static void guards_bring_the_device_back_where_a_stream_is_gone()
+{
+    const int other = tcuda::device_count() - 1;
+    auto here = std::make_unique<tcuda::stream>(0), there_before = std::make_unique<tcuda::stream>(other);
+    const tcuda::stream there(other);
+    tcuda::check(tcuda_set_stream(*there_before));
+    tcuda::check(tcuda_set_stream(*here));
+    {
+        const tcuda::stream_guard guard(there);
+        here.reset();
+        there_before.reset();
+    }
+    CHECK_EQUAL(tcuda::current_device(), 0);
+    CHECK(tcuda::stream_ref::current() == TCUDA_STREAM_DEFAULT(0));
+    CHECK(tcuda::stream_ref::current(other) == TCUDA_STREAM_DEFAULT(other));
+}
+
 static void buffers_move_and_come_back()
 {
     std::int64_t before = -1, during = -1, after = -1;
@@ -501,6 +518,7 @@ int main()
     a_destroyed_stream_is_an_error();
     events_move_and_measure();
     guards_restore_stream_and_device();
+    guards_bring_the_device_back_where_a_stream_is_gone();
     buffers_move_and_come_back();
     tensors_end_once();
     pinned_buffers_hold_what_is_written();

@@ -134,7 +134,8 @@ pub unsafe extern "C" fn tcuda_set_stream(stream: tcuda_stream_t) -> tcuda_statu
 }
 
 /// Makes a stream and its device current and says what was: the first half of torch's `with torch.cuda.stream(s)`. The second half is
-/// tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too.
+/// tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too. A stream that was destroyed meanwhile is
+/// refused there, and TCUDA_STREAM_DEFAULT of its device is to be set instead.
 ///
 /// @param previous gets the current stream of the device that was current.
 /// @param replaced gets what was current on the stream's own device. May be NULL where that device is current anyway.
