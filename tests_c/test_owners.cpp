@@ -207,6 +207,23 @@ static void guards_bring_the_device_back_where_a_stream_is_gone()
     CHECK(tcuda::stream_ref::current(other) == TCUDA_STREAM_DEFAULT(other));
 }
 
+template <std::size_t ALIGNMENT>
+struct alignas(ALIGNMENT) aligned {
+    char bytes[ALIGNMENT];
+};
+
+static void buffers_are_aligned_as_their_elements_are()
+{
+    const auto is_aligned = [](const auto &buffer, std::size_t to) { return reinterpret_cast<std::uintptr_t>(buffer.data()) % to == 0; };
+    std::vector<tcuda::buffer<>> between;
+    for (int i = 0; i < 8; i++) {
+        between.emplace_back(100); /* so that the next free place is at no great power of two */
+        CHECK(is_aligned(tcuda::buffer<aligned<1024>>(1), 1024));
+        CHECK(is_aligned(tcuda::buffer<aligned<65536>>(3), 65536));
+        CHECK(is_aligned(tcuda::pinned_buffer<aligned<4096>>(1), 4096));
+    }
+}
+
 static void buffers_move_and_come_back()
 {
     std::int64_t before = -1, during = -1, after = -1;
@@ -519,6 +536,7 @@ int main()
     events_move_and_measure();
     guards_restore_stream_and_device();
     guards_bring_the_device_back_where_a_stream_is_gone();
+    buffers_are_aligned_as_their_elements_are();
     buffers_move_and_come_back();
     tensors_end_once();
     pinned_buffers_hold_what_is_written();
