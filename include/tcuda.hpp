@@ -106,6 +106,7 @@ class stream_ref {
 public:
     stream_ref(tcuda_stream_t stream) noexcept : stream_(stream) {}
     inline stream_ref(const stream &stream) noexcept;
+    stream_ref(const stream &&) = delete; /* it would be destroyed before it is used */
     /* NULL is the default stream of whatever device is current; say which is meant. */
     stream_ref(std::nullptr_t) = delete;
 

@@ -104,6 +104,8 @@ static void streams_move_and_work()
 
 static_assert(!std::is_convertible_v<tcuda::stream, tcuda_stream_t>, "a stream that goes at once is no handle");
 static_assert(std::is_convertible_v<tcuda::stream &, tcuda_stream_t>);
+static_assert(!std::is_convertible_v<tcuda::stream, tcuda::stream_ref> && !std::is_constructible_v<tcuda::stream_guard, tcuda::stream>);
+static_assert(std::is_convertible_v<tcuda::stream &, tcuda::stream_ref> && std::is_convertible_v<const tcuda::stream &, tcuda::stream_ref>);
 
 static void streams_are_taken_and_compared_as_handles()
 {
