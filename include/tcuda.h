@@ -2130,6 +2130,7 @@ tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
  * `end` came first. CUDA counts in about half a microsecond.
  *
  * @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
+ *         TCUDA_ERROR_INVALID_ARGUMENT: the records are of two devices.
  */
 tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
 
