@@ -13,6 +13,9 @@ def run(suite):
     optimisation(suite)
     unwinding(suite)
     static_library(suite, static)
+    # Its value would have cargo put them elsewhere.
+    _, output = kit.run(["make", "--eval=asked: ; @echo \"[$$CARGO_BUILD_TARGET]\"", "asked"], env=dict(os.environ, CARGO_BUILD_TARGET="none"))
+    suite.check("make builds for this machine", output == "[]\n", output)
 
 
 def names(suite, shared):
