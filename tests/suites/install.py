@@ -104,6 +104,7 @@ def packages(suite, tools):
         _, needed = kit.run(["readelf", "-d", build / "with_static"])
         suite.check(f"{what}: the static one does not need it", "NEEDED" in needed and "libtcuda" not in needed, needed)
 
+    parts(suite, tools)
     major, minor, _ = (int(part) for part in kit.VERSION.split("."))
     accepted = [f"{major}.{minor}", f"{major}.{minor}...<{major}.{minor + 1}"]
     refused = [f"{major}.{minor + 1}", f"{major + 1}.0", f"{kit.VERSION[:-1]}999"] + ([f"{major}.{minor - 1}"] if minor and not major else [])
@@ -115,6 +116,23 @@ def packages(suite, tools):
         else:
             right = code != 0 and re.search(r"compatible\s+with\s+requested", output) and f"version: {kit.VERSION}" in output
             suite.check(f"version {wanted} is refused", right, output)
+
+
+def parts(suite, tools):
+    """The component devel alone has the static library: who does not ask for that finds nothing, and is told why."""
+    prefix = f"-DCMAKE_PREFIX_PATH={FOLDER}/dest devel{PREFIX}"
+    for name, asks, found in (("nothing named", "", False), ("static", "COMPONENTS static", True), ("shared", "COMPONENTS shared", False)):
+        text = f"find_package(tcuda REQUIRED CONFIG {asks})\nmessage(\"found ${{tcuda_FOUND}}\")\n"
+        code, output = kit.run(tools.configure(project(f"devel, {name}", text), FOLDER / f"devel, {name}" / "build", prefix))
+        right = "found 1" in output if found else name == "shared" or re.search(r"component\s+runtime", output)
+        suite.check(f"component devel, {name}", (code == 0) == found and right, output)
+
+
+def project(name, text):
+    """A folder with a CMakeLists.txt that says this."""
+    (FOLDER / name).mkdir()
+    (FOLDER / name / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.21)\nproject(x LANGUAGES C)\n{text}")
+    return FOLDER / name
 
 
 def cuda_program(suite, tools):
