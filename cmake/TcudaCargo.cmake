@@ -23,9 +23,10 @@ function(tcuda_add_artefact target crate_type profile folder built name)
     list(APPEND command --target "${TCUDA_CARGO_TARGET}")
     string(APPEND out "/${TCUDA_CARGO_TARGET}")
   endif()
-  set(all ALL)
-  if(NOT PROJECT_IS_TOP_LEVEL)
-    set(all "")
+  # What is installed has to be built, linked or not.
+  set(all "")
+  if(PROJECT_IS_TOP_LEVEL OR TCUDA_INSTALL)
+    set(all ALL)
   endif()
   add_custom_target(${target} ${all}
     COMMAND ${command} --profile "$<IF:$<CONFIG:Debug>,dev,${profile}>"

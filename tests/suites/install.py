@@ -175,6 +175,15 @@ def pkg_config(suite, tools):
 def subprojects(suite, tools):
     ways = [("add_subdirectory", "C", "Ninja", []), ("FetchContent", "CXX", "Ninja", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo"]),
             ("add_subdirectory", "CXX", "Ninja Multi-Config", [])]
+    # A parent that links nothing of it, but wants it installed.
+    source = project("install all", f'add_subdirectory("{kit.ROOT}" tcuda)\n')
+    build, to = source / "build", source / "to"
+    options = ["-DTCUDA_INSTALL=ON", CARGO_DIR, f"-DCMAKE_INSTALL_PREFIX={to}", "-DCMAKE_INSTALL_LIBDIR=lib"]
+    suite.runs("a subproject to install: configure", tools.configure(source, build, *options))
+    # What a parent builds for is not what tcuda is built for.
+    suite.runs("a subproject to install: build", [tools.cmake, "--build", build], env=dict(os.environ, CARGO_BUILD_TARGET="none"), timeout=900)
+    suite.runs("a subproject to install: install", [tools.cmake, "--install", build])
+    suite.check("a subproject to install: all of it is there", files(to) == files(MOVED), sorted(files(to) ^ files(MOVED)))
     for way, language, generator, more in ways:
         build, what = FOLDER / f"{way} {generator}", f"{way} in {language} with {generator}"
         cargo_dir = f"-DTCUDA_CARGO_TARGET_DIR={kit.DEV}" if "Multi" in generator else CARGO_DIR
