@@ -13,6 +13,9 @@ MINOR   = $(word 2,$(subst ., ,$(VERSION)))
 ABI     = $(if $(filter 0,$(MAJOR)),0.$(MINOR),$(MAJOR))
 LIB     = $(BUILD)/lib
 
+# Here all is for this machine, and looked for where cargo then puts it.
+unexport CARGO_BUILD_TARGET
+
 .PHONY: help lib shared static demo lint test test-long test-attack test-random test-random-all battery bench gpu-kit check-dlpack check-kernels clean
 
 help:

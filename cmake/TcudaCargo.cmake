@@ -17,14 +17,16 @@ endfunction()
 # One crate type a call: with several at once cargo drops link-time optimisation.
 function(tcuda_add_artefact target crate_type profile folder built name)
   set(out "${TCUDA_CARGO_TARGET_DIR}")
-  set(command "${TCUDA_CARGO}" rustc --locked --lib --crate-type "${crate_type}" --target-dir "${TCUDA_CARGO_TARGET_DIR}")
+  # Where cargo puts things follows from what is said here alone.
+  set(command "${CMAKE_COMMAND}" -E env --unset=CARGO_BUILD_TARGET "${TCUDA_CARGO}" rustc --locked --lib --crate-type "${crate_type}" --target-dir "${TCUDA_CARGO_TARGET_DIR}")
   if(TCUDA_CARGO_TARGET)
     list(APPEND command --target "${TCUDA_CARGO_TARGET}")
     string(APPEND out "/${TCUDA_CARGO_TARGET}")
   endif()
-  set(all ALL)
-  if(NOT PROJECT_IS_TOP_LEVEL)
-    set(all "")
+  # What is installed has to be built, linked or not.
+  set(all "")
+  if(PROJECT_IS_TOP_LEVEL OR TCUDA_INSTALL)
+    set(all ALL)
   endif()
   add_custom_target(${target} ${all}
     COMMAND ${command} --profile "$<IF:$<CONFIG:Debug>,dev,${profile}>"

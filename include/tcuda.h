@@ -586,8 +586,9 @@ typedef struct tcuda_device_properties_t {
 } tcuda_device_properties_t;
 
 /**
- * Work for the host in the order of a stream; called once, on a thread of the runtime, with no lock of tcuda held. It must not call CUDA
- * or anything of tcuda that does, must not wait for another stream, and no C++ exception or longjmp may leave it.
+ * Work for the host in the order of a stream; called once, or by each replay where the stream is captured, on a thread of the runtime,
+ * with no lock of tcuda held. It must not call CUDA or anything of tcuda that does, must not wait for another stream, and no C++ exception
+ * or longjmp may leave it.
  */
 typedef void (*tcuda_host_fn_t)(void *user_data);
 
@@ -2019,7 +2020,8 @@ tcuda_status_t tcuda_set_stream(tcuda_stream_t stream);
 
 /**
  * Makes a stream and its device current and says what was: the first half of torch's `with torch.cuda.stream(s)`. The second half is
- * tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too.
+ * tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too. A stream that was destroyed meanwhile is
+ * refused there, and TCUDA_STREAM_DEFAULT of its device is to be set instead.
  *
  * @param previous gets the current stream of the device that was current.
  * @param replaced gets what was current on the stream's own device. May be NULL where that device is current anyway.
@@ -2056,7 +2058,8 @@ tcuda_status_t tcuda_stream_wait_event(tcuda_stream_t stream, tcuda_event_t even
 tcuda_status_t tcuda_stream_wait_stream(tcuda_stream_t stream, tcuda_stream_t other);
 
 /**
- * Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc).
+ * Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc). On a stream that is
+ * captured each replay calls it, so that what `user_data` points to has to live as long as the graph and its replays.
  *
  * @return TCUDA_ERROR_INVALID_ARGUMENT: `function` is NULL. After an error it is not called.
  */
@@ -2128,6 +2131,7 @@ tcuda_status_t tcuda_event_synchronize(tcuda_event_t event);
  * `end` came first. CUDA counts in about half a microsecond.
  *
  * @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
+ *         TCUDA_ERROR_INVALID_ARGUMENT: the records are of two devices.
  */
 tcuda_status_t tcuda_event_elapsed_time(float *milliseconds, tcuda_event_t start, tcuda_event_t end);
 
@@ -4457,7 +4461,8 @@ tcuda_status_t tcuda_nvtx_stream_range_start(uint64_t *id,
 
 /**
  * Ends a range when a stream comes there (torch.cuda.nvtx._device_range_end). It need not be the stream that the range began on, but has to
- * come later in the program's order.
+ * come later in the program's order; a stream that is there before the range began makes it a range of no length. A range whose end is
+ * captured is ended by a replay, and is open for as long as none comes.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: it is no such range, or it was ended.
  */

@@ -106,6 +106,7 @@ class stream_ref {
 public:
     stream_ref(tcuda_stream_t stream) noexcept : stream_(stream) {}
     inline stream_ref(const stream &stream) noexcept;
+    stream_ref(const stream &&) = delete; /* it would be destroyed before it is used */
     /* NULL is the default stream of whatever device is current; say which is meant. */
     stream_ref(std::nullptr_t) = delete;
 
@@ -156,9 +157,15 @@ public:
     inline void wait_event(const event &event) const;
     inline event record_event() const;
 
-    /* Calls a function on the host when the work before it is done. An exception that leaves it ends the program. */
+    /* Calls a function on the host when the work before it is done. An exception that leaves it ends the program. It goes with its call, so
+     * it cannot be captured: what each replay calls is given to tcuda_stream_add_host_function, with data that lives as long as the graph. */
     template <class Function>
     void add_host_function(Function &&function) const {
+        bool capturing = false;
+        check(tcuda_stream_is_capturing(stream_, &capturing));
+        if (capturing)
+            throw std::logic_error("tcuda: add_host_function cannot be captured, since its function goes with the first call. Give "
+                                   "tcuda_stream_add_host_function what lives as long as the graph");
         using Call = std::decay_t<Function>;
         auto call = std::make_unique<Call>(std::forward<Function>(function));
         check(tcuda_stream_add_host_function(stream_, &run<Call>, call.get()));
@@ -259,18 +266,28 @@ inline event stream_ref::record_event() const {
     return event::adopt(made);
 }
 
-/* A current stream, and its device, for the length of a scope: `with torch.cuda.stream(s)`. */
+/* A current stream, and its device, for the length of a scope: `with torch.cuda.stream(s)`. In the place of a stream that is destroyed meanwhile
+ * comes the default stream of its device. */
 class stream_guard {
 public:
-    explicit stream_guard(stream_ref stream) { check(tcuda_exchange_stream(&previous_, &replaced_, stream)); }
+    explicit stream_guard(stream_ref stream) : device_(current_device()), other_(stream.device()) {
+        check(tcuda_exchange_stream(&previous_, &replaced_, stream));
+    }
     ~stream_guard() {
-        (void)tcuda_set_stream(replaced_);
-        (void)tcuda_set_stream(previous_);
+        bring_back(replaced_, other_);
+        bring_back(previous_, device_);
     }
     stream_guard(const stream_guard &) = delete;
     stream_guard &operator=(const stream_guard &) = delete;
 
 private:
+    static void bring_back(tcuda_stream_t stream, std::int32_t device) noexcept {
+        if (tcuda_set_stream(stream) != TCUDA_SUCCESS)
+            (void)tcuda_set_stream(TCUDA_STREAM_DEFAULT(device));
+    }
+
+    std::int32_t device_;
+    std::int32_t other_;
     tcuda_stream_t previous_ = nullptr;
     tcuda_stream_t replaced_ = nullptr;
 };
@@ -328,16 +345,27 @@ class buffer : public elements<T, tcuda_free_cached> {
 public:
     buffer() noexcept = default;
     explicit buffer(std::size_t size, stream_ref stream = TCUDA_STREAM_CURRENT)
-        : buffer::elements(size, [&](void **data, std::size_t bytes) { return tcuda_malloc_cached(data, bytes, stream); }) {}
+        : buffer::elements(size, [&](void **data, std::size_t bytes) { return take(data, bytes, stream); }) {}
 
     /* The memory is not given to others before what this stream has got until the buffer goes is done. */
     void record_stream(stream_ref stream) const { check(tcuda_record_stream(this->data(), stream)); }
+
+private:
+    /* Every block starts at a multiple of 512, and is had faster without an alignment. */
+    static tcuda_status_t take(void **data, std::size_t bytes, tcuda_stream_t stream) noexcept {
+        if constexpr (alignof(T) <= 512)
+            return tcuda_malloc_cached(data, bytes, stream);
+        else
+            return tcuda_malloc_cached_aligned(data, bytes, alignof(T), stream);
+    }
 };
 
 /* `size()` elements of pinned host memory from the cache, which the host reaches too: pin_memory. Their first values are not defined. What
  * tcuda's copies do with it it knows; record_stream tells of other uses, and the memory is not given out again before they are done. */
 template <class T = std::byte>
 class pinned_buffer : public elements<T, tcuda_host_free_cached> {
+    static_assert(alignof(T) <= 512 || alignof(T) == 4096, "pinned blocks start at a multiple of 512; those of a page or more at one of 4096");
+
 public:
     pinned_buffer() noexcept = default;
     explicit pinned_buffer(std::size_t size) : pinned_buffer::elements(size, tcuda_host_malloc_cached) {}

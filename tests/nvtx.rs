@@ -18,7 +18,7 @@ use tcuda::capi::memory::{tcuda_free_cached, tcuda_malloc_cached};
 use tcuda::capi::nvtx::*;
 use tcuda::capi::pinned::{tcuda_host_free_cached, tcuda_host_malloc_cached};
 use tcuda::capi::sim::tcuda_sim_fail_at;
-use tcuda::capi::stream::{tcuda_stream_create, tcuda_stream_synchronize};
+use tcuda::capi::stream::{tcuda_stream_add_host_function, tcuda_stream_create, tcuda_stream_synchronize};
 use tcuda::capi::structs::tcuda_stream_t;
 
 const TOOL: &str = "libfake-nvtx.so";
@@ -385,6 +385,31 @@ fn a_range_that_cannot_be_enqueued_is_none() {
         ok(tcuda_nvtx_stream_range_end(range, stream));
         ok(tcuda_stream_synchronize(stream));
         assert_eq!(heard(), ["start b = 1", "end 1"]);
+    });
+}
+
+static HELD: AtomicBool = AtomicBool::new(true);
+
+extern "C" fn hold(_: *mut c_void) {
+    while HELD.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_range_whose_end_is_reached_first_has_no_length() {
+    case("a_range_whose_end_is_reached_first_has_no_length", with_tool, || unsafe {
+        let (busy, idle) = (stream(), stream());
+        let mut range = 0;
+        ok(tcuda_stream_add_host_function(busy, Some(hold), null_mut()));
+        ok(tcuda_nvtx_stream_range_start(&mut range, c"late".as_ptr(), busy));
+        ok(tcuda_nvtx_stream_range_end(range, idle));
+        ok(tcuda_stream_synchronize(idle));
+        assert!(heard().is_empty());
+        HELD.store(false, Relaxed);
+        ok(tcuda_stream_synchronize(busy));
+        assert_eq!(heard(), ["start late = 1", "end 1"]);
+        assert_eq!(tcuda_nvtx_stream_range_end(range, busy), TCUDA_ERROR_INVALID_HANDLE);
     });
 }
 

@@ -104,6 +104,8 @@ static void streams_move_and_work()
 
 static_assert(!std::is_convertible_v<tcuda::stream, tcuda_stream_t>, "a stream that goes at once is no handle");
 static_assert(std::is_convertible_v<tcuda::stream &, tcuda_stream_t>);
+static_assert(!std::is_convertible_v<tcuda::stream, tcuda::stream_ref> && !std::is_constructible_v<tcuda::stream_guard, tcuda::stream>);
+static_assert(std::is_convertible_v<tcuda::stream &, tcuda::stream_ref> && std::is_convertible_v<const tcuda::stream &, tcuda::stream_ref>);
 
 static void streams_are_taken_and_compared_as_handles()
 {
@@ -188,6 +190,40 @@ static void guards_restore_stream_and_device()
     CHECK_EQUAL(tcuda::current_device(), 0);
     CHECK(tcuda::stream_ref::current() == here);
     CHECK(tcuda::stream_ref::current(other).get() == on_other);
+}
+
+static void guards_bring_the_device_back_where_a_stream_is_gone()
+{
+    const int other = tcuda::device_count() - 1;
+    auto here = std::make_unique<tcuda::stream>(0), there_before = std::make_unique<tcuda::stream>(other);
+    const tcuda::stream there(other);
+    tcuda::check(tcuda_set_stream(*there_before));
+    tcuda::check(tcuda_set_stream(*here));
+    {
+        const tcuda::stream_guard guard(there);
+        here.reset();
+        there_before.reset();
+    }
+    CHECK_EQUAL(tcuda::current_device(), 0);
+    CHECK(tcuda::stream_ref::current() == TCUDA_STREAM_DEFAULT(0));
+    CHECK(tcuda::stream_ref::current(other) == TCUDA_STREAM_DEFAULT(other));
+}
+
+template <std::size_t ALIGNMENT>
+struct alignas(ALIGNMENT) aligned {
+    char bytes[ALIGNMENT];
+};
+
+static void buffers_are_aligned_as_their_elements_are()
+{
+    const auto is_aligned = [](const auto &buffer, std::size_t to) { return reinterpret_cast<std::uintptr_t>(buffer.data()) % to == 0; };
+    std::vector<tcuda::buffer<>> between;
+    for (int i = 0; i < 8; i++) {
+        between.emplace_back(100); /* so that the next free place is at no great power of two */
+        CHECK(is_aligned(tcuda::buffer<aligned<1024>>(1), 1024));
+        CHECK(is_aligned(tcuda::buffer<aligned<65536>>(3), 65536));
+        CHECK(is_aligned(tcuda::pinned_buffer<aligned<4096>>(1), 4096));
+    }
 }
 
 static void buffers_move_and_come_back()
@@ -372,6 +408,31 @@ static void graphs_capture_and_replay()
     CHECK_EQUAL(allocated(), before);
 }
 
+static void count_calls(void *calls) { ++*static_cast<std::atomic<int> *>(calls); }
+
+/* A callable is gone after its call, and a replay may come again. */
+static void functions_that_go_with_their_call_are_not_captured()
+{
+    std::atomic<int> calls{0};
+    tcuda::stream stream;
+    tcuda::graph graph;
+    bool refused = false;
+    try {
+        graph.capture(stream, [&] { stream->add_host_function([&calls] { calls++; }); });
+    } catch (const std::logic_error &error) {
+        refused = std::strstr(error.what(), "tcuda_stream_add_host_function") != nullptr;
+    }
+    CHECK(refused);
+    stream->add_host_function([&calls] { calls++; });
+    stream->synchronize();
+    CHECK_EQUAL(calls.load(), 1);
+    graph.capture(stream, [&] { CHECK_OK(tcuda_stream_add_host_function(stream, count_calls, &calls)); });
+    for (int i = 0; i < 3; i++)
+        graph.replay(stream);
+    stream->synchronize();
+    CHECK_EQUAL(calls.load(), 4);
+}
+
 static void pools_are_open_for_a_scope()
 {
     const std::int64_t before = allocated();
@@ -476,10 +537,13 @@ int main()
     a_destroyed_stream_is_an_error();
     events_move_and_measure();
     guards_restore_stream_and_device();
+    guards_bring_the_device_back_where_a_stream_is_gone();
+    buffers_are_aligned_as_their_elements_are();
     buffers_move_and_come_back();
     tensors_end_once();
     pinned_buffers_hold_what_is_written();
     graphs_capture_and_replay();
+    functions_that_go_with_their_call_are_not_captured();
     pools_are_open_for_a_scope();
     green_contexts_end_with_their_streams();
     handles_end_with_their_owners();

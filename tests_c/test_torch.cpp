@@ -86,10 +86,22 @@ static void memory(Log &log)
 }
 
 // The device is the one that is named, whichever is current.
-static void devices()
+static void devices(Log &log)
 {
     int32_t count = 0, device = -1;
     CHECK_OK(tcuda_device_count(&count));
+    // The thread has a block of the default stream at hand.
+    void *own = nullptr;
+    CHECK_OK(tcuda_malloc_cached(&own, 512, nullptr));
+    CHECK_OK(tcuda_free_cached(own));
+    for (int32_t none : {-300, -1, count, 0x3ff, 0x400, 0xf00, 5000, INT32_MAX}) {
+        int lines = log.lines;
+        CHECK(tcuda_torch_alloc(512, none, nullptr) == nullptr);
+        tcuda_error_info_t info = TCUDA_ERROR_INFO_INIT;
+        CHECK_OK(tcuda_last_error(&info));
+        CHECK_EQUAL(info.status, none == -1 ? TCUDA_ERROR_INVALID_ARGUMENT : TCUDA_ERROR_INVALID_DEVICE);
+        CHECK_EQUAL(log.lines, lines + 1);
+    }
     if (count < 2)
         return;
     CHECK_OK(tcuda_set_device(0));
@@ -218,7 +230,7 @@ int main()
     Log log = {0, ""};
     CHECK_OK(tcuda_set_log_callback(listen, &log));
     memory(log);
-    devices();
+    devices(log);
     streams();
     pools(log);
     limits(log);

@@ -76,6 +76,7 @@ pub unsafe extern "C" fn tcuda_event_synchronize(event: tcuda_event_t) -> tcuda_
 /// `end` came first. CUDA counts in about half a microsecond.
 ///
 /// @return TCUDA_ERROR_INVALID_STATE: an event has no timing, or was never recorded. TCUDA_ERROR_NOT_READY: a record is not reached yet.
+///         TCUDA_ERROR_INVALID_ARGUMENT: the records are of two devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_event_elapsed_time(milliseconds: *mut f32, start: tcuda_event_t, end: tcuda_event_t) -> tcuda_status_t {
     guard_out("tcuda_event_elapsed_time", milliseconds, "milliseconds", || event::elapsed_time(start as usize, end as usize))

@@ -16,8 +16,9 @@ use crate::stream::{self, Stream};
 use crate::{device, event, memory};
 use std::ffi::c_void;
 
-/// Work for the host in the order of a stream; called once, on a thread of the runtime, with no lock of tcuda held. It must not call CUDA
-/// or anything of tcuda that does, must not wait for another stream, and no C++ exception or longjmp may leave it.
+/// Work for the host in the order of a stream; called once, or by each replay where the stream is captured, on a thread of the runtime,
+/// with no lock of tcuda held. It must not call CUDA or anything of tcuda that does, must not wait for another stream, and no C++ exception
+/// or longjmp may leave it.
 #[allow(non_camel_case_types)]
 pub type tcuda_host_fn_t = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
@@ -133,7 +134,8 @@ pub unsafe extern "C" fn tcuda_set_stream(stream: tcuda_stream_t) -> tcuda_statu
 }
 
 /// Makes a stream and its device current and says what was: the first half of torch's `with torch.cuda.stream(s)`. The second half is
-/// tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too.
+/// tcuda_set_stream(replaced), then tcuda_set_stream(previous), which brings the device back too. A stream that was destroyed meanwhile is
+/// refused there, and TCUDA_STREAM_DEFAULT of its device is to be set instead.
 ///
 /// @param previous gets the current stream of the device that was current.
 /// @param replaced gets what was current on the stream's own device. May be NULL where that device is current anyway.
@@ -221,7 +223,8 @@ pub unsafe extern "C" fn tcuda_stream_wait_stream(stream: tcuda_stream_t, other:
     guard("tcuda_stream_wait_stream", || event::wait_stream(resolve(stream)?, resolve(other)?))
 }
 
-/// Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc).
+/// Has a function called on the host when the work before it is done; the work after it waits (cudaLaunchHostFunc). On a stream that is
+/// captured each replay calls it, so that what `user_data` points to has to live as long as the graph and its replays.
 ///
 /// @return TCUDA_ERROR_INVALID_ARGUMENT: `function` is NULL. After an error it is not called.
 #[unsafe(no_mangle)]

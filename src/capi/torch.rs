@@ -24,24 +24,26 @@ use std::ffi::{CStr, c_void};
 ///         loaded, with the message in the log.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn tcuda_torch_alloc(size: isize, device: i32, stream: tcuda_stream_t) -> *mut c_void {
-    let handle = named(stream, device);
+    let raw = stream as usize;
+    let handle = named(raw, device);
     let mut address = 0;
     let size = size as usize;
     if unsafe { memory::allocate_at_hand(&mut address, size, handle) } {
         return address as *mut c_void;
     }
     let status = apart("tcuda_torch_alloc", || {
-        address = memory::allocate_for(size, 1, stream::resolve_on(handle, device)?, handle)?;
+        address = memory::allocate_for(size, 1, stream::resolve_on(raw, device)?, handle)?;
         Ok(())
     });
     raise(status);
     address as *mut c_void
 }
 
-/// The stream's handle whatever device is current.
-fn named(stream: tcuda_stream_t, device: i32) -> usize {
-    let raw = stream as usize;
-    if raw <= 1 && device >= 0 { stream::handle_of(Stream { device, raw: stream::DEFAULT }) } else { raw }
+/// The stream's handle whatever device is current. What can be no device has one that is no stream's, so that nothing of it is at hand.
+fn named(raw: usize, device: i32) -> usize {
+    const HANDLES: u32 = 0x400;
+    let device = (device as u32).min(HANDLES) as i32;
+    if raw <= 1 { stream::handle_of(Stream { device, raw: stream::DEFAULT }) } else { raw }
 }
 
 /// CUDAPluggableAllocator's free_fn. After tcuda_shutdown and in a child of fork it does nothing.

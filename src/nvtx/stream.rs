@@ -16,6 +16,8 @@ struct Range {
     /// A graph may come by again.
     stays: bool,
     ended: bool,
+    /// Its end has come by already, on another stream.
+    over: bool,
 }
 
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
@@ -29,7 +31,7 @@ pub fn start(message: &CStr, stream: Stream) -> Result<u64> {
         None => false,
     };
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-    RANGES.lock().insert(number, Range { message: message.into(), begun: Vec::new(), stays, ended: false });
+    RANGES.lock().insert(number, Range { message: message.into(), begun: Vec::new(), stays, ended: false, over: false });
     if tool.is_some() {
         enqueue(begin, number, stream).inspect_err(|_| drop(RANGES.lock().remove(&number)))?;
     }
@@ -89,8 +91,21 @@ extern "C" fn begin(number: *mut c_void) {
     let message = RANGES.lock().get(&number).map(|range| range.message.clone());
     if let (Some(message), Some(tool)) = (message, tool()) {
         let id = tool.start(&message);
-        if let Some(range) = RANGES.lock().get_mut(&number) {
-            range.begun.push(id);
+        let over = {
+            let mut ranges = RANGES.lock();
+            match ranges.get_mut(&number) {
+                Some(range) if !range.over => {
+                    range.begun.push(id);
+                    false
+                }
+                _ => {
+                    ranges.remove(&number);
+                    true
+                }
+            }
+        };
+        if over {
+            tool.end(id);
         }
     }
 }
@@ -101,8 +116,10 @@ extern "C" fn finish(number: *mut c_void) {
         let mut ranges = RANGES.lock();
         let Some(range) = ranges.get_mut(&number) else { return };
         let id = range.begun.pop();
-        if !range.stays {
-            ranges.remove(&number);
+        match (range.stays, id) {
+            (true, _) => {}
+            (false, Some(_)) => drop(ranges.remove(&number)),
+            (false, None) => range.over = true,
         }
         id
     };
@@ -117,7 +134,7 @@ mod tests {
 
     #[test]
     fn an_end_that_was_not_captured_keeps_nothing_for_replays() {
-        let mut range = Range { message: c"a".into(), begun: Vec::new(), stays: false, ended: false };
+        let mut range = Range { message: c"a".into(), begun: Vec::new(), stays: false, ended: false, over: false };
         let stayed = range.end(true);
         assert!(!stayed && range.ended && range.stays);
         range.go_on(stayed);

@@ -13,6 +13,9 @@ def run(suite):
     optimisation(suite)
     unwinding(suite)
     static_library(suite, static)
+    # Its value would have cargo put them elsewhere.
+    _, output = kit.run(["make", "--eval=asked: ; @echo \"[$$CARGO_BUILD_TARGET]\"", "asked"], env=dict(os.environ, CARGO_BUILD_TARGET="none"))
+    suite.check("make builds for this machine", output == "[]\n", output)
 
 
 def names(suite, shared):
@@ -31,6 +34,9 @@ def names(suite, shared):
     sections = suite.runs("readelf -S", ["readelf", "-S", "-W", shared]) or ""
     suite.check("stripped", ".symtab" not in sections and ".debug_info" not in sections and ".dynsym" in sections, sections)
     segments = suite.runs("readelf -l", ["readelf", "-l", "-W", shared]) or ""
+    # All of it lies in the room for static storage, of which glibc has some 1.6 KiB for libraries that are opened late.
+    storage = re.search(r"TLS +\S+ \S+ \S+ \S+ (\S+)", segments)
+    suite.check("at most 960 bytes of storage for each thread", storage and int(storage[1], 16) <= 960, segments)
     suite.check("no stack that can be executed", re.search(r"GNU_STACK.*RW ", segments), segments)
 
 

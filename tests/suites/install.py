@@ -104,6 +104,7 @@ def packages(suite, tools):
         _, needed = kit.run(["readelf", "-d", build / "with_static"])
         suite.check(f"{what}: the static one does not need it", "NEEDED" in needed and "libtcuda" not in needed, needed)
 
+    parts(suite, tools)
     major, minor, _ = (int(part) for part in kit.VERSION.split("."))
     accepted = [f"{major}.{minor}", f"{major}.{minor}...<{major}.{minor + 1}"]
     refused = [f"{major}.{minor + 1}", f"{major + 1}.0", f"{kit.VERSION[:-1]}999"] + ([f"{major}.{minor - 1}"] if minor and not major else [])
@@ -115,6 +116,23 @@ def packages(suite, tools):
         else:
             right = code != 0 and re.search(r"compatible\s+with\s+requested", output) and f"version: {kit.VERSION}" in output
             suite.check(f"version {wanted} is refused", right, output)
+
+
+def parts(suite, tools):
+    """The component devel alone has the static library: who does not ask for that finds nothing, and is told why."""
+    prefix = f"-DCMAKE_PREFIX_PATH={FOLDER}/dest devel{PREFIX}"
+    for name, asks, found in (("nothing named", "", False), ("static", "COMPONENTS static", True), ("shared", "COMPONENTS shared", False)):
+        text = f"find_package(tcuda REQUIRED CONFIG {asks})\nmessage(\"found ${{tcuda_FOUND}}\")\n"
+        code, output = kit.run(tools.configure(project(f"devel, {name}", text), FOLDER / f"devel, {name}" / "build", prefix))
+        right = "found 1" in output if found else name == "shared" or re.search(r"component\s+runtime", output)
+        suite.check(f"component devel, {name}", (code == 0) == found and right, output)
+
+
+def project(name, text):
+    """A folder with a CMakeLists.txt that says this."""
+    (FOLDER / name).mkdir()
+    (FOLDER / name / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.21)\nproject(x LANGUAGES C)\n{text}")
+    return FOLDER / name
 
 
 def cuda_program(suite, tools):
@@ -157,6 +175,15 @@ def pkg_config(suite, tools):
 def subprojects(suite, tools):
     ways = [("add_subdirectory", "C", "Ninja", []), ("FetchContent", "CXX", "Ninja", ["-DCMAKE_BUILD_TYPE=RelWithDebInfo"]),
             ("add_subdirectory", "CXX", "Ninja Multi-Config", [])]
+    # A parent that links nothing of it, but wants it installed.
+    source = project("install all", f'add_subdirectory("{kit.ROOT}" tcuda)\n')
+    build, to = source / "build", source / "to"
+    options = ["-DTCUDA_INSTALL=ON", CARGO_DIR, f"-DCMAKE_INSTALL_PREFIX={to}", "-DCMAKE_INSTALL_LIBDIR=lib"]
+    suite.runs("a subproject to install: configure", tools.configure(source, build, *options))
+    # What a parent builds for is not what tcuda is built for.
+    suite.runs("a subproject to install: build", [tools.cmake, "--build", build], env=dict(os.environ, CARGO_BUILD_TARGET="none"), timeout=900)
+    suite.runs("a subproject to install: install", [tools.cmake, "--install", build])
+    suite.check("a subproject to install: all of it is there", files(to) == files(MOVED), sorted(files(to) ^ files(MOVED)))
     for way, language, generator, more in ways:
         build, what = FOLDER / f"{way} {generator}", f"{way} in {language} with {generator}"
         cargo_dir = f"-DTCUDA_CARGO_TARGET_DIR={kit.DEV}" if "Multi" in generator else CARGO_DIR

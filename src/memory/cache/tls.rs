@@ -1,7 +1,7 @@
 //! One pointer for each thread, found with two instructions.
 //!
-//! A `thread_local!` of a shared library costs a call each time. With initial-exec storage the library needs eight bytes of the room that
-//! the loader keeps for libraries that are opened late, and the access is a load.
+//! A `thread_local!` of a shared library costs a call each time. With initial-exec storage the access is a load, and all that the library
+//! has for each thread, not these eight bytes alone, lies in the room that the loader keeps for libraries that are opened late.
 
 #[cfg(not(test))]
 use super::front::{NOBODY, Thread};
