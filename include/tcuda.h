@@ -1511,7 +1511,7 @@ typedef struct tcuda_trace_t {
      */
     int32_t device;
     /**
-     * Of records, waits, blocks, and of streams that were made or waited for.
+     * Of records, waits, allocations, and of streams that were made or waited for. NULL of frees.
      */
     tcuda_stream_t stream;
     /**
@@ -1928,9 +1928,9 @@ tcuda_status_t tcuda_mem_get_info(size_t *free_bytes, size_t *total_bytes, int32
  * stream of the current device, or of the device of the pointer or tensor beside it (but for communicators and the list of
  * tcuda_comm_scatter, where NULL is the current stream); TCUDA_STREAM_DEFAULT(d) is that of device d, and what tcuda gives out for it;
  * TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the calling thread's default stream of
- * that device, and TCUDA_STREAM_PER_THREAD(d) that of device d, and what tcuda gives out for it. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
- * for it. A stream may be used by several threads; one that is being destroyed by nobody else. Handles that tcuda knows to be dead are
- * TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
+ * that device, and TCUDA_STREAM_PER_THREAD(d) that of device d, and what tcuda gives out for it. A stream of another library is looked up
+ * once; before its owner destroys it, tcuda_stream_unregister settles what waits for it. A stream may be used by several threads; one that
+ * is being destroyed by nobody else. Handles that tcuda knows to be dead are TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
  */
 
 /**
@@ -1967,7 +1967,8 @@ tcuda_status_t tcuda_stream_register(tcuda_stream_t stream, int32_t device);
  * given to a call of tcuda is known, registered or not. NULL does nothing. Left out, another stream that CUDA makes at the same address
  * passes for this one, and memory may be used again before this one's work is done.
  *
- * @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it itself.
+ * @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it by tcuda_stream_create. TCUDA_ERROR_INVALID_STATE: it is the pool's or a
+ *         green context's.
  */
 tcuda_status_t tcuda_stream_unregister(tcuda_stream_t stream);
 
@@ -2555,7 +2556,8 @@ tcuda_status_t tcuda_register_pressure_callback(uint64_t *id, tcuda_pressure_fn_
 
 /**
  * Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
- * they need must not be held here. Called inside a pressure callback or observer it does not wait.
+ * they need must not be held here. Called inside a pressure callback, an
+ * observer or a trace function it does not wait.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: no pressure callback has this number.
  */
@@ -2723,7 +2725,8 @@ tcuda_status_t tcuda_pluggable_allocator_load(tcuda_pluggable_allocator_t *alloc
                                               const char *free_name);
 
 /**
- * Ends a pluggable allocator.
+ * Ends a pluggable allocator. Between tcuda_shutdown and tcuda_init it does nothing: the allocator lives on, as the current one if it was, and
+ * needs its `user_data`.
  *
  * @return TCUDA_ERROR_INVALID_STATE: it is the current one or a pool's, or some of its segments are held.
  */
@@ -4617,7 +4620,7 @@ tcuda_status_t tcuda_cufft_library(char *text, size_t capacity, size_t *needed);
 /* ==== Trace ===================================================================================================================
  * A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
  * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. A call
- * that began before anybody was registered need not be told. What failed is not. No lock is held, so it may call tcuda; what it does there
+ * that began before anybody was registered need not be told. What failed is not; a batch that fails half way gives back what it had, and tells it. No lock is held, so it may call tcuda; what it does there
  * itself is told to nobody, so that it cannot call itself without end. A C++ exception or longjmp must not leave it.
  * Of two threads one may be told of an allocation before the other is told of the free that made room for it.
  * tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it
@@ -4639,7 +4642,8 @@ tcuda_status_t tcuda_trace_register(uint64_t *id, int32_t kind, tcuda_trace_fn_t
 
 /**
  * Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
- * they need must not be held here. Called inside a trace function it does not wait.
+ * they need must not be held here. Called inside a trace function, a
+ * pressure callback or an observer it does not wait.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: no trace function has this number.
  */

@@ -117,7 +117,8 @@ pub unsafe extern "C" fn tcuda_pluggable_allocator_load(
     })
 }
 
-/// Ends a pluggable allocator.
+/// Ends a pluggable allocator. Between tcuda_shutdown and tcuda_init it does nothing: the allocator lives on, as the current one if it was, and
+/// needs its `user_data`.
 ///
 /// @return TCUDA_ERROR_INVALID_STATE: it is the current one or a pool's, or some of its segments are held.
 #[unsafe(no_mangle)]

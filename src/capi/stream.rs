@@ -4,9 +4,9 @@
 //! stream of the current device, or of the device of the pointer or tensor beside it (but for communicators and the list of
 //! tcuda_comm_scatter, where NULL is the current stream); TCUDA_STREAM_DEFAULT(d) is that of device d, and what tcuda gives out for it;
 //! TCUDA_STREAM_CURRENT is the thread's current stream (torch's None); cudaStreamPerThread (0x2) is the calling thread's default stream of
-//! that device, and TCUDA_STREAM_PER_THREAD(d) that of device d, and what tcuda gives out for it. A stream of another library is looked up once; before its owner destroys it, tcuda_stream_unregister settles what waits
-//! for it. A stream may be used by several threads; one that is being destroyed by nobody else. Handles that tcuda knows to be dead are
-//! TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
+//! that device, and TCUDA_STREAM_PER_THREAD(d) that of device d, and what tcuda gives out for it. A stream of another library is looked up
+//! once; before its owner destroys it, tcuda_stream_unregister settles what waits for it. A stream may be used by several threads; one that
+//! is being destroyed by nobody else. Handles that tcuda knows to be dead are TCUDA_ERROR_INVALID_HANDLE; CUDA itself may crash on garbage.
 
 use super::guard::{Out, guard, guard_destroy, guard_out};
 use super::structs::{tcuda_event_t, tcuda_stream_t};
@@ -66,7 +66,8 @@ pub unsafe extern "C" fn tcuda_stream_register(stream: tcuda_stream_t, device: i
 /// given to a call of tcuda is known, registered or not. NULL does nothing. Left out, another stream that CUDA makes at the same address
 /// passes for this one, and memory may be used again before this one's work is done.
 ///
-/// @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it itself.
+/// @return TCUDA_ERROR_INVALID_HANDLE: tcuda has not met it, or made it by tcuda_stream_create. TCUDA_ERROR_INVALID_STATE: it is the pool's or a
+///         green context's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_stream_unregister(stream: tcuda_stream_t) -> tcuda_status_t {
     guard_destroy("tcuda_stream_unregister", stream, || stream::unregister(stream as usize))

@@ -5,6 +5,8 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::ptr::{null, null_mut};
 use std::sync::Mutex;
@@ -40,6 +42,7 @@ tests![
     what_is_cleared_is_forgotten_in_pools_too,
     a_failure_is_an_entry_and_its_observer_may_look,
     files_are_whole_or_none,
+    what_is_open_goes_on_and_links_stay,
     bad_arguments_are_refused,
     a_snapshot_that_is_gone_is_none,
     of_several_threads_one_ends_a_snapshot,
@@ -765,6 +768,37 @@ fn files_are_whole_or_none() {
     std::fs::remove_dir_all(folder).unwrap();
     free(block);
     empty_caches();
+}
+
+fn what_is_open_goes_on_and_links_stay() {
+    let taken = Taken::of(0);
+    let (mut data, mut size) = (null(), 0);
+    ok!(tcuda_snapshot_data(taken.0, &mut data, &mut size, 2));
+    let snapshot = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
+    let path = path_of("open");
+    for names in ["/dev/fd", "/proc/self/fd"] {
+        let mut open = std::fs::File::create(&path).unwrap();
+        open.write_all(b"before").unwrap();
+        let by_number = CString::new(format!("{names}/{}", open.as_raw_fd())).unwrap();
+        ok!(tcuda_snapshot_write(taken.0, by_number.as_ptr()));
+        open.write_all(b"after").unwrap();
+        // A name with no ending is a pickle's.
+        let written = std::fs::read(&path).unwrap();
+        assert!(written.starts_with(b"before\x80\x02") && written.ends_with(b".after"), "{}", written.len());
+    }
+    std::fs::remove_file(&path).unwrap();
+    fails!(SYSTEM, tcuda_snapshot_write(taken.0, c"/dev/fd/99999".as_ptr()));
+    // One link to another, and that to where nothing is yet, beside it.
+    let [first, second, file] = ["first.json", "second.json", "file.json"].map(path_of);
+    std::os::unix::fs::symlink(&second, &first).unwrap();
+    std::os::unix::fs::symlink(file.file_name().unwrap(), &second).unwrap();
+    let c_first = CString::new(first.to_str().unwrap()).unwrap();
+    for _ in 0..2 {
+        ok!(tcuda_snapshot_write(taken.0, c_first.as_ptr()));
+        assert!([&first, &second].iter().all(|link| link.is_symlink()) && !file.is_symlink());
+        assert_eq!(std::fs::read(&file).unwrap(), snapshot);
+    }
+    [first, second, file].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
 fn bad_arguments_are_refused() {

@@ -352,6 +352,18 @@ mod tests {
     }
 
     #[test]
+    fn what_writers_of_a_few_records_leave_is_as_large() {
+        let history = history(100 * Chunk::SIZE);
+        for at in 0..100 {
+            let mut writer = history.writer(0, Id::own()).unwrap();
+            (0..3).for_each(|_| _ = writer.allocated(at, 1, false));
+            history.gather(writer);
+        }
+        let kept = history.kept.lock();
+        assert_eq!(kept.full.iter().map(|chunk| chunk.capacity()).sum::<usize>(), 300);
+    }
+
+    #[test]
     fn chunks_are_written_again_unless_somebody_reads_them() {
         let history = history(Chunk::SIZE);
         let all = |history: &'static History, writer: &Writer| history.draft(std::iter::once(writer)).unwrap().finish().unwrap();

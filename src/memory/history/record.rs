@@ -96,8 +96,12 @@ impl Chunk {
         &self.records[..self.used]
     }
 
+    /// A few of a writer that ended early take no room for many.
     pub fn into_records(mut self) -> Vec<Record> {
         self.records.truncate(self.used);
+        if self.used < Chunk::SIZE / 2 {
+            self.records.shrink_to_fit();
+        }
         self.records
     }
 }

@@ -159,10 +159,13 @@ impl Core {
         self.space.give(address);
     }
 
-    /// Pending blocks whose uses are all past become free.
+    /// Pending blocks whose uses are all past become free. There may be many that wait for one stream, which nothing has happened to.
     #[inline(never)]
     pub fn finish_pending(&mut self) {
         let Core { pending, streams, .. } = self;
+        if !streams.have_moved() {
+            return;
+        }
         let done: Vec<Pending> =
             pending.extract_if(.., |block| block.uses.iter().all(|(serial, count)| streams.is_past(*serial, *count))).collect();
         for block in done {

@@ -46,14 +46,15 @@ pub fn register(address: Address, size: usize, flags: u32) -> Result<()> {
     if let Some((start, segment)) = CORE.lock().space.segment_in(address, size) {
         return overlaps(format!("they meet {} bytes from {start:#x} of tcuda's own pinned memory.", segment.size));
     }
+    // The host cannot read a device's.
+    let place = runtime::runtime()?.place_of(address)?;
+    if let Place::Device { device } | Place::Managed { device } = place {
+        return overlaps(format!("they are memory of device {device}."));
+    }
     let last = address + size - 1;
     if flags & IO_MEMORY == 0 && (!host::is_readable(address) || !host::is_readable(last)) {
         let text = format!("{size} bytes from {address:#x} cannot be registered: no memory is at their beginning, or none at their end.");
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_POINTER, text));
-    }
-    let place = runtime::runtime()?.place_of(address)?;
-    if let Place::Device { device } | Place::Managed { device } = place {
-        return overlaps(format!("they are memory of device {device}."));
     }
     let registered = source::driver(|runtime| runtime.host_register(address, size, flags | PORTABLE));
     registered.or_else(|error| match error.native {

@@ -50,6 +50,8 @@ pub struct Streams {
     behind: BTreeSet<Serial>,
     keepers: BTreeSet<Serial>,
     last: Serial,
+    /// Something is past that was not when it was last asked.
+    moved: bool,
     /// By how many are behind: when they are asked for the sake of those that are gone.
     asks: Due,
 }
@@ -62,6 +64,7 @@ impl Streams {
             behind: BTreeSet::new(),
             keepers: BTreeSet::new(),
             last: 0,
+            moved: false,
             asks: Due::new(),
         }
     }
@@ -93,7 +96,12 @@ impl Streams {
     }
 
     pub fn remove_keeper(&mut self, serial: Serial) {
-        self.keepers.remove(&serial);
+        self.moved |= self.keepers.remove(&serial);
+    }
+
+    /// Whether something is past that was not when this was last called.
+    pub fn have_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
     }
 
     pub fn is_keeper(&self, serial: Serial) -> bool {
@@ -171,6 +179,7 @@ impl Streams {
     /// All up to a ticket is past.
     pub fn advance(&mut self, serial: Serial, ticket: u64) {
         if let Some(slot) = self.slots.get_mut(&serial) {
+            self.moved |= !slot.known.covers(ticket);
             slot.known.advance(ticket);
             self.tidy(serial);
         }
@@ -208,6 +217,7 @@ impl Streams {
         }
         if is_over {
             self.slots.remove(&serial);
+            self.moved = true;
         }
     }
 

@@ -17,7 +17,8 @@ use crate::base::{Error, Result, Status, room, spared};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::os::fd::{FromRawFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WHAT: &str = "a snapshot";
@@ -110,7 +111,8 @@ impl Snapshot {
         }
     }
 
-    /// The whole file, or none: it gets its name when it is complete. What is no file, such as a pipe, is written to as it is.
+    /// The whole file, or none: it gets its name when it is complete. What is no file, such as a pipe, is written to as it is, and so is what the
+    /// process has open.
     pub fn save(&self, path: &str) -> Result<()> {
         let format = Format::of_file(path);
         let write = |file: File| {
@@ -122,10 +124,10 @@ impl Snapshot {
         };
         let there = fs::metadata(path);
         let written = match &there {
+            _ if let Some(number) = descriptor(path) => spared::sigpipe(|| open_again(number).and_then(write)),
             Ok(there) if !there.is_file() => spared::sigpipe(|| File::options().write(true).open(path).and_then(write)),
             _ => {
-                // Where a link leads to.
-                let place = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+                let place = led_to(Path::new(path));
                 // A name as long as may be leaves no room for more.
                 let part = format!(".tcuda-{}-{}.part", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
                 let part = place.with_file_name(part);
@@ -139,6 +141,34 @@ impl Snapshot {
         };
         written.map_err(|error| unwritten(&error, format_args!("could not be written to '{path}'")))
     }
+}
+
+/// The number in the name of what the process has open. By that name it would be opened anew, and written from its beginning.
+fn descriptor(path: &str) -> Option<RawFd> {
+    match path {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        _ => path.strip_prefix("/dev/fd/").or(path.strip_prefix("/proc/self/fd/"))?.parse().ok(),
+    }
+}
+
+fn open_again(number: RawFd) -> io::Result<File> {
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(copy) }) }
+}
+
+/// Where a link leads to, be it that nothing is there yet.
+fn led_to(path: &Path) -> PathBuf {
+    /// As the system has it: then it goes round.
+    const LINKS: usize = 40;
+    let mut place = path.to_path_buf();
+    for _ in 0..LINKS {
+        match fs::read_link(&place) {
+            Ok(target) => place = place.parent().unwrap_or(Path::new("")).join(target),
+            Err(_) => break,
+        }
+    }
+    place
 }
 
 /// What is written, as far as the host has memory.
