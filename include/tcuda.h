@@ -1854,7 +1854,8 @@ tcuda_status_t tcuda_current_device(int32_t *device);
 
 /**
  * Makes a device current for the calling thread (torch.cuda.set_device, cudaSetDevice). A negative index does nothing, and succeeds
- * also where there is no device. Since CUDA 12 this makes the device's context.
+ * also where there is no device. Since CUDA 12 this makes the device's context, but not on the way back from tcuda_exchange_device or
+ * tcuda_exchange_stream to a device that had none.
  *
  * @return TCUDA_ERROR_INVALID_DEVICE: the index is not below tcuda_device_count.
  */

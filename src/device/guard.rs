@@ -2,6 +2,7 @@
 
 use crate::base::Result;
 use crate::runtime::{self, Runtime};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Devices that were seen with a context, as bits; the driver is asked about the others.
@@ -51,14 +52,41 @@ fn enter(runtime: &Runtime, previous: i32, device: i32) -> Result<Undo> {
     if previous == device {
         return Ok(Undo::Nothing);
     }
-    if (!has_context(runtime, previous) || super::lost::check(previous).is_err())
-        && let Some(context) = runtime.primary_context(device)
-    {
-        runtime.context_push(context?)?;
+    if (!has_context(runtime, previous) || super::lost::check(previous).is_err()) && push(runtime, device)? {
         return Ok(Undo::Pop);
     }
     runtime.set_device(device)?;
     Ok(Undo::SetDevice(previous))
+}
+
+/// False: the driver cannot.
+fn push(runtime: &Runtime, device: i32) -> Result<bool> {
+    let Some(context) = runtime.primary_context(device) else { return Ok(false) };
+    runtime.context_push(context?)?;
+    Ok(true)
+}
+
+// The device that the program's guard found without a context: one of another device was pushed for it.
+thread_local!(static BELOW: Cell<Option<i32>> = const { Cell::new(None) });
+
+/// For a guard of the program's, which ends by `set`.
+pub(super) fn exchange(runtime: &Runtime, previous: i32, device: i32) -> Result<()> {
+    if previous != device && BELOW.get().is_none() && !has_context(runtime, previous) && push(runtime, device)? {
+        BELOW.set(Some(previous));
+        return Ok(());
+    }
+    set(runtime, device)
+}
+
+/// cudaSetDevice, but for the way back of `exchange`.
+pub(super) fn set(runtime: &Runtime, device: i32) -> Result<()> {
+    if BELOW.get() == Some(device) {
+        BELOW.set(None);
+        if !has_context(runtime, device) {
+            return runtime.context_pop();
+        }
+    }
+    runtime.set_device(device)
 }
 
 /// Whether a device cannot be made current, or has an error that stays.

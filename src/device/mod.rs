@@ -39,19 +39,25 @@ pub fn current() -> Result<i32> {
     runtime::runtime()?.get_device()
 }
 
-/// Makes a device current for the calling thread. A negative index does nothing.
+/// Makes a device current for the calling thread. A negative index does nothing. Back on a device that `exchange` found without a context none is
+/// made.
 pub fn set(device: i32) -> Result<()> {
-    if device < 0 { Ok(()) } else { exchange(device).map(|_| ()) }
+    if device < 0 {
+        return Ok(());
+    }
+    check_range(device)?;
+    lost::check(device)?;
+    // Also when it is current already: as in CUDA, this is what makes the device's context.
+    guard::set(runtime::runtime()?, device).map_err(blame(device))
 }
 
-/// The same, and says which one was current before.
+/// Makes a device current for a while, and says which one was before.
 pub fn exchange(device: i32) -> Result<i32> {
     let previous = current()?;
     if device >= 0 {
         check_range(device)?;
         lost::check(device)?;
-        // Also when it is current already: as in CUDA, this is what makes the device's context.
-        runtime::runtime()?.set_device(device).map_err(blame(device))?;
+        guard::exchange(runtime::runtime()?, previous, device).map_err(blame(device))?;
     }
     Ok(previous)
 }

@@ -69,12 +69,16 @@ fn set_slot(stream: Stream, serial: u64) -> Result<()> {
 
 /// Makes a stream current on its device for the calling thread, and that device current, as torch.cuda.set_stream does.
 pub fn set_current(stream: Stream) -> Result<()> {
+    make_current(stream, device::set)
+}
+
+fn make_current(stream: Stream, set_device: impl FnOnce(i32) -> Result<()>) -> Result<()> {
     // Another thread may have destroyed it since it was looked up.
     let serial = registry::serial(stream).ok_or_else(|| {
         Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, format!("The stream {:#x} was destroyed by another thread meanwhile.", stream.raw))
     })?;
     if device::current()? != stream.device {
-        device::set(stream.device)?;
+        set_device(stream.device)?;
     }
     set_slot(stream, serial)
 }
@@ -91,6 +95,6 @@ pub struct Saved {
 /// Makes a stream and its device current, and says what was.
 pub fn exchange(stream: Stream) -> Result<Saved> {
     let saved = Saved { previous: of(device::current()?), replaced: current(stream.device)? };
-    set_current(stream)?;
+    make_current(stream, |device| device::exchange(device).map(drop))?;
     Ok(saved)
 }

@@ -370,10 +370,46 @@ fn scene_stray_context() {
     ok!(tcuda_stream_synchronize(default_of(1)));
     ok!(tcuda_stream_synchronize(stream));
     ok!(tcuda_synchronize(1));
-    let (mut free, mut total) = (0, 0);
-    ok!(tcuda_mem_get_info(&mut free, &mut total, 1));
+    let (mut unused, mut total) = (0, 0);
+    ok!(tcuda_mem_get_info(&mut unused, &mut total, 1));
     ok!(tcuda_event_destroy(event));
     ok!(tcuda_stream_destroy(stream));
     assert_eq!(device(), 0);
     assert!(!has_context());
+    // Guards of the program's: of a device, of a stream, and one within another.
+    let on_1 = || {
+        let own = Own::new();
+        assert_eq!((device(), get!(-1, out => tcuda_stream_device(own.0, out))), (1, 1));
+        Diary::default().write_on(own.0, 1);
+        free(allocate(512, own.0));
+        ok!(tcuda_stream_synchronize(own.0));
+    };
+    let with_stream = |stream, within: &dyn Fn()| {
+        let (mut previous, mut replaced) = (NULL, NULL);
+        ok!(tcuda_exchange_stream(&mut previous, &mut replaced, stream));
+        within();
+        ok!(tcuda_set_stream(replaced));
+        ok!(tcuda_set_stream(previous));
+    };
+    let with_device = |other, within: &dyn Fn()| {
+        let before = get!(-1, out => tcuda_exchange_device(out, other));
+        within();
+        ok!(tcuda_set_device(before));
+    };
+    for _ in 0..2 {
+        with_device(1, &on_1);
+        with_stream(default_of(1), &on_1);
+        with_device(1, &|| with_device(1, &|| with_stream(default_of(1), &on_1)));
+        assert_eq!(device(), 0);
+    }
+    assert!(!has_context());
+    // Within one the other device comes to have a context, and is gone back to as usual.
+    with_device(1, &|| {
+        with_device(0, &|| drop(Own::new()));
+        on_1();
+    });
+    assert_eq!(device(), 0);
+    assert!(has_context());
+    with_device(1, &on_1);
+    assert_eq!(device(), 0);
 }
