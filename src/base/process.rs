@@ -5,7 +5,10 @@ use super::{Error, Result, Status, annotation, config, log, sync_debug, trace};
 use once_cell::race::{OnceNonZeroUsize, OnceRef};
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::fs::File;
+use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::{FromRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -116,6 +119,12 @@ pub fn check() -> Result<()> {
 /// The effective user's number.
 pub fn user() -> u32 {
     unsafe { libc::geteuid() }
+}
+
+/// What the process has open by a number, once more: it is written on from where it is.
+pub fn open_file(number: RawFd) -> io::Result<File> {
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(copy) }) }
 }
 
 /// The calling thread's number, which no other has had.

@@ -13,11 +13,11 @@ pub use super::history::{Action, Entry, Trace};
 use super::limits;
 use super::options::Options;
 use super::stats::Stats;
-use crate::base::{Error, Result, Status, room, spared};
+use crate::base::{Error, Result, Status, process, room, spared};
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::{FromRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -124,7 +124,7 @@ impl Snapshot {
         };
         let there = fs::metadata(path);
         let written = match &there {
-            _ if let Some(number) = descriptor(path) => spared::sigpipe(|| open_again(number).and_then(write)),
+            _ if let Some(number) = descriptor(path) => spared::sigpipe(|| process::open_file(number).and_then(write)),
             Ok(there) if !there.is_file() => spared::sigpipe(|| File::options().write(true).open(path).and_then(write)),
             _ => {
                 let place = led_to(Path::new(path));
@@ -150,11 +150,6 @@ fn descriptor(path: &str) -> Option<RawFd> {
         "/dev/stderr" => Some(2),
         _ => path.strip_prefix("/dev/fd/").or(path.strip_prefix("/proc/self/fd/"))?.parse().ok(),
     }
-}
-
-fn open_again(number: RawFd) -> io::Result<File> {
-    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
-    if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(unsafe { File::from_raw_fd(copy) }) }
 }
 
 /// Where a link leads to, be it that nothing is there yet.
