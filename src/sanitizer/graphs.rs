@@ -52,19 +52,19 @@ impl Graphs {
                 captured.uses.push(Use { side: *side, block });
             }
         }
-        let who = captured.world.clocks.add(key, false);
+        let who = captured.world.clocks.add(key);
         captured.world.access(who, sides.iter().copied())
     }
 
     pub fn record(&mut self, id: u64, event: usize, key: Key) {
         let clocks = &mut self.of(id).world.clocks;
-        let who = clocks.add(key, false);
+        let who = clocks.add(key);
         clocks.record(event, who);
     }
 
     pub fn wait(&mut self, id: u64, event: usize, key: Key) -> Recorded {
         let clocks = &mut self.of(id).world.clocks;
-        let who = clocks.add(key, false);
+        let who = clocks.add(key);
         clocks.wait(event, who)
     }
 
@@ -73,7 +73,7 @@ impl Graphs {
         let captured = self.of(id);
         captured.events.push((event, waits));
         let clocks = &mut captured.world.clocks;
-        let who = clocks.add(key, false);
+        let who = clocks.add(key);
         match waits {
             false => clocks.record(event, who),
             // A record from outside says nothing of what is within.
@@ -84,7 +84,7 @@ impl Graphs {
 
     pub fn meet(&mut self, id: u64, place: usize, key: Key) {
         let clocks = &mut self.of(id).world.clocks;
-        let who = clocks.add(key, false);
+        let who = clocks.add(key);
         clocks.meet(place, who);
     }
 

@@ -150,15 +150,18 @@ fn actor(on: Place) -> Option<Actor> {
             Ok(CaptureStatus::None) | Err(_) => None,
         },
     };
-    let known = with(|state| state.world.clocks.find(key).is_some())?;
-    if !known {
+    if !with(|state| state.world.clocks.knows(key))? {
         // Those of tcuda's own have no order with the default stream; others may.
         let blocking = match key.on.raw {
-            stream::DEFAULT => false,
-            stream::PER_THREAD => true,
-            raw => capture.is_none() && insist(|| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0),
+            stream::DEFAULT => Some(false),
+            stream::PER_THREAD => Some(true),
+            // To ask would end the capture.
+            _ if capture.is_some() => None,
+            raw => Some(insist(|| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0)),
         };
-        with(|state| _ = state.world.clocks.add(key, blocking));
+        if let Some(blocking) = blocking {
+            with(|state| state.world.clocks.know(key, blocking));
+        }
     }
     Some(Actor { key, capture })
 }
@@ -231,7 +234,7 @@ fn access_on(on: Place, accesses: &[Access], call: &'static str) {
         match actor.capture {
             Some(id) => state.graphs.access(id, actor.key, &sides, &state.blocks).into_iter().for_each(|sides| state.race(sides)),
             None => {
-                let who = state.world.clocks.add(actor.key, false);
+                let who = state.world.clocks.add(actor.key);
                 state.world.access(who, sides.into_iter()).into_iter().for_each(|sides| state.race(sides));
             }
         }
@@ -274,7 +277,7 @@ impl State {
     }
 
     fn who(&mut self, key: Key) -> Who {
-        self.world.clocks.add(key, false)
+        self.world.clocks.add(key)
     }
 
     /// A block goes.
@@ -390,7 +393,7 @@ impl Observer for Sanitizer {
             Happening::StreamMade { on } => key_of(on).and_then(|key| {
                 with(|state| {
                     state.world.clocks.leave(on);
-                    _ = state.who(key);
+                    state.world.clocks.know(key, false);
                 })
             }),
             Happening::StreamWaited { on } | Happening::StreamDone { on } => actor(on).and_then(|actor| {
@@ -417,7 +420,7 @@ impl Observer for Sanitizer {
             Happening::HostAllocated { address, size } => with(|state| state.came(Memory::Pinned, address, size, call)),
             Happening::Imported { address, size } => with(|state| state.came(Memory::Import(Arc::new(true.into())), address, size, call)),
             Happening::Freeing { address, size, on } => {
-                let key = on.and_then(key_of);
+                let key = on.and_then(actor).map(|actor| actor.key);
                 with(|state| state.freeing(address, size, key, call))
             }
             Happening::Unmapped { address, size } => with(|state| {

@@ -1,0 +1,50 @@
+//! Streams and memory that come from elsewhere, or go.
+
+use crate::kit::*;
+use crate::{kinds_of, report, turn};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tcuda::capi::copy::tcuda_memset_async;
+use tcuda::capi::device::tcuda_synchronize;
+use tcuda::capi::event::*;
+use tcuda::capi::ipc::*;
+use tcuda::capi::memory::*;
+use tcuda::capi::plugin::*;
+use tcuda::capi::pool::*;
+use tcuda::capi::stream::*;
+use tcuda::capi::structs::tcuda_stream_t;
+use tcuda::runtime::runtime;
+
+const THREADS_OWN: tcuda_stream_t = 2 as tcuda_stream_t;
+
+/// Of another library, and in order with the default stream.
+fn blocking() -> tcuda_stream_t {
+    runtime().unwrap().stream_create(0, 0).unwrap() as tcuda_stream_t
+}
+
+#[test]
+fn whenever_a_stream_is_seen_first_it_is_known_whether_it_blocks() {
+    let _turn = turn();
+    let captured_first = |_| {
+        let (stream, [own]) = (blocking(), streams());
+        let block = block(own);
+        let graph = captured(stream, || fill(block, stream));
+        ok(tcuda::capi::graph::tcuda_graph_destroy(graph));
+        fill(block, stream);
+        kernel(block, READ, NULL);
+    };
+    fn freed_on(stream: tcuda_stream_t) {
+        let [own] = streams();
+        let (freed, block) = (block(own), block(own));
+        ok(unsafe { tcuda_free_cached_on(freed, stream) });
+        fill(block, stream);
+        kernel(block, READ, NULL);
+    }
+    let freed_first = |_| freed_on(blocking());
+    let a_thread_frees_first = |_| std::thread::spawn(|| freed_on(THREADS_OWN)).join().unwrap();
+    for program in [captured_first as fn(bool), freed_first, a_thread_frees_first] {
+        assert_eq!(kinds_of(program, true), [""; 0]);
+    }
+}
