@@ -122,6 +122,11 @@ pub enum Happening {
         address: usize,
         size: usize,
     },
+    /// The addresses are not the cache's any more, and may be anybody's.
+    Left {
+        address: usize,
+        size: usize,
+    },
     /// What was captured under the driver's number of the capture.
     Replayed {
         capture: u64,

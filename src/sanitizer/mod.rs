@@ -173,20 +173,16 @@ fn with<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
 /// Pageable memory is copied at once, or not by a device: its order is the program's own.
 fn is_watched(access: &Access) -> bool {
     let is_a_devices = || copy::place_of(access.address).is_ok_and(|place| place != copy::Place::Pageable);
-    let forget = |state: &mut State, block: &Block| {
-        state.blocks.forget(block.address, block.size);
-        state.world.forget(block.address, block.size);
-    };
     let known = with(|state| {
         let block = state.blocks.find(access.address)?;
         let is_there = match &block.memory {
-            Memory::Device => memory::reserves(access.address).is_some(),
+            Memory::Device => true,
             Memory::Pinned => memory::pinned::holds(access.address),
             Memory::Import(is_mapped) => is_mapped.load(Relaxed),
         };
-        if !is_there && !matches!(block.memory, Memory::Import(_)) {
+        if !is_there && block.memory.is_pinned() {
             // The cache gave it back, and somebody else may have it.
-            forget(state, &block);
+            state.forget(block.address, block.size);
             return None;
         }
         Some((block, is_there))
@@ -195,8 +191,9 @@ fn is_watched(access: &Access) -> bool {
         Some((_, true)) => true,
         Some((block, false)) => {
             // Nobody's, unless somebody has come to have it since.
+            let is_known = |state: &State| state.blocks.find(access.address).is_some_and(|known| Arc::ptr_eq(&known, &block));
             if is_a_devices() {
-                with(|state| state.blocks.find(access.address).filter(|known| Arc::ptr_eq(known, &block)).map(|_| forget(state, &block)));
+                with(|state| is_known(state).then(|| state.forget(block.address, block.size)));
             }
             true
         }
@@ -274,6 +271,12 @@ impl State {
     fn came(&mut self, memory: Memory, address: usize, size: usize, call: &'static str) {
         self.world.forget(address, size);
         self.blocks.made(memory, side(Does::Allocate, call, None, address, size), None, None);
+    }
+
+    /// It is somebody else's, if anybody's.
+    fn forget(&mut self, address: usize, size: usize) {
+        self.world.forget(address, size);
+        self.blocks.forget(address, size);
     }
 
     fn who(&mut self, key: Key) -> Who {
@@ -427,6 +430,7 @@ impl Observer for Sanitizer {
                 state.world.forget(address, size);
                 state.blocks.unmapped(address, size);
             }),
+            Happening::Left { address, size } => with(|state| state.blocks.forget(address, size)),
             Happening::Closing { address, size } => with(|state| state.closing(address, size, call)),
             Happening::HostFreeing { address } => with(|state| {
                 if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {

@@ -48,3 +48,44 @@ fn whenever_a_stream_is_seen_first_it_is_known_whether_it_blocks() {
         assert_eq!(kinds_of(program, true), [""; 0]);
     }
 }
+
+static REGION: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn gives(_: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) -> *mut c_void {
+    REGION.load(Relaxed) as *mut c_void
+}
+
+unsafe extern "C" fn takes(_: *mut c_void, _: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) {}
+
+/// All of its blocks were freed, and what they lay in is the program's again.
+#[test]
+fn memory_that_the_cache_gave_back_is_free_no_more() {
+    const LENT: usize = 32 << 20;
+    let _turn = turn();
+    let program = |_| {
+        let [one] = streams();
+        let lent = runtime().unwrap().malloc(LENT).unwrap();
+        REGION.store(lent, Relaxed);
+        let (mut plugin, mut pool) = (null_mut(), null_mut());
+        unsafe {
+            ok(tcuda_pluggable_allocator_create(&mut plugin, Some(gives), Some(takes), null_mut()));
+            let mut options: tcuda_mem_pool_options_t = std::mem::zeroed();
+            (options.struct_size, options.allocator) = (size_of::<tcuda_mem_pool_options_t>(), plugin);
+            ok(tcuda_mem_pool_create(&mut pool, 0, &options));
+            let blocks = [(); 3].map(|()| {
+                let mut block = null_mut();
+                ok(tcuda_mem_pool_malloc(&mut block, SIZE, one, pool));
+                block
+            });
+            blocks.into_iter().for_each(free);
+            synchronize(one);
+            ok(tcuda_mem_pool_trim(pool));
+            ok(tcuda_memset_async(lent as *mut c_void, 1, LENT, one));
+            synchronize(one);
+            ok(tcuda_mem_pool_destroy(pool));
+            ok(tcuda_pluggable_allocator_destroy(plugin));
+        }
+        runtime().unwrap().free(lent).unwrap();
+    };
+    assert_eq!(kinds_of(program, true), [""; 0]);
+}
