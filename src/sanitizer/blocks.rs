@@ -34,8 +34,8 @@ pub struct Block {
     pub is_kept: AtomicBool,
     /// The capture that it was allocated in: it lies in a graph's own memory.
     pub capture: Option<u64>,
-    /// Streams that were recorded.
-    pub users: Mutex<Vec<Who>>,
+    /// Streams that were recorded, and the number then.
+    pub users: Mutex<Vec<(Who, u64)>>,
     /// What was known of these bytes before the free: all of it holds again if that fails.
     before: Vec<(usize, usize, Arc<Block>)>,
 }
@@ -114,7 +114,7 @@ mod tests {
         let mut blocks = Blocks::new();
         blocks.made(Memory::Device, side(Does::Allocate, 4096), Some(3), Some(9));
         let block = blocks.find(4100).unwrap();
-        block.users.lock().push(5);
+        block.users.lock().push((5, 1));
         blocks.freed(Some(block.clone()), side(Does::Free, 4096), 4096, 512);
         assert!(blocks.freed_in(4100, 1).is_some());
         blocks.kept(4096);

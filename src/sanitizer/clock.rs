@@ -136,7 +136,17 @@ impl Clocks {
 
     /// Whether the stream is gone that had this clock when a number was given.
     pub fn is_gone(&self, who: Who, number: u64) -> bool {
-        self.clocks[who].gone || self.clocks[who].born >= number
+        self.clocks[who].gone || self.is_anothers(who, number)
+    }
+
+    /// Those whose clocks they are still.
+    pub fn still(&self, known: &[(Who, u64)]) -> Vec<Who> {
+        known.iter().filter(|(who, number)| !self.is_anothers(*who, *number)).map(|(who, _)| *who).collect()
+    }
+
+    /// Whether the clock is another stream's by now: the host is past the one that had it.
+    fn is_anothers(&self, who: Who, number: u64) -> bool {
+        self.clocks[who].born >= number
     }
 
     pub fn known(&self, who: Who) -> &Known {

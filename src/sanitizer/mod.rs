@@ -305,7 +305,10 @@ impl State {
     fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, current: Side) {
         let on = on.map(|key| self.who(key));
         // A program that names the stream has ordered the others before it.
-        let users = block.as_ref().filter(|_| on.is_none()).map(|block| block.users.lock().clone()).unwrap_or_default();
+        let users: Vec<Who> = match block.as_ref().filter(|_| on.is_none()) {
+            Some(block) => self.world.clocks.still(&block.users.lock()),
+            None => Vec::new(),
+        };
         let mut next = None;
         if let Some(block) = &block {
             match (block.capture, block.owner) {
@@ -443,9 +446,8 @@ impl Observer for Sanitizer {
                     let who = state.who(actor.key);
                     if let Some(block) = state.blocks.find(address) {
                         let mut users = block.users.lock();
-                        if !users.contains(&who) {
-                            users.push(who);
-                        }
+                        users.retain(|user| user.0 != who);
+                        users.push((who, clock::number()));
                     }
                 })
             }),

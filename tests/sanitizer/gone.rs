@@ -89,3 +89,38 @@ fn memory_that_the_cache_gave_back_is_free_no_more() {
     };
     assert_eq!(kinds_of(program, true), [""; 0]);
 }
+
+/// The first one was recorded and is gone; the second has its clock's place.
+#[test]
+fn a_stream_that_was_recorded_is_not_the_next_one() {
+    let _turn = turn();
+    let program = |bug: bool| {
+        let ([one, first], block) = filled();
+        after(first, one);
+        fill(block, first);
+        ok(tcuda_synchronize(0));
+        ok(unsafe { tcuda_stream_destroy(first) });
+        let [second] = streams();
+        after(second, one);
+        kernel(block, WRITE, second);
+        if !bug {
+            ok(unsafe { tcuda_record_stream(block, second) });
+        }
+        free(block);
+    };
+    assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["free-in-use".into()], vec![]));
+}
+
+/// It is waited for by the cache, though nobody has waited for it here.
+#[test]
+fn a_stream_that_was_recorded_stays_so_when_it_is_gone() {
+    let _turn = turn();
+    let program = |_| {
+        let ([one, first], block) = filled();
+        after(first, one);
+        fill(block, first);
+        ok(unsafe { tcuda_stream_destroy(first) });
+        free(block);
+    };
+    assert_eq!(kinds_of(program, true), [""; 0]);
+}
