@@ -130,8 +130,8 @@ impl Clocks {
         }
     }
 
-    pub fn place(&self, who: Who) -> Option<Place> {
-        self.clocks[who].key.map(|key| key.on)
+    pub fn key(&self, who: Who) -> Option<Key> {
+        self.clocks[who].key
     }
 
     /// Whether the stream is gone that had this clock when a number was given.

@@ -88,11 +88,18 @@ impl Graphs {
         clocks.meet(place, who);
     }
 
-    /// Memory that was allocated or freed in a capture.
-    pub fn forget(&mut self, id: u64, address: usize, size: usize) {
-        if let Some(captured) = self.0.get_mut(&id) {
-            captured.world.forget(address, size);
-        }
+    pub fn allocated(&mut self, id: u64, address: usize, size: usize, key: Key) {
+        let world = &mut self.of(id).world;
+        let who = world.clocks.add(key);
+        world.allocated(address, size, who);
+    }
+
+    /// As `World::frees`.
+    pub fn frees(&mut self, id: u64, address: usize, size: usize, on: Option<Key>, users: &[Key]) -> Option<Side> {
+        let world = &mut self.of(id).world;
+        let on = on.map(|key| world.clocks.add(key));
+        let users: Vec<_> = users.iter().map(|key| world.clocks.add(*key)).collect();
+        world.frees(address, size, on, &users)
     }
 
     pub fn gone(&mut self, id: u64) {

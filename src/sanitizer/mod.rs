@@ -283,59 +283,59 @@ impl State {
         self.world.clocks.add(key)
     }
 
-    /// A block goes.
-    fn freeing(&mut self, address: usize, size: usize, on: Option<Key>, call: &'static str) {
+    /// The stream of a block that a capture allocated.
+    fn stream_in_capture(&self, address: usize) -> Option<Place> {
+        let block = self.blocks.find(address).filter(|block| block.capture.is_some())?;
+        let owner = block.owner.filter(|owner| !self.world.clocks.is_gone(*owner, block.allocated.sequence))?;
+        self.world.clocks.key(owner).map(|key| key.on)
+    }
+
+    /// A block goes. `inside`: the capture that this is a part of.
+    fn freeing(&mut self, address: usize, size: usize, on: Option<Key>, inside: Option<u64>, call: &'static str) {
         let block = self.blocks.find(address).filter(|block| block.address == address && block.freed.is_none());
         let owner = block.as_ref().and_then(|block| block.owner);
-        let place = on.map(|key| key.on).or_else(|| owner.and_then(|owner| self.world.clocks.place(owner)));
-        let current = side(Does::Free, call, place, address, size);
+        let key = on.or_else(|| owner.and_then(|owner| self.world.clocks.key(owner)));
+        let current = side(Does::Free, call, key.map(|key| key.on), address, size);
         let size = block.as_ref().map_or(size, |block| block.size);
-        self.goes(block, address, size, on, current);
+        self.goes(block, address, size, on, inside, current);
     }
 
     /// Some of an import, or of several, as a block of its own.
     fn closing(&mut self, address: usize, size: usize, call: &'static str) {
         let block = self.blocks.find(address).filter(|block| block.freed.is_none());
         if block.is_some() {
-            self.goes(block, address, size, None, side(Does::Free, call, None, address, size));
+            self.goes(block, address, size, None, None, side(Does::Free, call, None, address, size));
         }
     }
 
     /// Whoever may still use it has to be past it, or recorded.
-    fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, current: Side) {
-        let on = on.map(|key| self.who(key));
+    fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, inside: Option<u64>, current: Side) {
         // A program that names the stream has ordered the others before it.
         let users: Vec<Who> = match block.as_ref().filter(|_| on.is_none()) {
             Some(block) => self.world.clocks.still(&block.users.lock()),
             None => Vec::new(),
         };
-        let mut next = None;
-        if let Some(block) = &block {
-            match (block.capture, block.owner) {
-                // What else uses it are replays, whose pool keeps it.
-                (Some(id), _) => self.graphs.forget(id, address, size),
-                _ if block.is_kept.load(Relaxed) => {}
-                // The cache waits for all that the device had.
-                (_, Some(owner)) if self.world.clocks.is_gone(owner, block.allocated.sequence) => {}
-                (_, owner) => {
-                    next = on.or(owner);
-                    self.check_in_use(block, address, size, users.iter().copied().chain(next), current);
-                }
+        let on = on.map(|key| self.who(key));
+        let is_gone = |block: &Block| block.owner.is_some_and(|owner| self.world.clocks.is_gone(owner, block.allocated.sequence));
+        let in_use = match block.as_deref() {
+            // What else uses it are replays, whose pool keeps it.
+            Some(Block { capture: Some(id), .. }) if inside != Some(*id) => None,
+            Some(Block { capture: Some(id), owner, .. }) => {
+                let key = |who: Who| self.world.clocks.key(who);
+                let users: Vec<Key> = users.into_iter().filter_map(key).collect();
+                self.graphs.frees(*id, address, size, on.or(*owner).and_then(key), &users)
             }
-        }
-        match next {
-            Some(next) => self.world.freed(address, size, next, &users),
-            None => self.world.forget(address, size),
-        }
-        self.blocks.freed(block, current, address, size);
-    }
-
-    fn check_in_use(&mut self, block: &Block, address: usize, size: usize, past: impl Iterator<Item = Who>, current: Side) {
-        let mut known = self.world.clocks.before(HOST).clone();
-        past.for_each(|who| known.join(self.world.clocks.before(who)));
-        if let Some(previous) = self.world.in_use(address, size, &known) {
+            Some(block) if !block.is_kept.load(Relaxed) && !is_gone(block) => self.world.frees(address, size, on.or(block.owner), &users),
+            // Nobody knows, a graph keeps it, or the cache waits for all that the device had.
+            _ => {
+                self.world.forget(address, size);
+                None
+            }
+        };
+        if let (Some(previous), Some(block)) = (in_use, &block) {
             report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
         }
+        self.blocks.freed(block, current, address, size);
     }
 
     fn event_waited(&mut self, event: usize, actor: &Actor) -> Recorded {
@@ -414,10 +414,7 @@ impl Observer for Sanitizer {
                     let owner = state.who(actor.key);
                     match actor.capture {
                         None => state.world.allocated(address, size, owner),
-                        Some(id) => {
-                            state.world.forget(address, size);
-                            state.graphs.forget(id, address, size);
-                        }
+                        Some(id) => state.graphs.allocated(id, address, size, actor.key),
                     }
                     let allocated = side(Does::Allocate, call, Some(actor.key.on), address, size);
                     state.blocks.made(Memory::Device, allocated, Some(owner), actor.capture);
@@ -426,8 +423,10 @@ impl Observer for Sanitizer {
             Happening::HostAllocated { address, size } => with(|state| state.came(Memory::Pinned, address, size, call)),
             Happening::Imported { address, size } => with(|state| state.came(Memory::Import(Arc::new(true.into())), address, size, call)),
             Happening::Freeing { address, size, on } => {
-                let key = on.and_then(actor).map(|actor| actor.key);
-                with(|state| state.freeing(address, size, key, call))
+                let named = on.and_then(actor);
+                let of_capture = || with(|state| state.stream_in_capture(address)).flatten().and_then(actor);
+                let inside = named.as_ref().or(of_capture().as_ref()).and_then(|actor| actor.capture);
+                with(|state| state.freeing(address, size, named.map(|actor| actor.key), inside, call))
             }
             Happening::Unmapped { address, size } => with(|state| {
                 state.world.forget(address, size);
@@ -437,7 +436,7 @@ impl Observer for Sanitizer {
             Happening::Closing { address, size } => with(|state| state.closing(address, size, call)),
             Happening::HostFreeing { address } => with(|state| {
                 if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {
-                    state.freeing(address, block.size, None, call);
+                    state.freeing(address, block.size, None, None, call);
                 }
             }),
             Happening::Kept { address } => with(|state| state.blocks.kept(address)),

@@ -64,14 +64,21 @@ impl World {
         found
     }
 
-    /// Some access that `known` is not past.
-    pub fn in_use(&self, address: usize, size: usize, known: &Known) -> Option<Side> {
+    /// Memory is freed on a stream; None: by the host, or nobody knows. The cache waits for `users`. Some access that is behind none of them.
+    pub fn frees(&mut self, address: usize, size: usize, on: Option<Who>, users: &[Who]) -> Option<Side> {
+        let mut known = self.clocks.before(HOST).clone();
+        users.iter().copied().chain(on).for_each(|who| known.join(self.clocks.before(who)));
         let stamps = self.cells.overlapping(address, address + size).flat_map(|cell| cell.write.iter().chain(&cell.reads));
-        stamps.filter(|stamp| !is_past(known, stamp)).map(|stamp| *stamp.side).next()
+        let in_use = stamps.filter(|stamp| !is_past(&known, stamp)).map(|stamp| *stamp.side).next();
+        match on {
+            Some(on) => self.freed(address, size, on, users),
+            None => self.forget(address, size),
+        }
+        in_use
     }
 
-    /// Memory is freed on a stream, which may have it again at once. The cache waits for `users`.
-    pub fn freed(&mut self, address: usize, size: usize, on: Who, users: &[Who]) {
+    /// The stream may have it again at once.
+    fn freed(&mut self, address: usize, size: usize, on: Who, users: &[Who]) {
         self.hand_on(address, size, on, |cell| {
             let is_waited_for = |stamp: &Stamp| stamp.who != on && users.contains(&stamp.who);
             cell.write.take_if(|stamp| is_waited_for(stamp));

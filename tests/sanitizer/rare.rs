@@ -3,13 +3,14 @@
 use crate::kit::*;
 use crate::{kinds_of, turn};
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use tcuda::base::Status;
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::distributions::tcuda_random_permutation;
 use tcuda::capi::graph::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::sanitizer::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
 fn pinned() -> *mut c_void {
@@ -127,4 +128,79 @@ fn a_graph_keeps_what_it_captured() {
     };
     assert_eq!(kinds_of(update, true), ["race"]);
     assert_eq!(kinds_of(update, false), ["race"]);
+}
+
+/// A block that is made and freed in a capture, which uses its memory again.
+#[test]
+fn what_is_freed_in_a_capture_may_not_be_in_use_there() {
+    let _turn = turn();
+    let freed_in_use = |bug: bool| {
+        let [one, two] = streams();
+        let graph = captured(one, || {
+            let mut blocks = [block(one); 2];
+            after(two, one);
+            kernel(blocks[0], WRITE, two);
+            if !bug {
+                after(one, two);
+            }
+            free(blocks[0]);
+            blocks[1] = block(one);
+            assert_eq!(blocks[0], blocks[1]);
+            fill(blocks[1], one);
+            after(one, two);
+        });
+        ok(tcuda_graph_destroy(graph));
+    };
+    let used_again = |bug: bool| {
+        let [one, two] = streams();
+        let graph = captured(one, || {
+            after(two, one);
+            let old = block(one);
+            fill(old, one);
+            free(old);
+            let new = block(one);
+            assert_eq!(old, new);
+            if !bug {
+                after(two, one);
+            }
+            fill(new, two);
+            after(one, two);
+        });
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!((kinds_of(freed_in_use, true), kinds_of(freed_in_use, false)), (vec!["free-in-use".into()], vec![]));
+    assert_eq!((kinds_of(used_again, true), kinds_of(used_again, false)), (vec!["race".into()], vec![]));
+}
+
+/// A graph's output, which is freed behind the capture: the next graph of the pool has its memory.
+#[test]
+fn what_a_graph_left_may_be_in_use_when_the_next_one_has_it() {
+    let _turn = turn();
+    let program = |bug: bool| {
+        let [one, two] = streams();
+        let mut pool = tcuda_pool_id_t { first: 0, second: 0 };
+        ok(unsafe { tcuda_graph_pool_handle(&mut pool) });
+        let next = || {
+            let mut graph = null_mut();
+            ok(unsafe { tcuda_graph_create(&mut graph, 0) });
+            ok(tcuda_graph_capture_begin(graph, one, pool, 2));
+            let output = block(one);
+            fill(output, one);
+            ok(tcuda_graph_capture_end(graph));
+            (graph, output)
+        };
+        let first = next();
+        replay(first.0, one);
+        after(two, one);
+        kernel(first.1, READ, two);
+        free(first.1);
+        let second = next();
+        assert_eq!(first.1, second.1);
+        if !bug {
+            after(one, two);
+        }
+        replay(second.0, one);
+        [first, second].into_iter().for_each(|(graph, _)| ok(tcuda_graph_destroy(graph)));
+    };
+    assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
 }
