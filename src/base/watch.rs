@@ -127,10 +127,14 @@ pub enum Happening {
         address: usize,
         size: usize,
     },
-    /// What was captured under the driver's number of the capture.
+    /// What was captured under the driver's number of the capture, by what the driver launches.
     Replayed {
         capture: u64,
+        exec: usize,
         on: Place,
+    },
+    ExecGone {
+        exec: usize,
     },
     GraphGone {
         capture: u64,

@@ -249,7 +249,7 @@ impl Graph {
         let launch = || {
             entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))?;
             if let Some(number) = &number {
-                watch::tell(|| Happening::Replayed { capture: number.0, on: stream.place() });
+                watch::tell(|| Happening::Replayed { capture: number.0, exec, on: stream.place() });
             }
             Ok(())
         };
@@ -419,6 +419,8 @@ impl State {
     /// Launches that are under way go on.
     fn drop_exec(&mut self) {
         if let (Some(exec), Ok(runtime)) = (self.exec.take(), runtime::runtime()) {
+            // Before: behind it the handle may be another one's.
+            watch::tell(|| Happening::ExecGone { exec });
             let _ = insist(|| runtime.outside_capture(|| runtime.graph_exec_destroy(exec)));
         }
     }

@@ -18,26 +18,27 @@ struct Use {
 
 struct Captured {
     world: World,
-    /// All that came before the last replay, and that: the next one comes behind, whatever its stream.
-    replayed: Known,
     uses: Vec<Use>,
     known: HashSet<(usize, usize, bool)>,
     /// Those that each replay waits for or records.
     events: Vec<(usize, bool)>,
 }
 
-/// By the driver's numbers of captures.
-pub struct Graphs(HashMap<u64, Captured>);
+pub struct Graphs {
+    /// By the driver's numbers of captures.
+    captured: HashMap<u64, Captured>,
+    /// By what the driver launches: all that came before its last launch, and that. The next one comes behind, whatever its stream.
+    launched: HashMap<usize, Known>,
+}
 
 impl Graphs {
     pub fn new() -> Graphs {
-        Graphs(HashMap::new())
+        Graphs { captured: HashMap::new(), launched: HashMap::new() }
     }
 
     fn of(&mut self, id: u64) -> &mut Captured {
-        let new =
-            || Captured { world: World::new(), replayed: Known::default(), uses: Vec::new(), known: HashSet::new(), events: Vec::new() };
-        self.0.entry(id).or_insert_with(new)
+        let new = || Captured { world: World::new(), uses: Vec::new(), known: HashSet::new(), events: Vec::new() };
+        self.captured.entry(id).or_insert_with(new)
     }
 
     /// Something is captured; what it races with inside the graph.
@@ -103,7 +104,11 @@ impl Graphs {
     }
 
     pub fn gone(&mut self, id: u64) {
-        self.0.remove(&id);
+        self.captured.remove(&id);
+    }
+
+    pub fn exec_gone(&mut self, exec: usize) {
+        self.launched.remove(&exec);
     }
 }
 
@@ -118,8 +123,8 @@ fn is_stale(used: &Use, now: Option<&Arc<Block>>) -> bool {
 }
 
 impl State {
-    pub(super) fn replayed(&mut self, id: u64, actor: &Actor, call: &'static str) {
-        let Some(captured) = self.graphs.0.get(&id) else { return };
+    pub(super) fn replayed(&mut self, id: u64, exec: usize, actor: &Actor, call: &'static str) {
+        let Some(captured) = self.graphs.captured.get(&id) else { return };
         let mut sides = Vec::with_capacity(captured.uses.len());
         let mut reported = HashSet::new();
         for used in &captured.uses {
@@ -138,15 +143,17 @@ impl State {
             Some(outer) => self.graphs.access(outer, actor.key, &sides, &self.blocks).into_iter().for_each(|sides| self.race(sides)),
             None => {
                 let who = self.who(actor.key);
-                if let Some(captured) = self.graphs.0.get(&id) {
-                    let clocks = &mut self.world.clocks;
-                    clocks.follow(who, &captured.replayed);
+                let clocks = &mut self.world.clocks;
+                if let Some(last) = self.graphs.launched.get(&exec) {
+                    clocks.follow(who, last);
+                }
+                if let Some(captured) = self.graphs.captured.get(&id) {
                     let awaited = captured.events.iter().filter(|(_, waits)| *waits);
                     awaited.for_each(|(event, _)| _ = clocks.wait(*event, who));
                 }
                 self.world.access(who, sides.into_iter()).into_iter().for_each(|sides| self.race(sides));
-                if let Some(captured) = self.graphs.0.get_mut(&id) {
-                    captured.replayed = self.world.clocks.before(who).clone();
+                self.graphs.launched.insert(exec, self.world.clocks.before(who).clone());
+                if let Some(captured) = self.graphs.captured.get(&id) {
                     let recorded = captured.events.iter().filter(|(_, waits)| !waits);
                     recorded.for_each(|(event, _)| self.world.clocks.record(*event, who));
                 }

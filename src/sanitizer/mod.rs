@@ -450,7 +450,10 @@ impl Observer for Sanitizer {
                     }
                 })
             }),
-            Happening::Replayed { capture, on } => actor(on).and_then(|actor| with(|state| state.replayed(capture, &actor, call))),
+            Happening::Replayed { capture, exec, on } => {
+                actor(on).and_then(|actor| with(|state| state.replayed(capture, exec, &actor, call)))
+            }
+            Happening::ExecGone { exec } => with(|state| state.graphs.exec_gone(exec)),
             Happening::GraphGone { capture } => with(|state| state.graphs.gone(capture)),
             Happening::Meets { place, on } => actor(on).and_then(|actor| {
                 with(|state| match actor.capture {

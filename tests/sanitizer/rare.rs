@@ -204,3 +204,34 @@ fn what_a_graph_left_may_be_in_use_when_the_next_one_has_it() {
     };
     assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
 }
+
+/// CUDA keeps launches of one executable graph in order, whatever it does by then, and of no two.
+#[test]
+fn order_is_kept_by_what_is_launched() {
+    let _turn = turn();
+    let program = |between: fn(tcuda_graph_t, tcuda_graph_t) -> tcuda_graph_t| {
+        move |first_too: bool| {
+            let [one, two] = streams();
+            let block = block(one);
+            let [graph, from] = [(); 2].map(|()| kept(one, || fill(block, one)));
+            if !first_too {
+                ok(tcuda_graph_update(graph, from));
+            }
+            ok(tcuda_graph_replay(graph, one));
+            ok(tcuda_graph_replay(between(graph, from), two));
+            [graph, from].into_iter().for_each(|graph| ok(tcuda_graph_destroy(graph)));
+        }
+    };
+    let updated = program(|graph, from| {
+        ok(tcuda_graph_update(graph, from));
+        graph
+    });
+    let anew = program(|graph, _| {
+        ok(tcuda_graph_instantiate(graph));
+        graph
+    });
+    let of_the_other = program(|_, from| from);
+    assert_eq!(kinds_of(updated, true), [""; 0]);
+    assert_eq!(kinds_of(anew, true), ["race"]);
+    assert_eq!(kinds_of(of_the_other, false), ["race"]);
+}
