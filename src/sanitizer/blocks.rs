@@ -52,6 +52,11 @@ impl Blocks {
         self.0.overlapping(address, address.saturating_add(1)).next().cloned()
     }
 
+    /// All that have some of these bytes, freed or not.
+    pub fn within(&self, address: usize, size: usize) -> Vec<Arc<Block>> {
+        self.0.overlapping(address, address.saturating_add(size)).cloned().collect()
+    }
+
     /// A block in these bytes that was freed.
     pub fn freed_in(&self, address: usize, size: usize) -> Option<Arc<Block>> {
         self.0.overlapping(address, address.saturating_add(size)).find(|block| block.freed.is_some()).cloned()

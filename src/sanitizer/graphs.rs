@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 struct Use {
     side: Side,
     /// What the memory was then.
-    block: Option<Arc<Block>>,
+    blocks: Vec<Arc<Block>>,
 }
 
 struct Captured {
@@ -46,11 +46,9 @@ impl Graphs {
         let captured = self.of(id);
         for side in sides {
             if captured.known.insert((side.address, side.size, side.does == Does::Write)) {
-                let block = blocks.find(side.address);
-                if let Some(block) = block.as_ref().filter(|block| block.memory.is_pinned()) {
-                    block.is_kept.store(true, Relaxed);
-                }
-                captured.uses.push(Use { side: *side, block });
+                let blocks = blocks.within(side.address, side.size);
+                blocks.iter().filter(|block| block.memory.is_pinned()).for_each(|block| block.is_kept.store(true, Relaxed));
+                captured.uses.push(Use { side: *side, blocks });
             }
         }
         let who = captured.world.clocks.add(key);
@@ -112,14 +110,13 @@ impl Graphs {
     }
 }
 
-/// Whether memory that a capture used is still what it was.
-fn is_stale(used: &Use, now: Option<&Arc<Block>>) -> bool {
-    match (&used.block, now) {
-        // What a capture allocated is its pool's, whoever has it; pinned memory is kept.
-        (Some(then), _) if then.capture.is_some() || then.memory.is_pinned() => false,
-        (Some(then), Some(now)) => now.freed.is_some() || now.allocated.sequence != then.allocated.sequence || now.address != then.address,
-        _ => false,
+/// Whether memory that a capture used is not what it was. None: it is nobody's any more.
+fn is_stale(then: &Block, now: Option<&Arc<Block>>) -> bool {
+    // What a capture allocated is its pool's, whoever has it; pinned memory is kept.
+    if then.capture.is_some() || then.memory.is_pinned() {
+        return false;
     }
+    now.is_none_or(|now| now.freed.is_some() || now.allocated.sequence != then.allocated.sequence || now.address != then.address)
 }
 
 impl State {
@@ -130,13 +127,12 @@ impl State {
         for used in &captured.uses {
             let side = Side { call, on: Some(actor.key.on), ..used.side };
             sides.push(side);
-            let now = self.blocks.find(used.side.address);
-            if is_stale(used, now.as_ref())
-                && let Some(then) = &used.block
-                && reported.insert(then.address)
-            {
-                let previous = now.and_then(|now| now.freed.or(Some(now.allocated)));
-                report::add(Report { kind: Kind::StaleGraph, current: side, previous, allocated: Some(then.allocated) });
+            for then in &used.blocks {
+                let now = self.blocks.find(then.address.max(side.address));
+                if is_stale(then, now.as_ref()) && reported.insert(then.address) {
+                    let previous = now.map(|now| now.freed.unwrap_or(now.allocated));
+                    report::add(Report { kind: Kind::StaleGraph, current: side, previous, allocated: Some(then.allocated) });
+                }
             }
         }
         match actor.capture {

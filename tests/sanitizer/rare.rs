@@ -9,6 +9,7 @@ use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::distributions::tcuda_random_permutation;
 use tcuda::capi::graph::*;
+use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
 use tcuda::capi::sanitizer::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -234,4 +235,39 @@ fn order_is_kept_by_what_is_launched() {
     assert_eq!(kinds_of(updated, true), [""; 0]);
     assert_eq!(kinds_of(anew, true), ["race"]);
     assert_eq!(kinds_of(of_the_other, false), ["race"]);
+}
+
+/// A kernel that touches two blocks, of which the second is freed.
+#[test]
+fn each_block_of_what_was_captured_has_to_be_there() {
+    let _turn = turn();
+    let program = |_| {
+        let [one] = streams();
+        let mut blocks = [(); 2].map(|()| block(one));
+        blocks.sort();
+        assert_eq!(blocks[1], blocks[0].wrapping_byte_add(SIZE));
+        let reach = || unsafe { tcuda_sanitizer_annotate_access(blocks[0], 2 * SIZE, WRITE, one, null()) };
+        let graph = captured(one, || ok(reach()));
+        free(blocks[1]);
+        replay(graph, one);
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!(kinds_of(program, true), ["stale-graph"]);
+}
+
+/// The cache has given it back to the driver.
+#[test]
+fn memory_that_left_is_not_what_was_captured() {
+    let _turn = turn();
+    let program = |_| {
+        let [one] = streams();
+        let mut block = null_mut();
+        ok(unsafe { tcuda_malloc_cached(&mut block, 64 << 20, one) });
+        let graph = captured(one, || kernel(block, WRITE, one));
+        free(block);
+        ok(tcuda_empty_cache(0));
+        replay(graph, one);
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!(kinds_of(program, true), ["stale-graph"]);
 }
