@@ -11,8 +11,14 @@ struct Stamp {
     side: Arc<Side>,
 }
 
+impl PartialEq for Stamp {
+    fn eq(&self, other: &Stamp) -> bool {
+        Arc::ptr_eq(&self.side, &other.side)
+    }
+}
+
 /// What was done last to a stretch: the last write, and the last read of each clock since.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 struct Cell {
     write: Option<Stamp>,
     reads: Vec<Stamp>,
@@ -37,7 +43,7 @@ impl World {
     /// One piece of work, which reads first and then writes; what it is not ordered with, each once.
     pub fn access(&mut self, who: Who, sides: impl Iterator<Item = Side>) -> Vec<(Side, Side)> {
         let sequence = self.clocks.work(who);
-        let known = self.clocks.known(who).clone();
+        let (known, past) = (self.clocks.known(who).clone(), self.clocks.known(HOST).clone());
         let (writes, reads): (Vec<Side>, Vec<Side>) =
             sides.map(|side| Side { sequence, ..side }).partition(|side| side.does == Does::Write);
         let mut found: Vec<(Side, Side)> = Vec::new();
@@ -56,7 +62,9 @@ impl World {
                     cell.reads.iter().for_each(&mut conflict);
                     *cell = Cell { write: Some(stamp.clone()), ..Cell::default() };
                 } else {
-                    cell.reads.retain(|read| read.who != who);
+                    // What the host has waited for is past for all.
+                    cell.write.take_if(|write| is_past(&past, write));
+                    cell.reads.retain(|read| read.who != who && !is_past(&past, read));
                     cell.reads.push(stamp.clone());
                 }
             });
@@ -110,5 +118,32 @@ impl World {
     /// What was done there does not matter any more.
     pub fn forget(&mut self, address: usize, size: usize) {
         self.cells.take(address, address + size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock::Key;
+    use super::*;
+    use crate::base::watch::Place;
+
+    #[test]
+    fn what_was_done_to_pieces_is_one_again_when_the_whole_is_used() {
+        const SIZE: usize = 1 << 12;
+        let mut world = World::new();
+        let who = world.clocks.add(Key { on: Place { device: 0, raw: 0x5000 }, thread: 0 });
+        let mut access = |does: Does, address: usize, size: usize, waited: bool| {
+            let side = Side { does, call: "tcuda_x", on: None, annotation: 0, sequence: 0, address, size };
+            assert!(world.access(who, std::iter::once(side)).is_empty());
+            if waited {
+                world.clocks.stream_is_past(who);
+            }
+            world.cells.count()
+        };
+        let counts: Vec<usize> = (0..SIZE).step_by(16).map(|at| access(Does::Write, 4096 + at, 8, false)).collect();
+        assert_eq!(counts.last(), Some(&(SIZE / 16)));
+        assert_eq!(access(Does::Write, 4096, SIZE, false), 1);
+        (0..SIZE).step_by(16).for_each(|at| _ = access(Does::Write, 4096 + at, 8, true));
+        assert_eq!(access(Does::Read, 4096, SIZE, false), 1);
     }
 }
