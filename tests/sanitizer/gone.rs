@@ -124,3 +124,21 @@ fn a_stream_that_was_recorded_stays_so_when_it_is_gone() {
     };
     assert_eq!(kinds_of(program, true), [""; 0]);
 }
+
+/// Whether the stream is idle when it is asked, or not.
+#[test]
+fn an_export_asks_for_itself() {
+    let _turn = turn();
+    let program = |bug: bool| {
+        let ([one, two], target) = filled();
+        let other = block(one);
+        std::thread::sleep(Duration::from_millis(20));
+        let (mut handle, mut here) = (tcuda_ipc_handle_t { bytes: [0; 64] }, null_mut());
+        ok(unsafe { tcuda_ipc_export(&mut handle, other, SIZE, 1, one) });
+        let behind = if bug { one } else { two };
+        ok(unsafe { tcuda_ipc_import(&mut here, null_mut(), null_mut(), &handle, behind) });
+        kernel(target, READ, two);
+        ok(unsafe { tcuda_ipc_close(here, behind) });
+    };
+    assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
+}
