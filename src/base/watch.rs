@@ -81,6 +81,10 @@ pub enum Happening {
     StreamDone {
         on: Place,
     },
+    /// Another process may record the event, or made it and does.
+    EventShared {
+        event: usize,
+    },
     /// What is captured on a stream records an event in each replay, or waits for it.
     EventCaptured {
         event: usize,

@@ -51,7 +51,9 @@ pub fn ipc_handle(event: RawEvent) -> Result<IpcHandle> {
         ));
     }
     let (runtime, _guard) = enter(event)?;
-    runtime.outside_capture(|| runtime.ipc_event_handle(event)).map_err(|error| explain(event, error))
+    let handle = runtime.outside_capture(|| runtime.ipc_event_handle(event)).map_err(|error| explain(event, error))?;
+    watch::tell(|| Happening::EventShared { event });
+    Ok(handle)
 }
 
 /// An event here for one of another process.
@@ -65,6 +67,7 @@ pub fn from_ipc_handle(device: i32, handle: IpcHandle) -> Result<RawEvent> {
         )
     })?;
     known::insert(event, guard.device, DISABLE_TIMING | INTERPROCESS);
+    watch::tell(|| Happening::EventShared { event });
     Ok(event)
 }
 

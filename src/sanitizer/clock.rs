@@ -66,6 +66,8 @@ struct Clock {
 enum Event {
     Never,
     At(Known),
+    /// Whatever is recorded here, another process may have recorded it later.
+    Shared,
 }
 
 /// What an event is, to somebody who waits for it.
@@ -194,13 +196,20 @@ impl Clocks {
         self.events.insert(event, Event::Never);
     }
 
+    pub fn event_shared(&mut self, event: usize) {
+        self.events.insert(event, Event::Shared);
+    }
+
     pub fn event_gone(&mut self, event: usize) {
         self.events.remove(&event);
     }
 
     pub fn record(&mut self, event: usize, who: Who) {
         let known = self.before(who).clone();
-        self.events.insert(event, Event::At(known));
+        let event = self.events.entry(event).or_insert(Event::Never);
+        if !matches!(event, Event::Shared) {
+            *event = Event::At(known);
+        }
     }
 
     pub fn has(&self, event: usize) -> bool {
@@ -212,7 +221,7 @@ impl Clocks {
         let (known, recorded) = match self.events.get(&event) {
             Some(Event::Never) => return Recorded::Never,
             Some(Event::At(known)) => (known.clone(), Recorded::Known),
-            None => (self.all(None), Recorded::Unknown),
+            Some(Event::Shared) | None => (self.all(None), Recorded::Unknown),
         };
         self.clocks[who].known.join(&known);
         recorded

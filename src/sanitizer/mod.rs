@@ -365,6 +365,7 @@ impl Observer for Sanitizer {
         let call = name_of_call();
         match *happening {
             Happening::EventMade { event, .. } => with(|state| state.world.clocks.event_made(event)),
+            Happening::EventShared { event } => with(|state| state.world.clocks.event_shared(event)),
             Happening::EventGone { event, .. } => with(|state| state.world.clocks.event_gone(event)),
             Happening::EventRecorded { event, on } => actor(on).and_then(|actor| {
                 with(|state| match actor.capture {

@@ -142,3 +142,26 @@ fn an_export_asks_for_itself() {
     };
     assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
 }
+
+/// Another process may have recorded it by now, behind all that is done here.
+#[test]
+fn an_event_that_others_can_open_may_be_recorded_by_them() {
+    let _turn = turn();
+    let program = |bug: bool| {
+        let ([_, two], block) = filled();
+        let (mut event, mut handle) = (null_mut(), tcuda_ipc_event_handle_t { bytes: [0; 64] });
+        ok(unsafe { tcuda_event_create(&mut event, 6) });
+        if !bug {
+            record(event, two);
+            ok(unsafe { tcuda_event_ipc_handle(&mut handle, event) });
+            record(event, two);
+        }
+        wait(event, two);
+        ok(unsafe { tcuda_event_synchronize(event) });
+        if !bug {
+            kernel(block, READ, two);
+        }
+        ok(unsafe { tcuda_event_destroy(event) });
+    };
+    assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["event-never-recorded".to_owned(); 2], vec![]));
+}
