@@ -165,3 +165,16 @@ fn an_event_that_others_can_open_may_be_recorded_by_them() {
     };
     assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["event-never-recorded".to_owned(); 2], vec![]));
 }
+
+#[test]
+fn freed_memory_is_of_its_device_still() {
+    let _turn = turn();
+    let program = |_| {
+        let one = stream_on(1);
+        let block = block(one);
+        free(block);
+        kernel(block, READ, NULL);
+        assert!(report(0, 1).contains("the default stream of device 1"), "{}", report(0, 1));
+    };
+    assert_eq!(kinds_of(program, true), ["use-after-free"]);
+}
