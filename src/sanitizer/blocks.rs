@@ -57,6 +57,13 @@ impl Blocks {
         self.0.overlapping(address, address.saturating_add(size)).cloned().collect()
     }
 
+    /// Where in these bytes something is imported.
+    pub fn imported(&self, address: usize, size: usize) -> Vec<(usize, usize)> {
+        let is_import = |block: &Block| matches!(block.memory, Memory::Import(_)) && block.freed.is_none();
+        let here = self.0.pieces(address, address.saturating_add(size)).filter(|(_, _, block)| is_import(block));
+        here.map(|(start, end, _)| (start, end)).collect()
+    }
+
     /// A block in these bytes that was freed.
     pub fn freed_in(&self, address: usize, size: usize) -> Option<Arc<Block>> {
         self.0.overlapping(address, address.saturating_add(size)).find(|block| block.freed.is_some()).cloned()

@@ -267,9 +267,14 @@ impl State {
         }
     }
 
-    /// Memory that is no stream's.
+    /// Memory that is no stream's. What another import has here already is used as it was.
     fn came(&mut self, memory: Memory, address: usize, size: usize, call: &'static str) {
-        self.world.forget(address, size);
+        let mut at = address;
+        for (start, end) in self.blocks.imported(address, size) {
+            self.world.forget(at, start - at);
+            at = end;
+        }
+        self.world.forget(at, address + size - at);
         self.blocks.made(memory, side(Does::Allocate, call, None, address, size), None, None);
     }
 

@@ -37,8 +37,13 @@ impl<T: Clone> Stretches<T> {
 
     /// What touches a stretch.
     pub fn overlapping(&self, start: usize, end: usize) -> impl Iterator<Item = &T> {
+        self.pieces(start, end).map(|(_, _, value)| value)
+    }
+
+    /// The same, and where it does.
+    pub fn pieces(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, usize, &T)> {
         let first = self.0.range(..=start).next_back().filter(|(_, (stop, _))| *stop > start).map_or(start, |(at, _)| *at);
-        self.0.range(first..end.max(first)).map(|(_, (_, value))| value)
+        self.0.range(first..end.max(first)).map(move |(at, (stop, value))| (start.max(*at), end.min(*stop), value))
     }
 
     #[cfg(test)]
