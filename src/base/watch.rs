@@ -131,7 +131,11 @@ pub enum Happening {
         address: usize,
         size: usize,
     },
-    /// What was captured under the driver's number of the capture, by what the driver launches.
+    /// A capture of tcuda's own, by the driver's number, of which it will tell the end.
+    CaptureBegun {
+        capture: u64,
+    },
+    /// What was captured under that number, by what the driver launches.
     Replayed {
         capture: u64,
         exec: usize,

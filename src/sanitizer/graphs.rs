@@ -17,6 +17,8 @@ struct Use {
 }
 
 struct Captured {
+    /// Of tcuda, which tells its end.
+    is_own: bool,
     world: World,
     uses: Vec<Use>,
     known: HashSet<(usize, usize, bool)>,
@@ -37,8 +39,20 @@ impl Graphs {
     }
 
     fn of(&mut self, id: u64) -> &mut Captured {
-        let new = || Captured { world: World::new(), uses: Vec::new(), known: HashSet::new(), events: Vec::new() };
+        /// Nobody tells the end of another library's: the newest ones stay.
+        const OTHERS: usize = 16;
+        if !self.captured.contains_key(&id) {
+            let others = || self.captured.iter().filter(|(_, captured)| !captured.is_own).map(|(id, _)| *id);
+            if let Some(oldest) = others().min().filter(|_| others().count() >= OTHERS) {
+                self.captured.remove(&oldest);
+            }
+        }
+        let new = || Captured { is_own: false, world: World::new(), uses: Vec::new(), known: HashSet::new(), events: Vec::new() };
         self.captured.entry(id).or_insert_with(new)
+    }
+
+    pub fn begun(&mut self, id: u64) {
+        self.of(id).is_own = true;
     }
 
     /// Something is captured; what it races with inside the graph.
@@ -155,5 +169,20 @@ impl State {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_captures_of_other_libraries_the_newest_stay() {
+        let mut graphs = Graphs::new();
+        graphs.begun(1);
+        (2..1000).for_each(|id| _ = graphs.of(id));
+        graphs.begun(1000);
+        let is_there = |id: u64| graphs.captured.contains_key(&id);
+        assert!(is_there(1) && is_there(1000) && is_there(999) && !is_there(900) && graphs.captured.len() < 20);
     }
 }

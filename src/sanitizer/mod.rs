@@ -456,6 +456,7 @@ impl Observer for Sanitizer {
                     }
                 })
             }),
+            Happening::CaptureBegun { capture } => with(|state| state.graphs.begun(capture)),
             Happening::Replayed { capture, exec, on } => {
                 actor(on).and_then(|actor| with(|state| state.replayed(capture, exec, &actor, call)))
             }
