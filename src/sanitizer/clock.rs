@@ -124,12 +124,20 @@ impl Clocks {
 
     /// The stream is gone. What it was given still counts.
     pub fn leave(&mut self, on: Place) {
-        for (who, clock) in self.clocks.iter_mut().enumerate().skip(1) {
-            if clock.key.is_some_and(|key| key.on == on) && !clock.gone {
-                clock.gone = true;
-                self.by_key.retain(|_, known| *known != who);
-            }
-        }
+        self.leave_all(|key| key.on == on);
+    }
+
+    /// The thread has ended, and with it its default streams.
+    pub fn leave_thread(&mut self, thread: u64) {
+        self.leave_all(|key| key.thread == thread);
+    }
+
+    fn leave_all(&mut self, is_gone: impl Fn(&Key) -> bool) {
+        let clocks = &mut self.clocks;
+        self.by_key.retain(|key, who| {
+            clocks[*who].gone |= is_gone(key);
+            !is_gone(key)
+        });
     }
 
     pub fn key(&self, who: Who) -> Option<Key> {

@@ -154,7 +154,10 @@ fn actor(on: Place) -> Option<Actor> {
         // Those of tcuda's own have no order with the default stream; others may.
         let blocking = match key.on.raw {
             stream::DEFAULT => Some(false),
-            stream::PER_THREAD => Some(true),
+            stream::PER_THREAD => {
+                process::at_end(thread_ends);
+                Some(true)
+            }
             // To ask would end the capture.
             _ if capture.is_some() => None,
             raw => Some(insist(|| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0)),
@@ -249,6 +252,13 @@ fn access_by_host(accesses: &[Access], call: &'static str) {
 fn stream_goes(stream: Stream) -> Result<()> {
     with(|state| state.world.clocks.leave(stream.place()));
     Ok(())
+}
+
+fn thread_ends() {
+    // Another thread of the parent may have held the lock.
+    if !process::is_forked() {
+        with(|state| state.world.clocks.leave_thread(process::thread()));
+    }
 }
 
 impl State {
@@ -482,8 +492,33 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
+    /// One sanitizer for the process.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn threads_that_ended_leave_nothing_behind_when_the_host_is_past_them() {
+        config::set("TCUDA_BACKEND", "sim".into());
+        let _turn = TURN.lock();
+        enable();
+        let on = Place { device: 0, raw: stream::PER_THREAD };
+        let clocks: Vec<Option<Who>> = (0..20)
+            .map(|_| {
+                let work = move || {
+                    let key = actor(on)?.key;
+                    let who = with(|state| state.who(key));
+                    SANITIZER.happened(&Happening::StreamWaited { on });
+                    who
+                };
+                std::thread::spawn(work).join().unwrap()
+            })
+            .collect();
+        assert!(clocks.iter().all(|who| *who == clocks[0] && who.is_some()), "{clocks:?}");
+        disable();
+    }
+
     #[test]
     fn it_is_on_or_off_whoever_turns_it_beside_others() {
+        let _turn = TURN.lock();
         static OVER: AtomicBool = AtomicBool::new(false);
         let other = std::thread::spawn(|| {
             while !OVER.load(Relaxed) {
