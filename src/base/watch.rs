@@ -81,6 +81,10 @@ pub enum Happening {
     StreamDone {
         on: Place,
     },
+    /// Another process may record the event, or made it and does.
+    EventShared {
+        event: usize,
+    },
     /// What is captured on a stream records an event in each replay, or waits for it.
     EventCaptured {
         event: usize,
@@ -122,10 +126,23 @@ pub enum Happening {
         address: usize,
         size: usize,
     },
-    /// What was captured under the driver's number of the capture.
+    /// The addresses are not the cache's any more, and may be anybody's.
+    Left {
+        address: usize,
+        size: usize,
+    },
+    /// A capture of tcuda's own, by the driver's number, of which it will tell the end.
+    CaptureBegun {
+        capture: u64,
+    },
+    /// What was captured under that number, by what the driver launches.
     Replayed {
         capture: u64,
+        exec: usize,
         on: Place,
+    },
+    ExecGone {
+        exec: usize,
     },
     GraphGone {
         capture: u64,

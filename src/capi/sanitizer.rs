@@ -15,6 +15,7 @@ use super::structs::{UserData, tcuda_stream_t};
 use super::text::{TextOut, c_text};
 use crate::base::status::tcuda_status_t;
 use crate::base::{Error, process};
+use crate::copy;
 use crate::memory;
 use crate::sanitizer::{self, report};
 use crate::stream;
@@ -103,10 +104,14 @@ pub unsafe extern "C" fn tcuda_sanitizer_annotate_access(
         if !sanitizer::is_on() {
             return Ok(());
         }
-        let on = match (stream as usize, memory::device_of(ptr as usize)) {
-            (HOST, _) => None,
-            (0, Some(device)) => Some(stream::default(device)?),
-            (handle, _) => Some(stream::resolve(handle)?),
+        let on = match stream as usize {
+            HOST => None,
+            0 => {
+                // Imports, and what was freed, are no blocks of the caches.
+                let device = memory::device_of(ptr as usize).or_else(|| copy::place_of(ptr as usize).ok()?.device());
+                Some(device.map_or_else(|| stream::resolve(0), stream::default)?)
+            }
+            handle => Some(stream::resolve(handle)?),
         };
         sanitizer::annotate(ptr as usize, size, mode & 1 != 0, mode & 2 != 0, on, name)
     })

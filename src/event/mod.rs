@@ -52,7 +52,10 @@ pub fn ipc_handle(event: RawEvent) -> Result<IpcHandle> {
     }
     let (of, _guard) = enter(event)?;
     let runtime = runtime::runtime()?;
-    runtime.outside_capture(|| runtime.ipc_event_handle(event)).map_err(|error| device::blame(of)(explain(event, error)))
+    let handle = runtime.outside_capture(|| runtime.ipc_event_handle(event));
+    let handle = handle.map_err(|error| device::blame(of)(explain(event, error)))?;
+    watch::tell(|| Happening::EventShared { event });
+    Ok(handle)
 }
 
 /// An event here for one of another process.
@@ -66,6 +69,7 @@ pub fn from_ipc_handle(device: i32, handle: IpcHandle) -> Result<RawEvent> {
         )
     })?;
     known::insert(event, guard.device, DISABLE_TIMING | INTERPROCESS);
+    watch::tell(|| Happening::EventShared { event });
     Ok(event)
 }
 

@@ -63,6 +63,13 @@ struct State {
 /// The driver's number of a capture, for as long as some graph does what was captured.
 struct Number(u64);
 
+impl Number {
+    fn new(capture: u64) -> Arc<Number> {
+        watch::tell(|| Happening::CaptureBegun { capture });
+        Arc::new(Number(capture))
+    }
+}
+
 impl Drop for Number {
     fn drop(&mut self) {
         watch::tell(|| Happening::GraphGone { capture: self.0 });
@@ -108,7 +115,7 @@ impl Graph {
         let used = Use::of(pool, stream.device)?;
         let keeper = Keeper::new();
         let capture = capture::begin(self, stream, mode, used.0.number(), keeper.clone())?;
-        (state.device, state.captured, state.pool) = (stream.device, Some(Arc::new(Number(capture.id))), Some(used.0));
+        (state.device, state.captured, state.pool) = (stream.device, Some(Number::new(capture.id)), Some(used.0));
         state.uses.push(used);
         state.keepers.push(keeper);
         state.capture = Some(capture);
@@ -249,7 +256,7 @@ impl Graph {
         let launch = || {
             entered.runtime.graph_launch(exec, entered.raw).map_err(device::blame(stream.device))?;
             if let Some(number) = &number {
-                watch::tell(|| Happening::Replayed { capture: number.0, on: stream.place() });
+                watch::tell(|| Happening::Replayed { capture: number.0, exec, on: stream.place() });
             }
             Ok(())
         };
@@ -419,6 +426,8 @@ impl State {
     /// Launches that are under way go on.
     fn drop_exec(&mut self) {
         if let (Some(exec), Ok(runtime)) = (self.exec.take(), runtime::runtime()) {
+            // Before: behind it the handle may be another one's.
+            watch::tell(|| Happening::ExecGone { exec });
             let _ = insist(|| runtime.outside_capture(|| runtime.graph_exec_destroy(exec)));
         }
     }

@@ -145,7 +145,7 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
             offset: (address - base) as u64,
             size: size as u64,
             memory,
-            event: mark.as_ref().map(|mark| mark.handle),
+            event: mark.as_ref().and_then(|mark| mark.handle),
         },
         hold,
         address,

@@ -199,7 +199,8 @@ fn mark(stream: Stream) -> Result<Pooled> {
 impl After {
     fn is_over(&self) -> bool {
         let After::Event(event) = self else { return false };
-        runtime::runtime().and_then(|runtime| runtime.outside_capture(|| event::query(event.raw()))).unwrap_or(false)
+        let query = || watch::unseen(|| event::query(event.raw()));
+        runtime::runtime().and_then(|runtime| runtime.outside_capture(query)).unwrap_or(false)
     }
 }
 

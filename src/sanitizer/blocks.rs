@@ -34,8 +34,8 @@ pub struct Block {
     pub is_kept: AtomicBool,
     /// The capture that it was allocated in: it lies in a graph's own memory.
     pub capture: Option<u64>,
-    /// Streams that were recorded.
-    pub users: Mutex<Vec<Who>>,
+    /// Streams that were recorded, and the number then.
+    pub users: Mutex<Vec<(Who, u64)>>,
     /// What was known of these bytes before the free: all of it holds again if that fails.
     before: Vec<(usize, usize, Arc<Block>)>,
 }
@@ -50,6 +50,18 @@ impl Blocks {
     /// The block around an address, freed or not.
     pub fn find(&self, address: usize) -> Option<Arc<Block>> {
         self.0.overlapping(address, address.saturating_add(1)).next().cloned()
+    }
+
+    /// All that have some of these bytes, freed or not.
+    pub fn within(&self, address: usize, size: usize) -> Vec<Arc<Block>> {
+        self.0.overlapping(address, address.saturating_add(size)).cloned().collect()
+    }
+
+    /// Where in these bytes something is imported.
+    pub fn imported(&self, address: usize, size: usize) -> Vec<(usize, usize)> {
+        let is_import = |block: &Block| matches!(block.memory, Memory::Import(_)) && block.freed.is_none();
+        let here = self.0.pieces(address, address.saturating_add(size)).filter(|(_, _, block)| is_import(block));
+        here.map(|(start, end, _)| (start, end)).collect()
     }
 
     /// A block in these bytes that was freed.
@@ -114,7 +126,7 @@ mod tests {
         let mut blocks = Blocks::new();
         blocks.made(Memory::Device, side(Does::Allocate, 4096), Some(3), Some(9));
         let block = blocks.find(4100).unwrap();
-        block.users.lock().push(5);
+        block.users.lock().push((5, 1));
         blocks.freed(Some(block.clone()), side(Does::Free, 4096), 4096, 512);
         assert!(blocks.freed_in(4100, 1).is_some());
         blocks.kept(4096);

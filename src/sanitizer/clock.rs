@@ -52,8 +52,8 @@ pub struct Key {
 
 struct Clock {
     key: Option<Key>,
-    /// Waits for the legacy default stream, and is waited for by it.
-    blocking: bool,
+    /// Waits for the legacy default stream, and is waited for by it. None: nobody could say so far.
+    blocking: Option<bool>,
     /// The stream is gone; another one may be at its address.
     gone: bool,
     /// The last number when it was made.
@@ -66,6 +66,8 @@ struct Clock {
 enum Event {
     Never,
     At(Known),
+    /// Whatever is recorded here, another process may have recorded it later.
+    Shared,
 }
 
 /// What an event is, to somebody who waits for it.
@@ -86,7 +88,7 @@ pub struct Clocks {
 
 impl Clocks {
     pub fn new() -> Clocks {
-        let host = Clock { key: None, blocking: false, gone: false, born: 0, known: Known::default() };
+        let host = Clock { key: None, blocking: None, gone: false, born: 0, known: Known::default() };
         Clocks { clocks: vec![host], by_key: HashMap::new(), events: HashMap::new(), meetings: HashMap::new() }
     }
 
@@ -94,11 +96,21 @@ impl Clocks {
         self.by_key.get(&key).copied()
     }
 
-    pub fn add(&mut self, key: Key, blocking: bool) -> Who {
+    /// Whether it is known of a stream that it blocks, or does not.
+    pub fn knows(&self, key: Key) -> bool {
+        self.find(key).is_some_and(|who| self.clocks[who].blocking.is_some())
+    }
+
+    pub fn know(&mut self, key: Key, blocking: bool) {
+        let who = self.add(key);
+        self.clocks[who].blocking = Some(blocking);
+    }
+
+    pub fn add(&mut self, key: Key) -> Who {
         if let Some(who) = self.find(key) {
             return who;
         }
-        let new = Clock { key: Some(key), blocking, gone: false, born: SEQUENCE.load(Relaxed), known: Known::default() };
+        let new = Clock { key: Some(key), blocking: None, gone: false, born: SEQUENCE.load(Relaxed), known: Known::default() };
         // That of a stream which is gone, and whose work all others are past, is as good as a new one: numbers only grow.
         let is_past = |who: Who| self.clocks[who].gone && self.known(HOST).of(who) >= self.known(who).of(who);
         let who = (1..self.clocks.len()).find(|who| is_past(*who)).unwrap_or(self.clocks.len());
@@ -112,21 +124,39 @@ impl Clocks {
 
     /// The stream is gone. What it was given still counts.
     pub fn leave(&mut self, on: Place) {
-        for (who, clock) in self.clocks.iter_mut().enumerate().skip(1) {
-            if clock.key.is_some_and(|key| key.on == on) && !clock.gone {
-                clock.gone = true;
-                self.by_key.retain(|_, known| *known != who);
-            }
-        }
+        self.leave_all(|key| key.on == on);
     }
 
-    pub fn place(&self, who: Who) -> Option<Place> {
-        self.clocks[who].key.map(|key| key.on)
+    /// The thread has ended, and with it its default streams.
+    pub fn leave_thread(&mut self, thread: u64) {
+        self.leave_all(|key| key.thread == thread);
+    }
+
+    fn leave_all(&mut self, is_gone: impl Fn(&Key) -> bool) {
+        let clocks = &mut self.clocks;
+        self.by_key.retain(|key, who| {
+            clocks[*who].gone |= is_gone(key);
+            !is_gone(key)
+        });
+    }
+
+    pub fn key(&self, who: Who) -> Option<Key> {
+        self.clocks[who].key
     }
 
     /// Whether the stream is gone that had this clock when a number was given.
     pub fn is_gone(&self, who: Who, number: u64) -> bool {
-        self.clocks[who].gone || self.clocks[who].born >= number
+        self.clocks[who].gone || self.is_anothers(who, number)
+    }
+
+    /// Those whose clocks they are still.
+    pub fn still(&self, known: &[(Who, u64)]) -> Vec<Who> {
+        known.iter().filter(|(who, number)| !self.is_anothers(*who, *number)).map(|(who, _)| *who).collect()
+    }
+
+    /// Whether the clock is another stream's by now: the host is past the one that had it.
+    fn is_anothers(&self, who: Who, number: u64) -> bool {
+        self.clocks[who].born >= number
     }
 
     pub fn known(&self, who: Who) -> &Known {
@@ -143,7 +173,7 @@ impl Clocks {
             let legacy = key.on.raw == stream::DEFAULT;
             for other in &self.clocks {
                 let Some(on) = other.key.map(|key| key.on).filter(|on| on.device == key.on.device) else { continue };
-                if (legacy && other.blocking) || (self.clocks[who].blocking && on.raw == stream::DEFAULT) {
+                if (legacy && other.blocking == Some(true)) || (self.clocks[who].blocking == Some(true) && on.raw == stream::DEFAULT) {
                     known.join(&other.known);
                 }
             }
@@ -174,13 +204,20 @@ impl Clocks {
         self.events.insert(event, Event::Never);
     }
 
+    pub fn event_shared(&mut self, event: usize) {
+        self.events.insert(event, Event::Shared);
+    }
+
     pub fn event_gone(&mut self, event: usize) {
         self.events.remove(&event);
     }
 
     pub fn record(&mut self, event: usize, who: Who) {
         let known = self.before(who).clone();
-        self.events.insert(event, Event::At(known));
+        let event = self.events.entry(event).or_insert(Event::Never);
+        if !matches!(event, Event::Shared) {
+            *event = Event::At(known);
+        }
     }
 
     pub fn has(&self, event: usize) -> bool {
@@ -192,7 +229,7 @@ impl Clocks {
         let (known, recorded) = match self.events.get(&event) {
             Some(Event::Never) => return Recorded::Never,
             Some(Event::At(known)) => (known.clone(), Recorded::Known),
-            None => (self.all(None), Recorded::Unknown),
+            Some(Event::Shared) | None => (self.all(None), Recorded::Unknown),
         };
         self.clocks[who].known.join(&known);
         recorded
@@ -240,8 +277,8 @@ mod tests {
 
     fn two() -> (Clocks, Who, Who) {
         let mut clocks = Clocks::new();
-        let (a, b) = (clocks.add(key(0, 0x5000), false), clocks.add(key(0, 0x6000), false));
-        assert_eq!((clocks.add(key(0, 0x5000), false), clocks.find(key(1, 0x5000))), (a, None));
+        let (a, b) = (clocks.add(key(0, 0x5000)), clocks.add(key(0, 0x6000)));
+        assert_eq!((clocks.add(key(0, 0x5000)), clocks.find(key(1, 0x5000))), (a, None));
         (clocks, a, b)
     }
 
@@ -259,7 +296,7 @@ mod tests {
         assert_eq!(clocks.wait(1, b), Recorded::Known);
         assert!(is_before(&mut clocks, a, first, b) && !is_before(&mut clocks, a, second, b));
         // What was known is handed on; a later record does not reach back.
-        let c = clocks.add(key(1, 0x7000), false);
+        let c = clocks.add(key(1, 0x7000));
         clocks.record(2, b);
         clocks.wait(2, c);
         assert!(is_before(&mut clocks, a, first, c) && !is_before(&mut clocks, a, second, c));
@@ -307,8 +344,11 @@ mod tests {
     #[test]
     fn the_legacy_default_stream_is_ordered_with_blocking_ones() {
         let (mut clocks, own, _) = two();
-        let (legacy, blocking) = (clocks.add(key(0, stream::DEFAULT), false), clocks.add(key(0, 0x8000), true));
-        let elsewhere = clocks.add(key(1, 0x9000), true);
+        let (legacy, blocking) = (clocks.add(key(0, stream::DEFAULT)), clocks.add(key(0, 0x8000)));
+        let elsewhere = clocks.add(key(1, 0x9000));
+        assert!(!clocks.knows(key(0, 0x8000)));
+        [key(0, 0x8000), key(1, 0x9000)].into_iter().for_each(|key| clocks.know(key, true));
+        assert!(clocks.knows(key(0, 0x8000)));
         let numbers = [clocks.work(own), clocks.work(blocking)];
         assert!(!is_before(&mut clocks, own, numbers[0], legacy) && is_before(&mut clocks, blocking, numbers[1], legacy));
         let number = clocks.work(legacy);
@@ -335,14 +375,14 @@ mod tests {
         let number = clocks.work(a);
         clocks.leave(Place { device: 0, raw: 0x5000 });
         assert!(clocks.is_gone(a, number) && !clocks.is_gone(b, number));
-        let again = clocks.add(key(0, 0x5000), false);
+        let again = clocks.add(key(0, 0x5000));
         assert!(again != a && !is_before(&mut clocks, a, number, again));
         clocks.device_is_past(0);
         assert!(is_before(&mut clocks, a, number, again));
         // Nothing of it can matter any more: the next stream has its place.
-        let next = clocks.add(key(0, 0xa000), false);
+        let next = clocks.add(key(0, 0xa000));
         assert!(next == a && clocks.is_gone(a, number) && !clocks.is_gone(a, super::number()));
         let later = clocks.work(next);
-        assert!(!is_before(&mut clocks, next, later, b) && clocks.add(key(0, 0xb000), false) > again);
+        assert!(!is_before(&mut clocks, next, later, b) && clocks.add(key(0, 0xb000)) > again);
     }
 }

@@ -150,15 +150,21 @@ fn actor(on: Place) -> Option<Actor> {
             Ok(CaptureStatus::None) | Err(_) => None,
         },
     };
-    let known = with(|state| state.world.clocks.find(key).is_some())?;
-    if !known {
+    if !with(|state| state.world.clocks.knows(key))? {
         // Those of tcuda's own have no order with the default stream; others may.
         let blocking = match key.on.raw {
-            stream::DEFAULT => false,
-            stream::PER_THREAD => true,
-            raw => capture.is_none() && insist(|| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0),
+            stream::DEFAULT => Some(false),
+            stream::PER_THREAD => {
+                process::at_end(thread_ends);
+                Some(true)
+            }
+            // To ask would end the capture.
+            _ if capture.is_some() => None,
+            raw => Some(insist(|| runtime.stream_flags(raw)).is_ok_and(|flags| flags & 1 == 0)),
         };
-        with(|state| _ = state.world.clocks.add(key, blocking));
+        if let Some(blocking) = blocking {
+            with(|state| state.world.clocks.know(key, blocking));
+        }
     }
     Some(Actor { key, capture })
 }
@@ -170,20 +176,16 @@ fn with<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
 /// Pageable memory is copied at once, or not by a device: its order is the program's own.
 fn is_watched(access: &Access) -> bool {
     let is_a_devices = || copy::place_of(access.address).is_ok_and(|place| place != copy::Place::Pageable);
-    let forget = |state: &mut State, block: &Block| {
-        state.blocks.forget(block.address, block.size);
-        state.world.forget(block.address, block.size);
-    };
     let known = with(|state| {
         let block = state.blocks.find(access.address)?;
         let is_there = match &block.memory {
-            Memory::Device => memory::reserves(access.address).is_some(),
+            Memory::Device => true,
             Memory::Pinned => memory::pinned::holds(access.address),
             Memory::Import(is_mapped) => is_mapped.load(Relaxed),
         };
-        if !is_there && !matches!(block.memory, Memory::Import(_)) {
+        if !is_there && block.memory.is_pinned() {
             // The cache gave it back, and somebody else may have it.
-            forget(state, &block);
+            state.forget(block.address, block.size);
             return None;
         }
         Some((block, is_there))
@@ -192,8 +194,9 @@ fn is_watched(access: &Access) -> bool {
         Some((_, true)) => true,
         Some((block, false)) => {
             // Nobody's, unless somebody has come to have it since.
+            let is_known = |state: &State| state.blocks.find(access.address).is_some_and(|known| Arc::ptr_eq(&known, &block));
             if is_a_devices() {
-                with(|state| state.blocks.find(access.address).filter(|known| Arc::ptr_eq(known, &block)).map(|_| forget(state, &block)));
+                with(|state| is_known(state).then(|| state.forget(block.address, block.size)));
             }
             true
         }
@@ -231,7 +234,7 @@ fn access_on(on: Place, accesses: &[Access], call: &'static str) {
         match actor.capture {
             Some(id) => state.graphs.access(id, actor.key, &sides, &state.blocks).into_iter().for_each(|sides| state.race(sides)),
             None => {
-                let who = state.world.clocks.add(actor.key, false);
+                let who = state.world.clocks.add(actor.key);
                 state.world.access(who, sides.into_iter()).into_iter().for_each(|sides| state.race(sides));
             }
         }
@@ -251,6 +254,13 @@ fn stream_goes(stream: Stream) -> Result<()> {
     Ok(())
 }
 
+fn thread_ends() {
+    // Another thread of the parent may have held the lock.
+    if !process::is_forked() {
+        with(|state| state.world.clocks.leave_thread(process::thread()));
+    }
+}
+
 impl State {
     fn race(&self, (current, previous): (Side, Side)) {
         let allocated = self.blocks.find(current.address).map(|block| block.allocated);
@@ -267,66 +277,80 @@ impl State {
         }
     }
 
-    /// Memory that is no stream's.
+    /// Memory that is no stream's. What another import has here already is used as it was.
     fn came(&mut self, memory: Memory, address: usize, size: usize, call: &'static str) {
-        self.world.forget(address, size);
+        let mut at = address;
+        for (start, end) in self.blocks.imported(address, size) {
+            self.world.forget(at, start - at);
+            at = end;
+        }
+        self.world.forget(at, address + size - at);
         self.blocks.made(memory, side(Does::Allocate, call, None, address, size), None, None);
     }
 
-    fn who(&mut self, key: Key) -> Who {
-        self.world.clocks.add(key, false)
+    /// It is somebody else's, if anybody's.
+    fn forget(&mut self, address: usize, size: usize) {
+        self.world.forget(address, size);
+        self.blocks.forget(address, size);
     }
 
-    /// A block goes.
-    fn freeing(&mut self, address: usize, size: usize, on: Option<Key>, call: &'static str) {
+    fn who(&mut self, key: Key) -> Who {
+        self.world.clocks.add(key)
+    }
+
+    /// The stream of a block that a capture allocated.
+    fn stream_in_capture(&self, address: usize) -> Option<Place> {
+        let block = self.blocks.find(address).filter(|block| block.capture.is_some())?;
+        let owner = block.owner.filter(|owner| !self.world.clocks.is_gone(*owner, block.allocated.sequence))?;
+        self.world.clocks.key(owner).map(|key| key.on)
+    }
+
+    /// A block goes. `inside`: the capture that this is a part of.
+    fn freeing(&mut self, address: usize, size: usize, on: Option<Key>, inside: Option<u64>, call: &'static str) {
         let block = self.blocks.find(address).filter(|block| block.address == address && block.freed.is_none());
         let owner = block.as_ref().and_then(|block| block.owner);
-        let place = on.map(|key| key.on).or_else(|| owner.and_then(|owner| self.world.clocks.place(owner)));
-        let current = side(Does::Free, call, place, address, size);
+        let key = on.or_else(|| owner.and_then(|owner| self.world.clocks.key(owner)));
+        let current = side(Does::Free, call, key.map(|key| key.on), address, size);
         let size = block.as_ref().map_or(size, |block| block.size);
-        self.goes(block, address, size, on, current);
+        self.goes(block, address, size, on, inside, current);
     }
 
     /// Some of an import, or of several, as a block of its own.
     fn closing(&mut self, address: usize, size: usize, call: &'static str) {
         let block = self.blocks.find(address).filter(|block| block.freed.is_none());
         if block.is_some() {
-            self.goes(block, address, size, None, side(Does::Free, call, None, address, size));
+            self.goes(block, address, size, None, None, side(Does::Free, call, None, address, size));
         }
     }
 
     /// Whoever may still use it has to be past it, or recorded.
-    fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, current: Side) {
-        let on = on.map(|key| self.who(key));
+    fn goes(&mut self, block: Option<Arc<Block>>, address: usize, size: usize, on: Option<Key>, inside: Option<u64>, current: Side) {
         // A program that names the stream has ordered the others before it.
-        let users = block.as_ref().filter(|_| on.is_none()).map(|block| block.users.lock().clone()).unwrap_or_default();
-        let mut next = None;
-        if let Some(block) = &block {
-            match (block.capture, block.owner) {
-                // What else uses it are replays, whose pool keeps it.
-                (Some(id), _) => self.graphs.forget(id, address, size),
-                _ if block.is_kept.load(Relaxed) => {}
-                // The cache waits for all that the device had.
-                (_, Some(owner)) if self.world.clocks.is_gone(owner, block.allocated.sequence) => {}
-                (_, owner) => {
-                    next = on.or(owner);
-                    self.check_in_use(block, address, size, users.iter().copied().chain(next), current);
-                }
+        let users: Vec<Who> = match block.as_ref().filter(|_| on.is_none()) {
+            Some(block) => self.world.clocks.still(&block.users.lock()),
+            None => Vec::new(),
+        };
+        let on = on.map(|key| self.who(key));
+        let is_gone = |block: &Block| block.owner.is_some_and(|owner| self.world.clocks.is_gone(owner, block.allocated.sequence));
+        let in_use = match block.as_deref() {
+            // What else uses it are replays, whose pool keeps it.
+            Some(Block { capture: Some(id), .. }) if inside != Some(*id) => None,
+            Some(Block { capture: Some(id), owner, .. }) => {
+                let key = |who: Who| self.world.clocks.key(who);
+                let users: Vec<Key> = users.into_iter().filter_map(key).collect();
+                self.graphs.frees(*id, address, size, on.or(*owner).and_then(key), &users)
             }
-        }
-        match next {
-            Some(next) => self.world.freed(address, size, next, &users),
-            None => self.world.forget(address, size),
-        }
-        self.blocks.freed(block, current, address, size);
-    }
-
-    fn check_in_use(&mut self, block: &Block, address: usize, size: usize, past: impl Iterator<Item = Who>, current: Side) {
-        let mut known = self.world.clocks.before(HOST).clone();
-        past.for_each(|who| known.join(self.world.clocks.before(who)));
-        if let Some(previous) = self.world.in_use(address, size, &known) {
+            Some(block) if !block.is_kept.load(Relaxed) && !is_gone(block) => self.world.frees(address, size, on.or(block.owner), &users),
+            // Nobody knows, a graph keeps it, or the cache waits for all that the device had.
+            _ => {
+                self.world.forget(address, size);
+                None
+            }
+        };
+        if let (Some(previous), Some(block)) = (in_use, &block) {
             report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
         }
+        self.blocks.freed(block, current, address, size);
     }
 
     fn event_waited(&mut self, event: usize, actor: &Actor) -> Recorded {
@@ -356,6 +380,7 @@ impl Observer for Sanitizer {
         let call = name_of_call();
         match *happening {
             Happening::EventMade { event, .. } => with(|state| state.world.clocks.event_made(event)),
+            Happening::EventShared { event } => with(|state| state.world.clocks.event_shared(event)),
             Happening::EventGone { event, .. } => with(|state| state.world.clocks.event_gone(event)),
             Happening::EventRecorded { event, on } => actor(on).and_then(|actor| {
                 with(|state| match actor.capture {
@@ -390,7 +415,7 @@ impl Observer for Sanitizer {
             Happening::StreamMade { on } => key_of(on).and_then(|key| {
                 with(|state| {
                     state.world.clocks.leave(on);
-                    _ = state.who(key);
+                    state.world.clocks.know(key, false);
                 })
             }),
             Happening::StreamWaited { on } | Happening::StreamDone { on } => actor(on).and_then(|actor| {
@@ -405,10 +430,7 @@ impl Observer for Sanitizer {
                     let owner = state.who(actor.key);
                     match actor.capture {
                         None => state.world.allocated(address, size, owner),
-                        Some(id) => {
-                            state.world.forget(address, size);
-                            state.graphs.forget(id, address, size);
-                        }
+                        Some(id) => state.graphs.allocated(id, address, size, actor.key),
                     }
                     let allocated = side(Does::Allocate, call, Some(actor.key.on), address, size);
                     state.blocks.made(Memory::Device, allocated, Some(owner), actor.capture);
@@ -417,17 +439,20 @@ impl Observer for Sanitizer {
             Happening::HostAllocated { address, size } => with(|state| state.came(Memory::Pinned, address, size, call)),
             Happening::Imported { address, size } => with(|state| state.came(Memory::Import(Arc::new(true.into())), address, size, call)),
             Happening::Freeing { address, size, on } => {
-                let key = on.and_then(key_of);
-                with(|state| state.freeing(address, size, key, call))
+                let named = on.and_then(actor);
+                let of_capture = || with(|state| state.stream_in_capture(address)).flatten().and_then(actor);
+                let inside = named.as_ref().or(of_capture().as_ref()).and_then(|actor| actor.capture);
+                with(|state| state.freeing(address, size, named.map(|actor| actor.key), inside, call))
             }
             Happening::Unmapped { address, size } => with(|state| {
                 state.world.forget(address, size);
                 state.blocks.unmapped(address, size);
             }),
+            Happening::Left { address, size } => with(|state| state.blocks.forget(address, size)),
             Happening::Closing { address, size } => with(|state| state.closing(address, size, call)),
             Happening::HostFreeing { address } => with(|state| {
                 if let Some(block) = state.blocks.find(address).filter(|block| block.address == address) {
-                    state.freeing(address, block.size, None, call);
+                    state.freeing(address, block.size, None, None, call);
                 }
             }),
             Happening::Kept { address } => with(|state| state.blocks.kept(address)),
@@ -436,13 +461,16 @@ impl Observer for Sanitizer {
                     let who = state.who(actor.key);
                     if let Some(block) = state.blocks.find(address) {
                         let mut users = block.users.lock();
-                        if !users.contains(&who) {
-                            users.push(who);
-                        }
+                        users.retain(|user| user.0 != who);
+                        users.push((who, clock::number()));
                     }
                 })
             }),
-            Happening::Replayed { capture, on } => actor(on).and_then(|actor| with(|state| state.replayed(capture, &actor, call))),
+            Happening::CaptureBegun { capture } => with(|state| state.graphs.begun(capture)),
+            Happening::Replayed { capture, exec, on } => {
+                actor(on).and_then(|actor| with(|state| state.replayed(capture, exec, &actor, call)))
+            }
+            Happening::ExecGone { exec } => with(|state| state.graphs.exec_gone(exec)),
             Happening::GraphGone { capture } => with(|state| state.graphs.gone(capture)),
             Happening::Meets { place, on } => actor(on).and_then(|actor| {
                 with(|state| match actor.capture {
@@ -464,8 +492,33 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
+    /// One sanitizer for the process.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn threads_that_ended_leave_nothing_behind_when_the_host_is_past_them() {
+        config::set("TCUDA_BACKEND", "sim".into());
+        let _turn = TURN.lock();
+        enable();
+        let on = Place { device: 0, raw: stream::PER_THREAD };
+        let clocks: Vec<Option<Who>> = (0..20)
+            .map(|_| {
+                let work = move || {
+                    let key = actor(on)?.key;
+                    let who = with(|state| state.who(key));
+                    SANITIZER.happened(&Happening::StreamWaited { on });
+                    who
+                };
+                std::thread::spawn(work).join().unwrap()
+            })
+            .collect();
+        assert!(clocks.iter().all(|who| *who == clocks[0] && who.is_some()), "{clocks:?}");
+        disable();
+    }
+
     #[test]
     fn it_is_on_or_off_whoever_turns_it_beside_others() {
+        let _turn = TURN.lock();
         static OVER: AtomicBool = AtomicBool::new(false);
         let other = std::thread::spawn(|| {
             while !OVER.load(Relaxed) {

@@ -37,28 +37,44 @@ impl<T: Clone> Stretches<T> {
 
     /// What touches a stretch.
     pub fn overlapping(&self, start: usize, end: usize) -> impl Iterator<Item = &T> {
-        let first = self.0.range(..=start).next_back().filter(|(_, (stop, _))| *stop > start).map_or(start, |(at, _)| *at);
-        self.0.range(first..end.max(first)).map(|(_, (_, value))| value)
+        self.pieces(start, end).map(|(_, _, value)| value)
     }
 
-    /// Changes all of a stretch; what is not known yet is `unknown` before.
+    /// The same, and where it does.
+    pub fn pieces(&self, start: usize, end: usize) -> impl Iterator<Item = (usize, usize, &T)> {
+        let first = self.0.range(..=start).next_back().filter(|(_, (stop, _))| *stop > start).map_or(start, |(at, _)| *at);
+        self.0.range(first..end.max(first)).map(move |(at, (stop, value))| (start.max(*at), end.min(*stop), value))
+    }
+
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<T: Clone + PartialEq> Stretches<T> {
+    /// Changes all of a stretch; what is not known yet is `unknown` before. Pieces that are alike then are one.
     pub fn change(&mut self, start: usize, end: usize, unknown: impl Fn() -> T, mut each: impl FnMut(&mut T)) {
-        let mut at = start;
-        for (from, to, mut value) in self.take(start, end) {
-            if at < from {
-                let mut new = unknown();
-                each(&mut new);
-                self.0.insert(at, (from, new));
-            }
+        let mut pieces: Vec<(usize, usize, T)> = Vec::new();
+        let mut changed = |from: usize, to: usize, mut value: T| {
             each(&mut value);
-            self.0.insert(from, (to, value));
+            match pieces.last_mut().filter(|last| last.2 == value) {
+                Some(last) => last.1 = to,
+                None => pieces.push((from, to, value)),
+            }
+        };
+        let mut at = start;
+        for (from, to, value) in self.take(start, end) {
+            if at < from {
+                changed(at, from, unknown());
+            }
+            changed(from, to, value);
             at = to;
         }
         if at < end {
-            let mut new = unknown();
-            each(&mut new);
-            self.0.insert(at, (end, new));
+            changed(at, end, unknown());
         }
+        self.0.extend(pieces.into_iter().map(|(from, to, value)| (from, (to, value))));
     }
 }
 
@@ -95,6 +111,8 @@ mod tests {
         stretches.change(100, 110, || 7, |value| *value += 1);
         stretches.change(102, 104, || 7, |value| *value += 1);
         assert_eq!(all(&stretches)[5..], [(100, 102, 8), (102, 104, 9), (104, 110, 8)]);
+        stretches.change(101, 120, || 7, |value| *value = 5);
+        assert_eq!(all(&stretches)[5..], [(100, 101, 8), (101, 120, 5)]);
     }
 
     /// Against a list of single addresses.

@@ -111,13 +111,9 @@ impl Stream {
     }
 
     /// Whether an event recorded now would stand for nothing that is not done; false where that cannot be told at once. It is not captured, a
-    /// default stream's device is current, and the thread's captures let it ask.
+    /// default stream's device is current, and the thread's captures let it ask. Nothing that the program asked, as in `is_past`.
     pub fn is_idle(self, runtime: &Runtime) -> bool {
-        let idle = !self.blocks(runtime) && runtime.stream_query(self.raw).unwrap_or(false);
-        if idle {
-            watch::tell(|| Happening::StreamDone { on: self.place() });
-        }
-        idle
+        !self.blocks(runtime) && runtime.stream_query(self.raw).unwrap_or(false)
     }
 
     /// Whether it comes behind the legacy default stream, of whose work a query of this one says nothing. That of the legacy stream says

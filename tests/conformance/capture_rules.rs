@@ -11,7 +11,10 @@ use tcuda::runtime::api::MemPoolAttribute;
 use tcuda::runtime::table::{MemAccess, MemAllocationProp, MemLocation};
 use tcuda::runtime::{Runtime, runtime};
 
-tests![what_a_capture_of_another_thread_forbids: [VirtualMemory, AsyncAllocations]];
+tests![
+    what_a_capture_of_another_thread_forbids: [VirtualMemory, AsyncAllocations],
+    what_a_stream_is_not_asked_while_it_is_captured,
+];
 
 const SIZE: usize = 2 << 20;
 const GLOBAL: i32 = 0;
@@ -180,3 +183,21 @@ fn seen(runtime: &'static Runtime, make: impl Fn(&mut dyn FnMut() -> Result<()>)
 }
 
 unsafe extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+
+/// By CUDA 13.0 both are refused.
+fn what_a_stream_is_not_asked_while_it_is_captured() {
+    let runtime = runtime().unwrap();
+    runtime.set_device(0).unwrap();
+    let stream = runtime.stream_create(1, 0).unwrap();
+    let is_refused = |ask: &dyn Fn() -> Result<()>| {
+        runtime.begin_capture(stream, GLOBAL).unwrap();
+        let answer = ask();
+        let spoilt = runtime.end_capture(stream).map(|graph| runtime.graph_destroy(graph).unwrap()).is_err();
+        assert_eq!(answer.map_err(|error| error.native).err(), spoilt.then_some(900));
+        spoilt
+    };
+    assert!(!is_refused(&|| runtime.stream_priority(stream).map(drop)));
+    let seen = [is_refused(&|| runtime.stream_flags(stream).map(drop)), is_refused(&|| runtime.stream_id(stream).map(drop))];
+    assert!(backend() != "sim" || seen == [true; 2], "{seen:?}");
+    runtime.stream_destroy(stream).unwrap();
+}

@@ -39,7 +39,7 @@ tests![
     large_calls_that_begin_early_are_in_order: [TwoDevices, Unfilled],
     parts_come_behind_what_makes_their_memory: [TwoDevices],
     small_calls_make_few_calls_of_the_driver: [Faults, TwoDevices, Unwatched, Unfilled],
-    large_calls_begin_early: [Faults, TwoDevices, Unfilled],
+    large_calls_begin_early: [Faults, TwoDevices, Unwatched, Unfilled],
 ];
 
 pub fn all_are_peers() -> bool {

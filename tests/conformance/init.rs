@@ -125,6 +125,7 @@ pub fn child(scene: &str) {
         "ipc_poison" => crate::ipc_watched::scene_poison(),
         "ipc_watched" => crate::ipc_watched::scene_watched(),
         "ipc_watched_parts" => crate::ipc_watched::scene_watched_parts(),
+        "ipc_watched_again" => crate::ipc_watched::scene_watched_again(),
         "ipc_end" => crate::ipc::scene_end(),
         "logging" => crate::graph_ends::scene_logging(),
         "capturing_peer" => crate::graph_ends::scene_capturing_peer(),

@@ -12,7 +12,13 @@ use tcuda::capi::memory::*;
 use tcuda::capi::sanitizer::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
-tests![what_was_freed_is_not_filled, what_is_closed_counts_as_freed, what_no_import_has_any_more_counts_as_freed, in_plain_segments,];
+tests![
+    what_was_freed_is_not_filled,
+    what_is_closed_counts_as_freed,
+    what_no_import_has_any_more_counts_as_freed,
+    what_is_imported_again_is_in_use,
+    in_plain_segments,
+];
 
 fn what_was_freed_is_not_filled() {
     in_child("ipc_poison", &[("TCUDA_MEMORY_POISON", "1")]);
@@ -110,6 +116,28 @@ pub fn scene_watched_parts() {
 
 fn tcuda_synchronize_all() -> tcuda::base::Status {
     tcuda::capi::device::tcuda_synchronize(-1)
+}
+
+fn what_is_imported_again_is_in_use() {
+    in_child("ipc_watched_again", &[("TCUDA_SANITIZER", "1"), ("TCUDA_ALLOC_CONF", "expandable_segments:False")]);
+}
+
+/// By an export of its own, which has the same address in a segment of cudaMalloc's.
+pub fn scene_watched_again() {
+    let (read, write) = (1, 2);
+    let [stream, second, third] = [(); 3].map(|()| Own::on(0));
+    let mut other = Other::new();
+    other.export(MIB, 1, 0);
+    let handles = [(); 2].map(|()| other.export_part(0, MIB));
+    let here = import(&handles[0], stream.0);
+    ok!(tcuda_sanitizer_annotate_access(here, MIB, write, stream.0, null()));
+    assert_eq!(import(&handles[1], third.0), here);
+    ok!(tcuda_sanitizer_annotate_access(here, MIB, read, second.0, null()));
+    assert_eq!(get!(77, out => tcuda_sanitizer_report_count(out)), 1);
+    ok!(tcuda_synchronize_all());
+    [stream.0, third.0].into_iter().for_each(|stream| ok!(tcuda_ipc_close(here, stream)));
+    tcuda::sanitizer::report::clear();
+    other.end();
 }
 
 /// All of this once more where segments are cudaMalloc's.

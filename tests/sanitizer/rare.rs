@@ -3,13 +3,15 @@
 use crate::kit::*;
 use crate::{kinds_of, turn};
 use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use tcuda::base::Status;
 use tcuda::base::dlpack::{tcuda_place_t, tcuda_tensor_t};
 use tcuda::base::dtype::tcuda_dtype_t;
 use tcuda::capi::distributions::tcuda_random_permutation;
 use tcuda::capi::graph::*;
+use tcuda::capi::memory::*;
 use tcuda::capi::pinned::*;
+use tcuda::capi::sanitizer::*;
 use tcuda::capi::structs::tcuda_stream_t;
 
 fn pinned() -> *mut c_void {
@@ -127,4 +129,145 @@ fn a_graph_keeps_what_it_captured() {
     };
     assert_eq!(kinds_of(update, true), ["race"]);
     assert_eq!(kinds_of(update, false), ["race"]);
+}
+
+/// A block that is made and freed in a capture, which uses its memory again.
+#[test]
+fn what_is_freed_in_a_capture_may_not_be_in_use_there() {
+    let _turn = turn();
+    let freed_in_use = |bug: bool| {
+        let [one, two] = streams();
+        let graph = captured(one, || {
+            let mut blocks = [block(one); 2];
+            after(two, one);
+            kernel(blocks[0], WRITE, two);
+            if !bug {
+                after(one, two);
+            }
+            free(blocks[0]);
+            blocks[1] = block(one);
+            assert_eq!(blocks[0], blocks[1]);
+            fill(blocks[1], one);
+            after(one, two);
+        });
+        ok(tcuda_graph_destroy(graph));
+    };
+    let used_again = |bug: bool| {
+        let [one, two] = streams();
+        let graph = captured(one, || {
+            after(two, one);
+            let old = block(one);
+            fill(old, one);
+            free(old);
+            let new = block(one);
+            assert_eq!(old, new);
+            if !bug {
+                after(two, one);
+            }
+            fill(new, two);
+            after(one, two);
+        });
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!((kinds_of(freed_in_use, true), kinds_of(freed_in_use, false)), (vec!["free-in-use".into()], vec![]));
+    assert_eq!((kinds_of(used_again, true), kinds_of(used_again, false)), (vec!["race".into()], vec![]));
+}
+
+/// A graph's output, which is freed behind the capture: the next graph of the pool has its memory.
+#[test]
+fn what_a_graph_left_may_be_in_use_when_the_next_one_has_it() {
+    let _turn = turn();
+    let program = |bug: bool| {
+        let [one, two] = streams();
+        let mut pool = tcuda_pool_id_t { first: 0, second: 0 };
+        ok(unsafe { tcuda_graph_pool_handle(&mut pool) });
+        let next = || {
+            let mut graph = null_mut();
+            ok(unsafe { tcuda_graph_create(&mut graph, 0) });
+            ok(tcuda_graph_capture_begin(graph, one, pool, 2));
+            let output = block(one);
+            fill(output, one);
+            ok(tcuda_graph_capture_end(graph));
+            (graph, output)
+        };
+        let first = next();
+        replay(first.0, one);
+        after(two, one);
+        kernel(first.1, READ, two);
+        free(first.1);
+        let second = next();
+        assert_eq!(first.1, second.1);
+        if !bug {
+            after(one, two);
+        }
+        replay(second.0, one);
+        [first, second].into_iter().for_each(|(graph, _)| ok(tcuda_graph_destroy(graph)));
+    };
+    assert_eq!((kinds_of(program, true), kinds_of(program, false)), (vec!["race".into()], vec![]));
+}
+
+/// CUDA keeps launches of one executable graph in order, whatever it does by then, and of no two.
+#[test]
+fn order_is_kept_by_what_is_launched() {
+    let _turn = turn();
+    let program = |between: fn(tcuda_graph_t, tcuda_graph_t) -> tcuda_graph_t| {
+        move |first_too: bool| {
+            let [one, two] = streams();
+            let block = block(one);
+            let [graph, from] = [(); 2].map(|()| kept(one, || fill(block, one)));
+            if !first_too {
+                ok(tcuda_graph_update(graph, from));
+            }
+            ok(tcuda_graph_replay(graph, one));
+            ok(tcuda_graph_replay(between(graph, from), two));
+            [graph, from].into_iter().for_each(|graph| ok(tcuda_graph_destroy(graph)));
+        }
+    };
+    let updated = program(|graph, from| {
+        ok(tcuda_graph_update(graph, from));
+        graph
+    });
+    let anew = program(|graph, _| {
+        ok(tcuda_graph_instantiate(graph));
+        graph
+    });
+    let of_the_other = program(|_, from| from);
+    assert_eq!(kinds_of(updated, true), [""; 0]);
+    assert_eq!(kinds_of(anew, true), ["race"]);
+    assert_eq!(kinds_of(of_the_other, false), ["race"]);
+}
+
+/// A kernel that touches two blocks, of which the second is freed.
+#[test]
+fn each_block_of_what_was_captured_has_to_be_there() {
+    let _turn = turn();
+    let program = |_| {
+        let [one] = streams();
+        let mut blocks = [(); 2].map(|()| block(one));
+        blocks.sort();
+        assert_eq!(blocks[1], blocks[0].wrapping_byte_add(SIZE));
+        let reach = || unsafe { tcuda_sanitizer_annotate_access(blocks[0], 2 * SIZE, WRITE, one, null()) };
+        let graph = captured(one, || ok(reach()));
+        free(blocks[1]);
+        replay(graph, one);
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!(kinds_of(program, true), ["stale-graph"]);
+}
+
+/// The cache has given it back to the driver.
+#[test]
+fn memory_that_left_is_not_what_was_captured() {
+    let _turn = turn();
+    let program = |_| {
+        let [one] = streams();
+        let mut block = null_mut();
+        ok(unsafe { tcuda_malloc_cached(&mut block, 64 << 20, one) });
+        let graph = captured(one, || kernel(block, WRITE, one));
+        free(block);
+        ok(tcuda_empty_cache(0));
+        replay(graph, one);
+        ok(tcuda_graph_destroy(graph));
+    };
+    assert_eq!(kinds_of(program, true), ["stale-graph"]);
 }

@@ -7,7 +7,8 @@ use super::physical::{Backing, HandleId};
 use super::segment::access_list;
 use super::slot::{COMMON, StreamKey};
 use super::{Cache, StreamSlot};
-use crate::base::{Error, Result, Status, insist, watch};
+use crate::base::watch::{self, Happening};
+use crate::base::{Error, Result, Status, insist};
 use crate::memory::stats::Family;
 use crate::memory::{captures, provider};
 use crate::runtime::api::MemPoolAttribute;
@@ -195,7 +196,10 @@ impl Cache {
         };
         // Somebody has allocated it again meanwhile.
         let Some((block, handle, base)) = taken else { return Ok(()) };
-        let give = || on.enter().and_then(|entered| runtime.outside_capture(|| entered.runtime.free_async(base, entered.raw)));
+        let give = || {
+            watch::tell(|| Happening::Left { address: base, size: block::at(block).size() });
+            on.enter().and_then(|entered| runtime.outside_capture(|| entered.runtime.free_async(base, entered.raw)))
+        };
         let joined = captures::any() && on.is_capturing().unwrap_or(true);
         let given = !joined && give().is_ok();
         let mut core = self.core.lock();

@@ -269,7 +269,11 @@ impl Cache {
         let empty = self.core.lock().take_empty_areas();
         for (first, base, size) in empty {
             // Addresses hold no memory back: those that stay go the next time.
-            let given = !self.left.is_in(base, size) && insist(|| runtime.outside_capture(|| runtime.address_free(base, size))).is_ok();
+            let free = || {
+                watch::tell(|| Happening::Left { address: base, size });
+                insist(|| runtime.outside_capture(|| runtime.address_free(base, size)))
+            };
+            let given = !self.left.is_in(base, size) && free().is_ok();
             let mut core = self.core.lock();
             if given {
                 core.forget_area(first);
@@ -351,6 +355,9 @@ impl Cache {
             poison::leaves(self.device, mapping.start, mapping.size);
             // Before: behind it the address may be somebody else's.
             watch::tell(|| Happening::Unmapped { address: mapping.start, size: mapping.size });
+            if raw.is_none() {
+                watch::tell(|| Happening::Left { address: mapping.start, size: mapping.size });
+            }
             let given = on_device.as_ref().map_err(Error::clone).and_then(|_guard| {
                 runtime.outside_capture(|| match &backing {
                     Backing::Virtual(_) | Backing::Away => {

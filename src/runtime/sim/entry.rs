@@ -322,12 +322,16 @@ pub unsafe extern "C" fn cudaStreamWaitEvent(stream: RawStream, event: RawEvent,
     call(Slot::cudaStreamWaitEvent, |sim| sim.wait_event(stream, event, flags))
 }
 
-/// What a stream was made with, or is known as.
+/// What a stream was made with, or is known as. CUDA (13.0) tells the priority of one that is captured; to ask for more ends the capture.
 fn of_stream<T>(slot: Slot, stream: RawStream, out: *mut T, what: impl FnOnce(u64, &stream::Stream) -> T) -> Code {
     call(slot, |sim| {
         check(out)?;
-        let (id, _) = sim.stream(stream)?;
-        let line = sim.scheduler.line();
+        let is_at_any_time = matches!(slot, Slot::cudaStreamGetPriority);
+        let (id, _) = if is_at_any_time { sim.stream(stream)? } else { sim.stream_for_work(stream)? };
+        let mut line = sim.scheduler.line();
+        if !is_at_any_time {
+            line.state.refuse_captured(id)?;
+        }
         put(out, what(id, line.state.stream(id).ok_or(code::INVALID_HANDLE)?))
     })
 }
