@@ -69,6 +69,8 @@ impl Stage {
         streams.iter().for_each(|stream| ok!(tcuda_set_stream(stream.0)));
         let tensors: Vec<Managed> = devices().into_iter().map(|device| Managed::empty(device, U8, &[SIZE as i64])).collect();
         let stage = Stage { tensors, streams };
+        // They are the default streams' memory.
+        synchronize();
         stage.fill(|_| 0);
         synchronize();
         stage
