@@ -2557,8 +2557,8 @@ tcuda_status_t tcuda_register_pressure_callback(uint64_t *id, tcuda_pressure_fn_
 
 /**
  * Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
- * they need must not be held here. Called inside a pressure callback, an
- * observer or a trace function it does not wait.
+ * they need must not be held here. Called inside a pressure callback, an observer or a
+ * trace function it does not wait.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: no pressure callback has this number.
  */
@@ -4465,8 +4465,8 @@ tcuda_status_t tcuda_nvtx_stream_range_start(uint64_t *id,
 
 /**
  * Ends a range when a stream comes there (torch.cuda.nvtx._device_range_end). It need not be the stream that the range began on, but has to
- * come later in the program's order; a stream that is there before the range began makes it a range of no length. A range whose end is
- * captured is ended by a replay, and is open for as long as none comes.
+ * come later in the program's order; a stream that is there before the range began makes it a range of no length, or if a graph
+ * begins it, does nothing. A range whose end is captured is ended by a replay, and is open for as long as none comes.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: it is no such range, or it was ended.
  */
@@ -4621,8 +4621,9 @@ tcuda_status_t tcuda_cufft_library(char *text, size_t capacity, size_t *needed);
 /* ==== Trace ===================================================================================================================
  * A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
  * tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. A call
- * that began before anybody was registered need not be told. What failed is not; a batch that fails half way gives back what it had, and tells it. No lock is held, so it may call tcuda; what it does there
- * itself is told to nobody, so that it cannot call itself without end. A C++ exception or longjmp must not leave it.
+ * that began before anybody was registered need not be told. What failed is not; a batch that fails half way gives back what it had, and
+ * tells it. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself without end.
+ * A C++ exception or longjmp must not leave it.
  * Of two threads one may be told of an allocation before the other is told of the free that made room for it.
  * tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it
  * costs one read of a word that nobody writes; while somebody is told of blocks, threads keep none to themselves, and each allocation
@@ -4643,8 +4644,8 @@ tcuda_status_t tcuda_trace_register(uint64_t *id, int32_t kind, tcuda_trace_fn_t
 
 /**
  * Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
- * they need must not be held here. Called inside a trace function, a
- * pressure callback or an observer it does not wait.
+ * they need must not be held here. Called inside a trace function, a pressure callback or an
+ * observer it does not wait.
  *
  * @return TCUDA_ERROR_INVALID_HANDLE: no trace function has this number.
  */

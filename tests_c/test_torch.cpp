@@ -90,10 +90,14 @@ static void devices(Log &log)
 {
     int32_t count = 0, device = -1;
     CHECK_OK(tcuda_device_count(&count));
-    // The thread has a block of the default stream at hand.
+    // The thread has blocks of its default streams at hand.
     void *own = nullptr;
-    CHECK_OK(tcuda_malloc_cached(&own, 512, nullptr));
-    CHECK_OK(tcuda_free_cached(own));
+    for (int i = 0; i < 4; i++) {
+        for (tcuda_stream_t stream : {tcuda_stream_t(nullptr), TCUDA_STREAM_PER_THREAD(0)}) {
+            CHECK_OK(tcuda_malloc_cached(&own, 512, stream));
+            CHECK_OK(tcuda_free_cached(own));
+        }
+    }
     for (int32_t none : {-300, -1, count, 0x3ff, 0x400, 0xf00, 5000, INT32_MAX}) {
         int lines = log.lines;
         CHECK(tcuda_torch_alloc(512, none, nullptr) == nullptr);

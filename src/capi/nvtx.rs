@@ -157,8 +157,8 @@ pub unsafe extern "C" fn tcuda_nvtx_stream_range_start(id: *mut u64, message: *c
 }
 
 /// Ends a range when a stream comes there (torch.cuda.nvtx._device_range_end). It need not be the stream that the range began on, but has to
-/// come later in the program's order; a stream that is there before the range began makes it a range of no length. A range whose end is
-/// captured is ended by a replay, and is open for as long as none comes.
+/// come later in the program's order; a stream that is there before the range began makes it a range of no length, or if a graph
+/// begins it, does nothing. A range whose end is captured is ended by a replay, and is open for as long as none comes.
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: it is no such range, or it was ended.
 #[unsafe(no_mangle)]

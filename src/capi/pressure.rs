@@ -141,8 +141,8 @@ pub unsafe extern "C" fn tcuda_register_pressure_callback(
 }
 
 /// Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
-/// they need must not be held here. Called inside a pressure callback, an
-/// observer or a trace function it does not wait.
+/// they need must not be held here. Called inside a pressure callback, an observer or a
+/// trace function it does not wait.
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: no pressure callback has this number.
 #[unsafe(no_mangle)]

@@ -41,9 +41,11 @@ pub extern "C-unwind" fn tcuda_torch_alloc(size: isize, device: i32, stream: tcu
 
 /// The stream's handle whatever device is current. What can be no device has one that is no stream's, so that nothing of it is at hand.
 fn named(raw: usize, device: i32) -> usize {
-    const HANDLES: u32 = 0x400;
-    let device = (device as u32).min(HANDLES) as i32;
-    if raw <= 1 { stream::handle_of(Stream { device, raw: stream::DEFAULT }) } else { raw }
+    match raw {
+        0 | 1 if (0..stream::MOST_DEVICES).contains(&device) => stream::handle_of(Stream { device, raw: stream::DEFAULT }),
+        0 | 1 => stream::NO_HANDLE,
+        _ => raw,
+    }
 }
 
 /// CUDAPluggableAllocator's free_fn. After tcuda_shutdown and in a child of fork it does nothing.

@@ -2,8 +2,9 @@
 //!
 //! A program may be told of what happens: the ten callbacks of torch's GPU trace. A function is called on the thread that made the call of
 //! tcuda, when its work is done and before it returns, in the order in which things happened; several threads may call it at once. A call
-//! that began before anybody was registered need not be told. What failed is not; a batch that fails half way gives back what it had, and tells it. No lock is held, so it may call tcuda; what it does there
-//! itself is told to nobody, so that it cannot call itself without end. A C++ exception or longjmp must not leave it.
+//! that began before anybody was registered need not be told. What failed is not; a batch that fails half way gives back what it had, and
+//! tells it. No lock is held, so it may call tcuda; what it does there itself is told to nobody, so that it cannot call itself without end.
+//! A C++ exception or longjmp must not leave it.
 //! Of two threads one may be told of an allocation before the other is told of the free that made room for it.
 //!
 //! tcuda's own waits, copies and collectives are told as the events, waits and blocks that they are made of. While nobody is registered it
@@ -100,8 +101,8 @@ pub unsafe extern "C" fn tcuda_trace_register(
 }
 
 /// Ends a registration. On return the function is not called any more: calls of it that run on other threads are waited for, so what
-/// they need must not be held here. Called inside a trace function, a
-/// pressure callback or an observer it does not wait.
+/// they need must not be held here. Called inside a trace function, a pressure callback or an
+/// observer it does not wait.
 ///
 /// @return TCUDA_ERROR_INVALID_HANDLE: no trace function has this number.
 #[unsafe(no_mangle)]

@@ -485,7 +485,7 @@ impl Communicator {
         }
         match color {
             Some(_) => Ok(Some(part)),
-            None => part.destroy().map(|()| None),
+            None => part.destroy().map(|()| None).map_err(|error| self.cut(error)),
         }
     }
 }

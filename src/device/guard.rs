@@ -24,7 +24,8 @@ pub(super) fn has_context(runtime: &Runtime, device: i32) -> bool {
 enum Undo {
     Nothing,
     SetDevice(i32),
-    Pop,
+    /// And where the thread stood.
+    Pop(i32),
 }
 
 /// Makes a device current and puts the previous one back when dropped. No call is made when it is current already.
@@ -53,7 +54,7 @@ fn enter(runtime: &Runtime, previous: i32, device: i32) -> Result<Undo> {
         return Ok(Undo::Nothing);
     }
     if (!has_context(runtime, previous) || super::lost::check(previous).is_err()) && push(runtime, device)? {
-        return Ok(Undo::Pop);
+        return Ok(Undo::Pop(previous));
     }
     runtime.set_device(device)?;
     Ok(Undo::SetDevice(previous))
@@ -69,6 +70,12 @@ fn push(runtime: &Runtime, device: i32) -> Result<bool> {
 // The device that the program's guard found without a context: one of another device was pushed for it.
 thread_local!(static BELOW: Cell<Option<i32>> = const { Cell::new(None) });
 
+fn pop(runtime: &Runtime, back: i32) -> Result<()> {
+    runtime.context_pop()?;
+    // cudaSetDevice meanwhile is where a thread without a context stands since: then it takes a context to come back.
+    if runtime.get_device()? == back { Ok(()) } else { runtime.set_device(back) }
+}
+
 /// For a guard of the program's, which ends by `set`.
 pub(super) fn exchange(runtime: &Runtime, previous: i32, device: i32) -> Result<()> {
     if previous != device && BELOW.get().is_none() && !has_context(runtime, previous) && push(runtime, device)? {
@@ -78,15 +85,14 @@ pub(super) fn exchange(runtime: &Runtime, previous: i32, device: i32) -> Result<
     set(runtime, device)
 }
 
-/// cudaSetDevice, but for the way back of `exchange`.
+/// cudaSetDevice, but for the way back of `exchange`, and where what that pushed is wanted again.
 pub(super) fn set(runtime: &Runtime, device: i32) -> Result<()> {
-    if BELOW.get() == Some(device) {
-        BELOW.set(None);
-        if !has_context(runtime, device) {
-            return runtime.context_pop();
-        }
+    let Some(below) = BELOW.get() else { return runtime.set_device(device) };
+    if below != device {
+        return if runtime.get_device()? == device { Ok(()) } else { runtime.set_device(device) };
     }
-    runtime.set_device(device)
+    BELOW.set(None);
+    if has_context(runtime, device) { runtime.set_device(device) } else { pop(runtime, device) }
 }
 
 /// Whether a device cannot be made current, or has an error that stays.
@@ -119,7 +125,7 @@ impl Guard {
         match self.undo {
             Undo::Nothing => self.undo = enter(self.runtime, self.device, device).map_err(super::blame(device))?,
             Undo::SetDevice(_) => self.runtime.set_device(device).map_err(super::blame(device))?,
-            Undo::Pop => {
+            Undo::Pop(_) => {
                 self.undo()?;
                 self.undo = Undo::Nothing;
                 *self = Guard::new(device)?;
@@ -138,7 +144,7 @@ impl Guard {
         match self.undo {
             Undo::Nothing => Ok(()),
             Undo::SetDevice(previous) => self.runtime.set_device(previous),
-            Undo::Pop => self.runtime.context_pop(),
+            Undo::Pop(previous) => pop(self.runtime, previous),
         }
     }
 }

@@ -191,6 +191,7 @@ pub fn synchronize(event: RawEvent) -> Result<()> {
 pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
     let known = (check(start)?, check(end)?);
     let (of, _guard) = enter(start)?;
+    let of_end = device_of(end)?;
     let has_no_timing = |known: Known| known.flags & DISABLE_TIMING != 0;
     let state = |text: &'static str, code: Code| Error::new(Status::TCUDA_ERROR_INVALID_STATE, text).with_native(code);
     let time = runtime::runtime()?.event_elapsed_time(start, end).map_err(|error| match error.native {
@@ -216,7 +217,7 @@ pub fn elapsed_time(start: RawEvent, end: RawEvent) -> Result<f32> {
                 "Both events must be created with timing enabled, be recorded before calculating elapsed time, and belong to one device",
             ),
         },
-        _ => device::blame(of)(explain(start, error)),
+        _ => device::blame_either(of, of_end)(explain(start, error)),
     })?;
     [start, end].into_iter().for_each(|event| watch::tell(|| Happening::EventDone { event }));
     Ok(time)

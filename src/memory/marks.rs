@@ -98,6 +98,11 @@ impl<C: Copy + Ord> Known<C> {
         self.past
     }
 
+    /// Whether it had work when it was asked last.
+    pub fn is_ahead(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
     pub fn covers(&self, count: C) -> bool {
         self.past >= count
     }

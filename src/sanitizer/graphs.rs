@@ -1,7 +1,7 @@
 //! Graphs: each capture is a world of its own, in which the streams that take part are ordered as the replay will order them. A replay is one
 //! piece of work that does everything at once, to the memory that the capture named.
 
-use super::blocks::{Block, Blocks};
+use super::blocks::{Block, Blocks, Memory};
 use super::clock::{Key, Known, Recorded};
 use super::report::{self, Does, Kind, Report, Side};
 use super::world::World;
@@ -130,7 +130,13 @@ fn is_stale(then: &Block, now: Option<&Arc<Block>>) -> bool {
     if then.capture.is_some() || then.memory.is_pinned() {
         return false;
     }
-    now.is_none_or(|now| now.freed.is_some() || now.allocated.sequence != then.allocated.sequence || now.address != then.address)
+    now.is_none_or(|now| {
+        let is_same = match (&then.memory, &now.memory) {
+            (Memory::Import(then), Memory::Import(now)) => Arc::ptr_eq(then, now),
+            _ => now.allocated.sequence == then.allocated.sequence,
+        };
+        now.freed.is_some() || !is_same || now.address != then.address
+    })
 }
 
 impl State {

@@ -285,6 +285,12 @@ impl State {
             at = end;
         }
         self.world.forget(at, address + size - at);
+        // One memory, as long as any import of it is there.
+        let before = self.blocks.find(address).filter(|block| block.freed.is_none()).map(|block| block.memory.clone());
+        let memory = match (memory, before) {
+            (Memory::Import(_), Some(Memory::Import(is_mapped))) => Memory::Import(is_mapped),
+            (memory, _) => memory,
+        };
         self.blocks.made(memory, side(Does::Allocate, call, None, address, size), None, None);
     }
 
@@ -441,7 +447,10 @@ impl Observer for Sanitizer {
             Happening::Freeing { address, size, on } => {
                 let named = on.and_then(actor);
                 let of_capture = || with(|state| state.stream_in_capture(address)).flatten().and_then(actor);
-                let inside = named.as_ref().or(of_capture().as_ref()).and_then(|actor| actor.capture);
+                let inside = match &named {
+                    Some(actor) => actor.capture,
+                    None => of_capture().and_then(|actor| actor.capture),
+                };
                 with(|state| state.freeing(address, size, named.map(|actor| actor.key), inside, call))
             }
             Happening::Unmapped { address, size } => with(|state| {

@@ -16,7 +16,9 @@ mod registry;
 pub use current::{Saved, current, exchange, set_current};
 pub use own::{GoneHook, PerDevice, Turn, create, destroy, destroy_unheard, on_gone, register, unregister};
 pub use pool::{PER_LEVEL, from_pool, priority_range};
-pub use registry::{HANDLE_CURRENT, HANDLE_DEFAULT, generation, handle_of, resolve, resolve_beside, resolve_on, serial};
+pub use registry::{
+    HANDLE_CURRENT, HANDLE_DEFAULT, MOST_DEVICES, NO_HANDLE, generation, handle_of, resolve, resolve_beside, resolve_on, serial,
+};
 
 use crate::base::watch::{self, Happening, Place};
 use crate::base::{Error, Result, Status, insist, sync_debug};

@@ -14,9 +14,11 @@ pub const HANDLE_CURRENT: usize = 0x80;
 /// The default stream of device 0; the others follow. Page zero is never mapped, so no real handle is this small.
 pub const HANDLE_DEFAULT: usize = 0x100;
 /// The calling thread's default stream of device 0; likewise.
-const HANDLE_PER_THREAD: usize = HANDLE_DEFAULT + MOST_DEVICES;
-const PER_THREAD_END: usize = HANDLE_PER_THREAD + MOST_DEVICES;
-const MOST_DEVICES: usize = 0x400;
+const HANDLE_PER_THREAD: usize = HANDLE_DEFAULT + MOST_DEVICES as usize;
+/// No stream's.
+pub const NO_HANDLE: usize = HANDLE_PER_THREAD + MOST_DEVICES as usize;
+/// That have handles.
+pub const MOST_DEVICES: i32 = 0x400;
 /// The first address that can be a stream's.
 pub const HANDLE_END: usize = 0x1000;
 
@@ -162,7 +164,7 @@ fn special(handle: usize, device: i32) -> Result<Stream> {
         2 => Ok(Stream { device: device::resolve(device)?, raw: PER_THREAD }),
         HANDLE_CURRENT => current::current(device),
         HANDLE_DEFAULT..HANDLE_PER_THREAD => Ok(Stream { device: device::resolve((handle - HANDLE_DEFAULT) as i32)?, raw: DEFAULT }),
-        HANDLE_PER_THREAD..PER_THREAD_END => Ok(Stream { device: device::resolve((handle - HANDLE_PER_THREAD) as i32)?, raw: PER_THREAD }),
+        HANDLE_PER_THREAD..NO_HANDLE => Ok(Stream { device: device::resolve((handle - HANDLE_PER_THREAD) as i32)?, raw: PER_THREAD }),
         _ => Err(no_stream(handle)),
     }
 }

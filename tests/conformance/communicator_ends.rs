@@ -92,7 +92,7 @@ fn a_rank_that_is_aborted() {
 fn a_split_that_not_all_come_to() {
     for color in [0, -1] {
         // NCCL's ranks have to find each other within it.
-        let world = World::with(&options(if Capability::Faults.is_there() { 200 } else { 5_000 }, 0));
+        let world = World::with(&options(if Capability::Faults.is_there() { 1_000 } else { 5_000 }, 0));
         let mut part = null_mut();
         fails!(TIMEOUT, tcuda_communicator_split(&mut part, world.0[0], color, 0, null()));
         assert!(part.is_null());

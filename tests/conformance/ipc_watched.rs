@@ -1,5 +1,6 @@
 //! What is given to another process under poison and the stream sanitizer.
 
+use crate::graph::G;
 use crate::init::in_child;
 use crate::ipc::{MIB, export, filled, import, passes_in_plain_segments};
 use crate::ipc_other::Other;
@@ -7,6 +8,8 @@ use crate::kit::*;
 use crate::{get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null;
+use tcuda::capi::copy::tcuda_memset_async;
+use tcuda::capi::graph::tcuda_graph_replay;
 use tcuda::capi::ipc::*;
 use tcuda::capi::memory::*;
 use tcuda::capi::sanitizer::*;
@@ -131,9 +134,14 @@ pub fn scene_watched_again() {
     let handles = [(); 2].map(|()| other.export_part(0, MIB));
     let here = import(&handles[0], stream.0);
     ok!(tcuda_sanitizer_annotate_access(here, MIB, write, stream.0, null()));
+    // Who captured it before has it still.
+    let graph = G::captured(stream.0, || ok!(tcuda_memset_async(here, 1, MIB, stream.0)));
     assert_eq!(import(&handles[1], third.0), here);
+    ok!(tcuda_graph_replay(graph.0, stream.0));
+    assert_eq!(get!(77, out => tcuda_sanitizer_report_count(out)), 0);
     ok!(tcuda_sanitizer_annotate_access(here, MIB, read, second.0, null()));
     assert_eq!(get!(77, out => tcuda_sanitizer_report_count(out)), 1);
+    drop(graph);
     ok!(tcuda_synchronize_all());
     [stream.0, third.0].into_iter().for_each(|stream| ok!(tcuda_ipc_close(here, stream)));
     tcuda::sanitizer::report::clear();

@@ -18,6 +18,7 @@ tests![
     a_recorded_use_is_waited_for,
     every_recorded_use_is_waited_for,
     a_stream_that_is_never_idle_keeps_what_it_uses_now,
+    a_stream_that_has_work_leaves_others_what_is_everybodys: [Unfilled],
     a_threads_own_stream_is_asked_by_its_thread,
     who_waits_for_a_device_knows_of_every_threads_stream,
     a_use_on_its_own_stream_is_none: [Unfilled],
@@ -132,35 +133,59 @@ fn every_recorded_use_is_waited_for() {
     empty_caches();
 }
 
-/// As a training loop's, of which the host is a few steps ahead.
+/// Work on a stream of which the host is a few steps ahead, as in a training loop. The stream is never idle meanwhile.
+fn ahead(stream: tcuda_stream_t, step: impl Fn()) -> Vec<Gate> {
+    const STEPS: usize = 20;
+    let mut steps = VecDeque::new();
+    for _ in 0..STEPS {
+        let gate = Gate::on(stream);
+        step();
+        let mut event = null_mut();
+        ok!(tcuda_stream_record_event(stream, &mut event));
+        steps.push_back((gate, event));
+        if steps.len() > AHEAD {
+            let (gate, event) = steps.pop_front().unwrap();
+            gate.open();
+            ok!(tcuda_event_synchronize(event));
+            ok!(tcuda_event_destroy(event));
+        }
+    }
+    steps.iter().for_each(|(_, event)| ok!(tcuda_event_destroy(*event)));
+    steps.into_iter().map(|(gate, _)| gate).collect()
+}
+
+const AHEAD: usize = 3;
+
 fn a_stream_that_is_never_idle_keeps_what_it_uses_now() {
-    const AHEAD: usize = 3;
     let (own, copies) = (Own::on(0), Own::on(0));
     for computes in [own.0, default_of(0)] {
         empty_caches();
-        let mut steps = VecDeque::new();
-        for _ in 0..20 {
-            let gate = Gate::on(computes);
+        let gates = ahead(computes, || {
             let block = allocate(SIZE, copies.0);
             ok!(tcuda_record_stream(block, computes));
             free(block);
-            let mut event = null_mut();
-            ok!(tcuda_stream_record_event(computes, &mut event));
-            steps.push_back((gate, event));
-            if steps.len() > AHEAD {
-                let (gate, event) = steps.pop_front().unwrap();
-                gate.open();
-                ok!(tcuda_event_synchronize(event));
-                ok!(tcuda_event_destroy(event));
-            }
-        }
+        });
         assert!(pending() <= (AHEAD + 2) as i64 * SIZE as i64, "{} of blocks of {SIZE}", pending());
-        for (gate, event) in steps {
-            gate.open();
-            ok!(tcuda_event_destroy(event));
-        }
+        drop(gates);
         synchronize(computes);
     }
+    empty_caches();
+}
+
+/// Each of its steps finds room in its own, and some that would fit closer in what is past.
+fn a_stream_that_has_work_leaves_others_what_is_everybodys() {
+    empty_caches();
+    let (first, second) = (Own::on(0), Own::on(0));
+    let blocks = |count: usize, stream| (0..count).map(|at| allocate(8 * MIB + (at << 16), stream)).collect::<Vec<_>>();
+    blocks(45, first.0).into_iter().for_each(free);
+    synchronize(first.0);
+    let gates = ahead(second.0, || blocks(30, second.0).into_iter().for_each(free));
+    let before = stat(0, "reserved_bytes.all.current");
+    let others = blocks(12, first.0);
+    assert_eq!(stat(0, "reserved_bytes.all.current"), before);
+    drop(gates);
+    others.into_iter().for_each(free);
+    synchronize(second.0);
     empty_caches();
 }
 

@@ -775,17 +775,26 @@ fn what_is_open_goes_on_and_links_stay() {
     let (mut data, mut size) = (null(), 0);
     ok!(tcuda_snapshot_data(taken.0, &mut data, &mut size, 2));
     let snapshot = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-    let path = path_of("open");
-    for names in ["/dev/fd", "/proc/self/fd"] {
+    let [path, link] = ["open", "link"].map(path_of);
+    let own = format!("/proc/{}/fd", std::process::id());
+    for (names, is_led) in [("/dev/fd", false), ("/proc/self/fd", false), ("/proc/thread-self/fd", false), (&own, false), ("/dev/fd", true)]
+    {
         let mut open = std::fs::File::create(&path).unwrap();
         open.write_all(b"before").unwrap();
-        let by_number = CString::new(format!("{names}/{}", open.as_raw_fd())).unwrap();
-        ok!(tcuda_snapshot_write(taken.0, by_number.as_ptr()));
+        let by_number = format!("{names}/{}", open.as_raw_fd());
+        let name = if is_led {
+            std::os::unix::fs::symlink(by_number, &link).unwrap();
+            CString::new(link.to_str().unwrap()).unwrap()
+        } else {
+            CString::new(by_number).unwrap()
+        };
+        ok!(tcuda_snapshot_write(taken.0, name.as_ptr()));
         open.write_all(b"after").unwrap();
         // A name with no ending is a pickle's.
         let written = std::fs::read(&path).unwrap();
-        assert!(written.starts_with(b"before\x80\x02") && written.ends_with(b".after"), "{}", written.len());
+        assert!(written.starts_with(b"before\x80\x02") && written.ends_with(b".after"), "{name:?}: {}", written.len());
     }
+    std::fs::remove_file(&link).unwrap();
     std::fs::remove_file(&path).unwrap();
     fails!(SYSTEM, tcuda_snapshot_write(taken.0, c"/dev/fd/99999".as_ptr()));
     // One link to another, and that to where nothing is yet, beside it.

@@ -249,7 +249,7 @@ static void policies()
     char *data = policy.get_allocator().allocate(1000);
     CHECK(data != nullptr);
     policy.get_allocator().deallocate(data, 1000);
-    stream->add_host_function([] {});
+    CHECK_OK(tcuda_stream_add_host_function(stream.get(), [](void *) {}, nullptr));
     CHECK_OK(tcuda_graph_capture_end(graph));
     CHECK_OK(tcuda_graph_destroy(graph));
     CHECK_EQUAL(live(0), 0);

@@ -401,7 +401,7 @@ impl Core {
         shard.allocated(small, size, requested);
     }
 
-    /// Of streams that are as one each takes what is everybody's where that fits closer than its own, and that not closely.
+    /// Of streams that are as one each that has no work takes what is everybody's where that fits closer than its own, and that not closely.
     fn prefer_common(&mut self, slot: StreamSlot, request: &Request, all: bool) {
         if self.no_split || !self.are_as_one() || self.streams() < 2 {
             self.look_beside_no_more();
@@ -409,6 +409,10 @@ impl Core {
         }
         if !std::mem::replace(&mut self.as_one, true) {
             self.shelf(COMMON).asks_from = self.asks_from();
+        }
+        if self.slots[slot as usize].known.is_ahead() {
+            self.shelf(slot).beside = None;
+            return;
         }
         let home = self.slots[COMMON as usize].home;
         home.owner.store(std::ptr::from_ref(tls::get()).cast_mut(), Relaxed);
@@ -438,6 +442,17 @@ impl Core {
             self.shelf(COMMON).asks_from = self.asks_from();
         } else {
             self.look_beside_no_more();
+        }
+    }
+
+    /// What is everybody's is left to others by those that have work: such a stream has its own again at once, and others have nothing else. Bit by bit
+    /// it would come to have all.
+    pub(super) fn leave_common(&mut self) {
+        for at in 0..self.awake.len() {
+            let slot = self.awake[at];
+            if self.slots[slot as usize].known.is_ahead() {
+                self.shelf(slot).beside = None;
+            }
         }
     }
 

@@ -272,14 +272,15 @@ impl Cache {
         self.key_goes(StreamKey { raw: stream::PER_THREAD, thread }, is_there);
     }
 
-    /// More is said to be used by the calling thread's default stream, or it was waited for. Nobody else can ask how far it is.
+    /// More is said to be used by the calling thread's default stream, or it was waited for. Nobody else can ask how far it is. While another thread
+    /// asks, or this one fills what it frees, it is left for the next time.
     pub fn ask_own(&self, key: StreamKey) {
         let is_waited_for = {
             let core = self.core.quiet();
             core.find_slot(key).is_some_and(|slot| core.slots[slot as usize].waiting > 0)
         };
-        if is_waited_for {
-            self.thread_settles(key.thread);
+        if is_waited_for && let Some(_driving) = self.driving.try_lock() {
+            self.ask_thread(key.thread);
         }
     }
 
@@ -300,6 +301,11 @@ impl Cache {
     /// How far a thread's default stream is with what was freed so far, or a mark on it.
     pub fn thread_settles(&self, thread: u64) {
         let _driving = self.driving.lock();
+        self.ask_thread(thread);
+    }
+
+    /// Nobody else asks or marks.
+    fn ask_thread(&self, thread: u64) {
         let question = {
             let mut core = self.core.lock();
             core.collect();

@@ -126,6 +126,7 @@ impl Cache {
         self.settle(asks);
         let mut core = self.core.lock();
         core.go_home(usize::MAX, slot);
+        core.leave_common();
         core.forget_order(FEW);
         let frees = core.stats.frees();
         core.policy.ebbs(frees);

@@ -86,8 +86,9 @@ fn ask(streams: Vec<Serial>) {
 
 /// More is said to be used by the calling thread's default stream, or it was waited for. Nobody else can ask how far it is.
 pub fn ask_own(key: StreamKey, device: i32) {
-    if core::has_pending() {
-        let _asking = ASKING.lock();
+    if core::has_pending()
+        && let Some(_asking) = ASKING.try_lock()
+    {
         let behind = CORE.lock().streams.behind_with_key(key, device);
         ask(behind.into_iter().collect());
     }

@@ -123,11 +123,10 @@ impl Snapshot {
             out.into_inner().map(drop).map_err(io::IntoInnerError::into_error)
         };
         let there = fs::metadata(path);
-        let written = match &there {
-            _ if let Some(number) = descriptor(path) => spared::sigpipe(|| process::open_file(number).and_then(write)),
-            Ok(there) if !there.is_file() => spared::sigpipe(|| File::options().write(true).open(path).and_then(write)),
-            _ => {
-                let place = led_to(Path::new(path));
+        let written = match (&there, led_to(Path::new(path))) {
+            (Ok(there), _) if !there.is_file() => spared::sigpipe(|| File::options().write(true).open(path).and_then(write)),
+            (_, Led::Open(number)) => process::open_file(number).and_then(write),
+            (_, Led::To(place)) => {
                 // A name as long as may be leaves no room for more.
                 let part = format!(".tcuda-{}-{}.part", std::process::id(), PARTS.fetch_add(1, Ordering::Relaxed));
                 let part = place.with_file_name(part);
@@ -143,27 +142,35 @@ impl Snapshot {
     }
 }
 
-/// The number in the name of what the process has open. By that name it would be opened anew, and written from its beginning.
-fn descriptor(path: &str) -> Option<RawFd> {
-    match path {
-        "/dev/stdout" => Some(1),
-        "/dev/stderr" => Some(2),
-        _ => path.strip_prefix("/dev/fd/").or(path.strip_prefix("/proc/self/fd/"))?.parse().ok(),
-    }
+/// Where a path leads to by its links.
+enum Led {
+    /// Nothing may be there yet.
+    To(PathBuf),
+    /// What the process has open: opened by that name it would be written from its beginning.
+    Open(RawFd),
 }
 
-/// Where a link leads to, be it that nothing is there yet.
-fn led_to(path: &Path) -> PathBuf {
+fn led_to(path: &Path) -> Led {
     /// As the system has it: then it goes round.
     const LINKS: usize = 40;
     let mut place = path.to_path_buf();
     for _ in 0..LINKS {
+        if let Some(number) = descriptor(&place) {
+            return Led::Open(number);
+        }
         match fs::read_link(&place) {
             Ok(target) => place = place.parent().unwrap_or(Path::new("")).join(target),
             Err(_) => break,
         }
     }
-    place
+    Led::To(place)
+}
+
+fn descriptor(place: &Path) -> Option<RawFd> {
+    let own = format!("/proc/{}/fd", std::process::id());
+    let folder = place.parent()?.to_str()?;
+    let is_of_open = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd", &own].contains(&folder);
+    if is_of_open { place.file_name()?.to_str()?.parse().ok() } else { None }
 }
 
 /// What is written, as far as the host has memory.

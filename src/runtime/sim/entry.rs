@@ -570,7 +570,10 @@ pub unsafe extern "C" fn cuStreamGetCtx(stream: RawStream, context: *mut usize) 
 pub unsafe extern "C" fn cuCtxPushCurrent_v2(context: usize) -> Code {
     call(Slot::cuCtxPushCurrent_v2, |sim| {
         let device = context.checked_sub(CONTEXTS).filter(|at| at.is_multiple_of(16)).map(|at| at / 16);
-        thread::push_context(device.filter(|device| *device < sim.devices.len()).ok_or(code::INVALID_CONTEXT)?)
+        let pushed = device.filter(|device| *device < sim.devices.len()).ok_or(code::INVALID_CONTEXT)?;
+        let current = thread::device();
+        thread::push_context(pushed, sim.devices[current].is_active().then_some(current));
+        Ok(())
     })
 }
 

@@ -12,6 +12,8 @@ struct Thread {
     /// The simulation that the rest belongs to; each starts anew.
     sim: Cell<usize>,
     device: Cell<usize>,
+    /// By cudaSetDevice: where it stands when no context is current.
+    chosen: Cell<usize>,
     last: Cell<Code>,
     capture_mode: Cell<i32>,
     /// 0 until it is asked for.
@@ -22,8 +24,8 @@ struct Thread {
 /// What has to be given back when the thread ends.
 struct Owned {
     streams: Vec<(&'static Sim, usize, u64)>,
-    /// Devices that were current before cuCtxPushCurrent.
-    contexts: Vec<usize>,
+    /// Devices whose contexts were current before cuCtxPushCurrent; None: there was none.
+    contexts: Vec<Option<usize>>,
 }
 
 /// As CUDA's, they end when the thread's own values are gone, and before that serve their destructors.
@@ -42,6 +44,7 @@ thread_local! {
         Thread {
             sim: Cell::new(0),
             device: Cell::new(0),
+            chosen: Cell::new(0),
             last: Cell::new(0),
             capture_mode: Cell::new(0),
             number: Cell::new(0),
@@ -58,6 +61,7 @@ pub fn enter(sim: &Sim) -> Result<(), Code> {
         if thread.sim.get() != sim.id {
             thread.sim.set(sim.id);
             thread.device.set(0);
+            thread.chosen.set(0);
             thread.last.set(0);
             thread.capture_mode.set(0);
         }
@@ -81,7 +85,10 @@ pub fn device() -> usize {
 }
 
 pub fn set_device(device: usize) {
-    THREAD.with(|thread| thread.device.set(device));
+    THREAD.with(|thread| {
+        thread.device.set(device);
+        thread.chosen.set(device);
+    });
 }
 
 pub fn set_last(code: Code) {
@@ -119,19 +126,18 @@ pub fn in_host_function(work: impl FnOnce()) {
     THREAD.with(|thread| thread.in_host_function.set(false));
 }
 
-/// Makes a device current and remembers the one before.
-pub fn push_context(device_pushed: usize) -> Result<(), Code> {
+/// Makes a device current and remembers the one before, if it had a context.
+pub fn push_context(pushed: usize, before: Option<usize>) {
     process::at_end(end);
-    OWNED.with_borrow_mut(|owned| owned.contexts.push(device()));
-    set_device(device_pushed);
-    Ok(())
+    OWNED.with_borrow_mut(|owned| owned.contexts.push(before));
+    THREAD.with(|thread| thread.device.set(pushed));
 }
 
 /// The device that was current, and is no more.
 pub fn pop_context() -> Result<usize, Code> {
     let popped = device();
     let before = OWNED.with_borrow_mut(|owned| owned.contexts.pop()).ok_or(code::INVALID_CONTEXT)?;
-    set_device(before);
+    THREAD.with(|thread| thread.device.set(before.unwrap_or(thread.chosen.get())));
     Ok(popped)
 }
 
