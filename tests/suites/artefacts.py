@@ -14,7 +14,7 @@ def run(suite):
     unwinding(suite)
     static_library(suite, static)
     # Its value would have cargo put them elsewhere.
-    _, output = kit.run(["make", "--eval=asked: ; @echo \"[$$CARGO_BUILD_TARGET]\"", "asked"], env=dict(os.environ, CARGO_BUILD_TARGET="none"))
+    _, output = kit.run(["make", "--no-print-directory", "--eval=asked: ; @echo \"[$$CARGO_BUILD_TARGET]\"", "asked"], env=dict(os.environ, CARGO_BUILD_TARGET="none"))
     suite.check("make builds for this machine", output == "[]\n", output)
 
 
