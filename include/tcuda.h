@@ -2917,12 +2917,13 @@ tcuda_status_t tcuda_snapshot_entry(tcuda_snapshot_t snapshot, tcuda_snapshot_en
 tcuda_status_t tcuda_snapshot_data(tcuda_snapshot_t snapshot, const void **data, size_t *size, int32_t format);
 
 /**
- * Writes a snapshot to a file, which is replaced when the new one is complete.
+ * Writes a snapshot to a file, which is replaced when the new one is complete. What the process has open (/dev/stdout, /dev/fd/N) is written on.
  *
  * @param path UTF-8. Ends in .json: JSON; in .html: a page; else pickle, protocol 2.
  * @return TCUDA_ERROR_SYSTEM: the file cannot be written; tcuda_last_error_native has errno.
  */
-tcuda_status_t tcuda_snapshot_write(tcuda_snapshot_t snapshot, const char *path);
+tcuda_status_t tcuda_snapshot_write(tcuda_snapshot_t snapshot,
+                                    const char *path);
 
 /**
  * Takes a snapshot of all devices and writes it to a file (torch.cuda.memory._dump_snapshot): tcuda_memory_snapshot and

@@ -323,7 +323,7 @@ fn path_of<'a>(path: *const c_char) -> Result<&'a str> {
     }
 }
 
-/// Writes a snapshot to a file, which is replaced when the new one is complete.
+/// Writes a snapshot to a file, which is replaced when the new one is complete. What the process has open (/dev/stdout, /dev/fd/N) is written on.
 ///
 /// @param path UTF-8. Ends in .json: JSON; in .html: a page; else pickle, protocol 2.
 /// @return TCUDA_ERROR_SYSTEM: the file cannot be written; tcuda_last_error_native has errno.
