@@ -1,6 +1,5 @@
 /* The shadow mode: a write through a stale pointer is found, with the place; new memory holds a pattern. */
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "check.h"
@@ -14,50 +13,6 @@ static void keep(int32_t level, const char *message, void *user_data)
         strncpy(reported, message, sizeof reported - 1);
 }
 
-/* Blocks of another stream, freed when the thread's own default stream has ended: what they wait for is the one that is there by then. */
-#define LATE 4
-static pthread_key_t late_key;
-static void *late[LATE];
-static tcuda_stream_t owner, user;
-
-static void free_late(void *data)
-{
-    int i;
-    (void)data;
-    for (i = 0; i < LATE; i++)
-        CHECK_OK(tcuda_free_cached(late[i]));
-}
-
-static void *ends(void *data)
-{
-    void *block = NULL;
-    int i;
-    CHECK_OK(tcuda_malloc_cached(&block, 512, TCUDA_STREAM_PER_THREAD(0)));
-    CHECK_OK(tcuda_memset_async(block, 1, 512, TCUDA_STREAM_PER_THREAD(0)));
-    CHECK_OK(tcuda_free_cached(block));
-    for (i = 0; i < LATE; i++) {
-        CHECK_OK(tcuda_malloc_cached(&late[i], 1 << 20, owner));
-        CHECK_OK(tcuda_record_stream(late[i], user));
-    }
-    CHECK_EQUAL(pthread_setspecific(late_key, &late_key), 0);
-    return data;
-}
-
-static void frees_of_a_thread_that_has_ended(void)
-{
-    pthread_t thread;
-    uint64_t count = 77;
-    CHECK_OK(tcuda_stream_create(&owner, 0, 0));
-    CHECK_OK(tcuda_stream_create(&user, 0, 0));
-    CHECK_EQUAL(pthread_key_create(&late_key, free_late), 0);
-    CHECK_EQUAL(pthread_create(&thread, NULL, ends, NULL), 0);
-    CHECK_EQUAL(pthread_join(thread, NULL), 0);
-    CHECK_OK(tcuda_memory_check_poison(&count, 0));
-    CHECK_EQUAL(count, 0);
-    CHECK_OK(tcuda_stream_destroy(owner));
-    CHECK_OK(tcuda_stream_destroy(user));
-}
-
 int main(void)
 {
     unsigned char bytes[100];
@@ -68,7 +23,6 @@ int main(void)
 
     CHECK_EQUAL(setenv("TCUDA_MEMORY_POISON", "1", 1), 0);
     CHECK_OK(tcuda_set_log_callback(keep, NULL));
-    frees_of_a_thread_that_has_ended();
     CHECK_OK(tcuda_stream_create(&stream, 0, 0));
     CHECK_OK(tcuda_malloc_cached(&block, sizeof bytes, stream));
     CHECK_OK(tcuda_copy_async(bytes, block, sizeof bytes, stream));

@@ -186,6 +186,7 @@ pub fn child(scene: &str) {
         "shared_blocks" => poison::scene_shared_blocks(),
         "one_block" => poison::scene_one_block(),
         "ends_beside_frees" => poison::scene_ends_beside_frees(),
+        "frees_behind_the_end" => poison::scene_frees_behind_the_end(),
         "poison_again" => poison::scene_again(),
         "poison_at_the_end" => poison::scene_at_the_end(),
         other => panic!("no scene is called {other}"),

@@ -23,6 +23,7 @@ tests![
     right_programs_are_left_alone,
     threads_hand_one_block_around,
     streams_end_beside_frees,
+    a_thread_frees_behind_its_end,
 ];
 
 const MIB: usize = 1 << 20;
@@ -80,6 +81,29 @@ fn threads_hand_one_block_around() {
 
 fn streams_end_beside_frees() {
     in_child("ends_beside_frees", &[ON, ("TCUDA_SIM_SEED", "5")]);
+}
+
+fn a_thread_frees_behind_its_end() {
+    in_child("frees_behind_the_end", &[ON]);
+}
+
+unsafe extern "C" fn free_all(blocks: *mut c_void) {
+    unsafe { Box::from_raw(blocks.cast::<Vec<usize>>()) }.into_iter().for_each(|block| free(block as *mut c_void));
+}
+
+/// When its own default stream has ended: what the blocks of others wait for is the one that is there by then.
+pub fn scene_frees_behind_the_end() {
+    let (owner, user) = (Own::on(0), Own::on(0));
+    let (on, by, mut key) = (owner.0 as usize, user.0 as usize, 0);
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(free_all)) }, 0);
+    let thread = std::thread::spawn(move || {
+        free(allocate(512, handle(PER_THREAD)));
+        let blocks: Box<Vec<usize>> = Box::new((0..4).map(|_| allocate(MIB, handle(on)) as usize).collect());
+        blocks.iter().for_each(|block| ok!(tcuda_record_stream(*block as *mut c_void, handle(by))));
+        unsafe { libc::pthread_setspecific(key, Box::into_raw(blocks).cast()) }
+    });
+    assert_eq!((thread.join().unwrap(), found()), (0, 0));
+    assert_eq!(unsafe { libc::pthread_key_delete(key) }, 0);
 }
 
 /// A thread frees a block as another ends its stream: what fills the block is done before anybody else has it.
