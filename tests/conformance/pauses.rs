@@ -453,9 +453,17 @@ fn memory_grows_while_a_pause_waits() {
         let given = std::thread::scope(|scope| {
             let name = pool.0 as usize;
             let pauses = scope.spawn(move || get!(0, out => tcuda_mem_pool_pause(name as tcuda_mem_pool_t, out, mode)));
+            // It begins when its thread comes to run.
+            let mut block = null_mut();
+            let refused = loop {
+                match unsafe { tcuda_mem_pool_malloc(&mut block, MIB, stream.0, pool.0) } {
+                    Status::TCUDA_SUCCESS => free(block),
+                    refused => break refused,
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            };
             std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!pauses.is_finished(), "nobody waited");
-            fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), MIB, stream.0, pool.0));
+            assert!(refused == Status::TCUDA_ERROR_INVALID_STATE && !pauses.is_finished(), "nobody waited");
             let outside = allocate(300 * MIB, stream.0);
             // It has its memory yet.
             let drawn: u64 = Taken::of(0).segments().iter().map(|segment| segment.total_size).sum();
