@@ -29,14 +29,17 @@ struct Export {
     owed: u32,
     /// Imports that are not closed.
     uses: u64,
-    /// Its block was not freed, and it was not withdrawn.
-    open: bool,
     withdrawn: bool,
 }
 
 impl Export {
+    /// True for as long as anybody may import it, and at any moment: a block may be freed while others are heard.
+    fn is_open(&self) -> bool {
+        !self.withdrawn && !self.hold.is_freed()
+    }
+
     fn is_over(&self) -> bool {
-        !self.open && self.owed == 0 && self.uses == 0
+        !self.is_open() && self.owed == 0 && self.uses == 0
     }
 }
 
@@ -138,7 +141,7 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
     };
     let name = secret()?;
     let mark = Mark::on(stream)?;
-    let mut export = Export {
+    let export = Export {
         taken: Taken {
             uuid,
             span: span as u64,
@@ -154,7 +157,6 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
         mark,
         owed,
         uses: 0,
-        open: true,
         withdrawn: false,
     };
     let mut state = Locked::new();
@@ -165,8 +167,6 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
             return Err(error);
         }
     };
-    // Another thread may have been quick.
-    export.open = !export.hold.is_freed();
     state.by_block.insert((export.hold.address, name));
     state.exports.insert(name, export);
     state.changed.push(name);
@@ -181,11 +181,11 @@ fn cannot(error: Error, what: &str) -> Error {
 /// No new imports; what is imported stays.
 pub fn withdraw(blob: &Blob) -> Result<()> {
     let mut state = Locked::new();
-    let Some(export) = state.exports.get_mut(&blob.export).filter(|export| export.open || export.owed > 0) else {
+    let Some(export) = state.exports.get_mut(&blob.export).filter(|export| export.is_open() || export.owed > 0) else {
         let text = "This process exports nothing by this handle: it was withdrawn, its memory was freed, or another process exported it.";
         return Err(Error::new(Status::TCUDA_ERROR_INVALID_HANDLE, text));
     };
-    (export.open, export.owed, export.withdrawn) = (false, 0, true);
+    (export.owed, export.withdrawn) = (0, true);
     state.changed.push(blob.export);
     Ok(())
 }
@@ -268,7 +268,6 @@ pub struct Own {
 /// An import by this very process of what it exported itself.
 pub fn take_own(name: &Secret, stream: Stream) -> Result<Option<Own>> {
     let mut state = Locked::new();
-    state.tidy();
     let Some((export, promised)) = state.take(SELF, name) else { return Ok(None) };
     let Export { hold, address, size, .. } = export;
     let found = Own { address: *address, size: *size, device: hold.device, block: (hold.address, hold.size) };
@@ -284,12 +283,13 @@ pub fn give_own(name: &Secret) {
 }
 
 pub fn count(stats: &mut Stats) {
-    let state = Locked::new();
+    let mut state = Locked::new();
+    state.tidy();
     for export in state.exports.values() {
         stats.exported += 1;
         stats.exported_bytes += export.size as u64;
         stats.taken += export.uses;
-        if !export.open {
+        if !export.is_open() {
             stats.kept += 1;
             stats.kept_bytes += export.size as u64;
         }
@@ -322,7 +322,7 @@ impl State {
 
     /// One use more of an export, and whether that used up one that it was kept for. None: there is no such export any more.
     fn take(&mut self, client: u64, name: &Secret) -> Option<(&Export, bool)> {
-        let export = self.exports.get_mut(name).filter(|export| export.open || export.owed > 0)?;
+        let export = self.exports.get_mut(name).filter(|export| export.is_open() || export.owed > 0)?;
         let promised = export.owed > 0;
         export.owed -= u32::from(promised);
         export.uses += 1;
@@ -350,22 +350,16 @@ impl State {
         }
     }
 
-    /// Drops what is over. True: something was.
-    fn tidy(&mut self) -> bool {
+    /// Drops what is over.
+    fn tidy(&mut self) {
         let freed = std::mem::take(&mut *FREED.lock());
         for block in freed {
-            for (_, name) in self.by_block.range((block, Secret::default())..=(block, [u8::MAX; 16])) {
-                // Another block may lie there by now.
-                if let Some(export) = self.exports.get_mut(name).filter(|export| export.hold.is_freed()) {
-                    export.open = false;
-                    self.changed.push(*name);
-                }
-            }
+            let there = self.by_block.range((block, Secret::default())..=(block, [u8::MAX; 16]));
+            self.changed.extend(there.map(|(_, name)| *name));
         }
         if self.changed.is_empty() {
-            return false;
+            return;
         }
-        let before = self.exports.len();
         for name in std::mem::take(&mut self.changed) {
             if self.exports.get(&name).is_some_and(Export::is_over)
                 && let Some(export) = self.exports.remove(&name)
@@ -380,7 +374,6 @@ impl State {
         {
             server.bell.ring();
         }
-        self.exports.len() < before
     }
 
     /// No consumer is heard any more: all see the end at once, though the thread may still wait on their sockets.
@@ -392,7 +385,7 @@ impl State {
         }
     }
 
-    /// What was freed before is imported no more.
+    /// What gave back or ended is known then, and what is over has gone.
     fn hear_all(&mut self) {
         self.tidy();
         self.attend();
@@ -442,11 +435,14 @@ impl State {
         }
     }
 
+    /// What is there of one client, who may say more for as long as he likes.
     fn hear(&mut self, number: u64) {
+        /// The kernel keeps fewer messages of one.
+        const MOST: usize = 1024;
         let Some(client) = self.clients.iter().find(|client| client.number == number && !client.gone) else { return };
         let socket = client.socket.clone();
         let (mut bytes, mut files) = ([0; LONGEST], Vec::new());
-        loop {
+        for _ in 0..MOST {
             let heard = match socket.receive(&mut bytes, &mut files) {
                 Received::Bytes(size) => Request::read(&bytes[..size]),
                 Received::Nothing => return,
@@ -481,13 +477,13 @@ impl State {
                 None => false,
             };
             if !answered {
-                break;
+                // Who still listens hears of it, and does not wait for an answer.
+                socket.end();
+                if let Some(client) = self.clients.iter_mut().find(|client| client.number == number) {
+                    client.gone = true;
+                }
+                return;
             }
-        }
-        // Who still listens hears of it, and does not wait for an answer.
-        socket.end();
-        if let Some(client) = self.clients.iter_mut().find(|client| client.number == number) {
-            client.gone = true;
         }
     }
 

@@ -8,6 +8,8 @@ use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tcuda::base::Status;
 use tcuda::capi::ipc::*;
@@ -19,6 +21,7 @@ use tcuda::ipc::Blob;
 tests![
     a_consumer_that_talks_nonsense,
     takes_that_come_to_nothing,
+    what_is_freed_while_others_are_heard,
     a_consumer_that_never_listens,
     a_consumer_killed_between_two_messages,
     consumers_killed_at_any_moment,
@@ -141,6 +144,42 @@ fn takes_that_come_to_nothing() {
         tell(3, name);
         assert_eq!(counts(), (0, 0, 0));
     }
+    free(beside);
+    nothing_is_left();
+}
+
+/// Nobody takes it any more, whoever the producer listens to meanwhile.
+fn what_is_freed_while_others_are_heard() {
+    const UNKNOWN: u64 = 2;
+    let stream = Own::on(0);
+    let beside = filled(MIB, 1, stream.0);
+    let Blob { producer, .. } = blob(&export(beside, MIB, 0, stream.0));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Gives of what there never was, which nobody answers.
+            let chatter = Raw::connect(&producer);
+            while !done.load(Relaxed) {
+                chatter.send(&request(2, &[9; 16], 0), 0);
+            }
+        });
+        let asker = Raw::connect(&producer);
+        let takes = |name: &Name| {
+            assert!(asker.send(&request(0, name, 0), 0));
+            asker.receive().unwrap() != numbers(&[UNKNOWN])
+        };
+        let late = (0..300).filter(|_| {
+            let block = filled(MIB, 2, stream.0);
+            let handle = export(block, MIB, 0, stream.0);
+            let name = blob(&handle).export;
+            assert!(takes(&name) && asker.send(&request(3, &name, 0), 0));
+            free(block);
+            takes(&name)
+        });
+        let late = late.count();
+        done.store(true, Relaxed);
+        assert_eq!(late, 0, "were taken after their free");
+    });
     free(beside);
     nothing_is_left();
 }

@@ -71,7 +71,11 @@ class Suite:
 def indent(text):
     lines = str(text).rstrip().splitlines()
     if len(lines) > 60:
-        lines = lines[:20] + [f"... {len(lines) - 60} lines ..."] + lines[-40:]
+        # What failed first explains the rest.
+        failed = [at for at in range(20, len(lines) - 40) if "panicked at" in lines[at]][:6]
+        first = sorted({at for start in failed for at in range(start, min(start + 4, len(lines) - 40))})
+        cut = f"... of {len(lines)} lines ..."
+        lines = lines[:20] + [cut] + [lines[at] for at in first] + [cut] * bool(first) + lines[-40:]
     return "\n".join("    " + line for line in lines)
 
 
