@@ -107,10 +107,12 @@ impl<C: Copy + Ord> Known<C> {
         self.past >= count
     }
 
-    pub fn advance(&mut self, count: C) {
+    /// Whether that was news.
+    pub fn advance(&mut self, count: C) -> bool {
+        let is_news = !self.covers(count);
         self.past = self.past.max(count);
-        let past = self.past;
-        self.marks.retain(|mark| mark.count > past);
+        self.marks.retain(|mark| mark.count > self.past);
+        is_news
     }
 
     /// For who waits for it, too.

@@ -23,7 +23,7 @@ use crate::memory::pools;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::totals::{Shard, Totals};
 use crate::runtime::{Address, RawStream};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Block sizes are multiples of this.
@@ -45,6 +45,11 @@ pub struct Pending {
     pub requested: usize,
     /// What it was for, while the history says so.
     pub annotation: u32,
+}
+
+/// Whether all uses of a block that waits are past.
+fn is_done(slots: &[Slot], pending: &Pending) -> bool {
+    pending.uses.iter().all(|(slot, epoch)| slots[*slot as usize].known.covers(*epoch))
 }
 
 pub struct Core {
@@ -81,7 +86,9 @@ pub struct Core {
     /// Blocks in use of a pool that serve requests of others, none of them `CLEAN`.
     pub lent: HashSet<BlockId>,
     /// Without those that are held, once their uses are past: nothing can be learned of them.
-    pub pending: VecDeque<Pending>,
+    pub pending: Vec<Pending>,
+    /// A stream is further than when they were looked at last.
+    pub(super) advanced: bool,
     pub stats: &'static Totals,
     pub history: &'static History,
     /// Counts what was handed out or became free under the lock.
@@ -163,7 +170,8 @@ impl Core {
             uses: HashMap::new(),
             held: HashMap::new(),
             lent: HashSet::new(),
-            pending: VecDeque::new(),
+            pending: Vec::new(),
+            advanced: false,
             stats,
             history,
             changes: 0,
@@ -410,8 +418,7 @@ impl Core {
         if !std::mem::replace(&mut self.as_one, true) {
             self.shelf(COMMON).asks_from = self.asks_from();
         }
-        if self.slots[slot as usize].known.is_ahead() {
-            self.shelf(slot).beside = None;
+        if self.leaves_common(slot) {
             return;
         }
         let home = self.slots[COMMON as usize].home;
@@ -445,15 +452,19 @@ impl Core {
         }
     }
 
-    /// What is everybody's is left to others by those that have work: such a stream has its own again at once, and others have nothing else. Bit by bit
-    /// it would come to have all.
-    pub(super) fn leave_common(&mut self) {
-        for at in 0..self.awake.len() {
-            let slot = self.awake[at];
-            if self.slots[slot as usize].known.is_ahead() {
-                self.shelf(slot).beside = None;
-            }
+    /// What is everybody's is left to others by a stream that has work: it has its own again at once, and others have nothing else. Bit by bit it would
+    /// come to have all.
+    fn leaves_common(&mut self, slot: StreamSlot) -> bool {
+        let has_work = self.slots[slot as usize].known.is_ahead();
+        if has_work {
+            self.shelf(slot).beside = None;
         }
+        has_work
+    }
+
+    /// Each that has work.
+    pub(super) fn leave_common(&mut self) {
+        (0..self.awake.len()).for_each(|at| _ = self.leaves_common(self.awake[at]));
     }
 
     fn look_beside_no_more(&mut self) {
@@ -595,11 +606,11 @@ impl Core {
             let pending = Pending { block: id, uses, requested, annotation: record.annotation() };
             // In the annotation's place.
             record.set_ticket(epoch);
-            if self.is_done(&pending) {
+            if is_done(&self.slots, &pending) {
                 self.finish(pending);
             } else {
                 pending.uses.iter().for_each(|(slot, _)| self.slots[*slot as usize].waiting += 1);
-                self.pending.push_back(pending);
+                self.pending.push(pending);
             }
         }
         true
@@ -611,22 +622,16 @@ impl Core {
         self.slots[slot as usize].home.note_free()
     }
 
-    /// Whether all uses of a block that waits are past.
-    pub fn is_done(&self, pending: &Pending) -> bool {
-        let is_past = |(slot, epoch): &(StreamSlot, u32)| self.slots[*slot as usize].known.covers(*epoch);
-        pending.uses.iter().all(is_past)
-    }
-
     /// Frees the pending blocks whose uses are past.
     pub fn finish_pending(&mut self) {
-        let mut waiting = std::mem::take(&mut self.pending);
-        for pending in waiting.drain(..) {
-            if self.is_done(&pending) {
-                pending.uses.iter().for_each(|(slot, _)| self.slots[*slot as usize].waiting -= 1);
-                self.finish(pending);
-            } else {
-                self.pending.push_back(pending);
-            }
+        // There may be many, of streams that have come no further.
+        if !std::mem::take(&mut self.advanced) {
+            return;
+        }
+        let Core { pending, slots, .. } = self;
+        for pending in pending.extract_if(.., |pending| is_done(slots, pending)).collect::<Vec<_>>() {
+            pending.uses.iter().for_each(|(slot, _)| self.slots[*slot as usize].waiting -= 1);
+            self.finish(pending);
         }
     }
 
@@ -817,6 +822,7 @@ impl Core {
         self.held.clear();
         self.lent.clear();
         self.pending.clear();
+        self.advanced = false;
         self.clear_slots();
         self.fronts.unchoose();
         (self.changes, self.spent) = (0, None);

@@ -170,6 +170,7 @@ impl World {
         let mut core = self.core.lock();
         core.collect();
         core.slots.iter_mut().for_each(|slot| slot.known = Known::past(u32::MAX));
+        core.advanced = true;
         core.finish_pending();
         core.share_past();
         core.slots.iter_mut().for_each(|slot| slot.known = Known::past(0));
@@ -255,6 +256,7 @@ impl World {
         core.collect();
         core.check_slots();
         core.slots.iter_mut().for_each(|slot| slot.known = Known::past(u32::MAX));
+        core.advanced = true;
         core.finish_pending();
         core.slots.iter_mut().for_each(|slot| slot.known = Known::past(0));
         core.collect();

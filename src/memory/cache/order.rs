@@ -87,9 +87,7 @@ impl Core {
 
     /// All up to `count` are past.
     fn advance(&mut self, of: Of, count: u32) {
-        if let Some(known) = self.known(of) {
-            known.advance(count);
-        }
+        self.advanced |= self.known(of).is_some_and(|known| known.advance(count));
     }
 }
 
@@ -138,8 +136,8 @@ impl Cache {
         let Some(_driving) = self.driving.try_lock() else { return false };
         let waited_for = {
             let mut core = self.core.quiet();
-            if core.pending.iter().any(|pending| core.is_done(pending)) {
-                return true;
+            if core.advanced {
+                return !core.pending.is_empty();
             }
             let mut slots: Vec<StreamSlot> = Vec::new();
             for (slot, epoch) in core.pending.iter().flat_map(|pending| &pending.uses) {

@@ -179,8 +179,7 @@ impl Streams {
     /// All up to a ticket is past.
     pub fn advance(&mut self, serial: Serial, ticket: u64) {
         if let Some(slot) = self.slots.get_mut(&serial) {
-            self.moved |= !slot.known.covers(ticket);
-            slot.known.advance(ticket);
+            self.moved |= slot.known.advance(ticket);
             self.tidy(serial);
         }
     }
