@@ -1,5 +1,6 @@
 //! That less than a floor is in use is noticed by the free that makes it so, whichever thread frees. Each shard has an ebb of its own, and asks what
-//! all threads have in use only below it: until less than the floor is in use, one thread at least frees its part.
+//! all threads together have in use only below it: until less than the floor is in use, one thread at least frees its part. Parts are for those that
+//! free: who did in this round or the last one. A round ends when one of them has freed its part.
 
 use super::{BYTES, LARGE, MEASURES, SIZES, Shard, Totals};
 use crate::memory::sync::AtomicI64;
@@ -8,13 +9,21 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 pub(super) const LOOK: i64 = i64::MAX;
 const LOOKING: i64 = LOOK - 1;
 const NEVER: i64 = i64::MIN;
+pub(super) const NEVER_LOOKED: i64 = -2;
 
-/// Bytes of large blocks in use, without those of parts, and how many threads may free them. The two differ by what was freed while they
-/// were counted: it was no less than the one and no more than the other.
+/// Bytes of large blocks in use, without those of parts, and how many shards free them. The two differ by what was freed while they were counted: it
+/// was no less than the one and no more than the other.
 struct InUse {
     least: i64,
     most: i64,
-    threads: i64,
+    freeing: i64,
+}
+
+impl InUse {
+    /// What one of them may free before it looks again.
+    fn part(&self, floor: i64) -> i64 {
+        (self.least - floor).max(0) / self.freeing.max(1)
+    }
 }
 
 impl Shard {
@@ -26,7 +35,7 @@ impl Shard {
     #[cold]
     #[inline(never)]
     pub(super) fn ebbs(&self) -> bool {
-        let told = self.ebb.load(Relaxed) == LOOK;
+        let (told, joins) = (self.ebb.load(Relaxed) == LOOK, !self.is_freeing());
         let ebbs = self.watch();
         if ebbs {
             self.ebb.store(NEVER, Relaxed);
@@ -35,7 +44,10 @@ impl Shard {
                 0 => return false,
                 floor => self.totals.low.store(floor, Relaxed),
             }
-        } else if !told {
+        } else if (joins || !told) && self.totals.floor.load(Relaxed) != 0 {
+            if !joins {
+                self.looked.store(self.totals.round.fetch_add(1, Relaxed) + 1, Relaxed);
+            }
             // There is less to free for the others too. What was told stays, and its line with whoever has it.
             let others = self.totals.shards().filter(|other| !std::ptr::eq(*other, self) && other.ebb.load(Relaxed) != LOOK);
             others.for_each(|other| other.ebb.store(LOOK, Relaxed));
@@ -43,19 +55,23 @@ impl Shard {
         ebbs
     }
 
+    /// Whether it has looked in this round or the last one.
+    fn is_freeing(&self) -> bool {
+        self.looked.load(Relaxed) + 1 >= self.totals.round.load(Relaxed)
+    }
+
     /// Of what has to be freed until less than the floor is in use, one thread at least frees its part: from there on it looks again. True:
     /// less is in use now.
     fn watch(&self) -> bool {
         // What another thread tells from here on stays, but for an instant at the end: then it is noticed a free later, or the next time.
         self.ebb.store(LOOKING, Relaxed);
+        self.looked.store(self.totals.round.load(Relaxed), Relaxed);
         let (ebb, ebbs) = match self.totals.floor.load(Relaxed) {
             0 => (NEVER, false),
             floor => {
-                let InUse { least, most, threads } = self.totals.large_in_use(floor);
-                let ebbs = most < floor;
+                let in_use = self.totals.large_in_use(floor);
                 // Where it is not clear the next free finds out.
-                let part = if ebbs { -1 } else { (least - floor).max(0) / threads };
-                (self.now(LARGE, BYTES) - part, ebbs)
+                (self.now(LARGE, BYTES) - in_use.part(floor), in_use.most < floor)
             }
         };
         self.ebb.store(if self.ebb.load(Relaxed) == LOOKING { ebb } else { LOOK }, Relaxed);
@@ -68,7 +84,12 @@ impl Totals {
     pub fn watch_for(&self, floor: usize) {
         self.low.store(0, Relaxed);
         self.floor.store(floor as i64, Relaxed);
-        self.shards().for_each(|shard| _ = shard.watch());
+        let part = self.count_large().part(floor as i64);
+        for shard in self.shards() {
+            // Who has not freed lately looks when it does.
+            let ebb = if shard.is_freeing() { shard.now(LARGE, BYTES) - part } else { LOOK };
+            shard.ebb.store(ebb, Relaxed);
+        }
     }
 
     /// The floor, if it came to that; to be asked once.
@@ -102,8 +123,8 @@ impl Totals {
         let freed_before = sum(|shard| &shard.freed);
         let allocated = sum(|shard| &shard.allocated);
         let freed_after = sum(|shard| &shard.freed);
-        let threads = self.shards().filter(|shard| shard.taken.load(Relaxed) && !shard.common).count() as i64;
-        InUse { least: allocated - freed_after, most: allocated - freed_before, threads: threads.max(1) }
+        let freeing = self.shards().filter(|shard| shard.is_freeing()).count() as i64;
+        InUse { least: allocated - freed_after, most: allocated - freed_before, freeing }
     }
 }
 
@@ -167,6 +188,22 @@ mod tests {
             totals.allocates(shards[0], 0, || ());
             shards[0].allocated_large(SIZE, SIZE);
             assert!(shards[0].freed_large(SIZE, SIZE) && totals.take_low().is_some());
+        }
+    }
+
+    /// They have no part of what the others free.
+    #[test]
+    fn threads_that_free_nothing_cost_those_that_do_nothing() {
+        const IDLE: u32 = 200;
+        let totals = totals();
+        (0..IDLE).for_each(|_| _ = totals.take_shard(NUMBER.fetch_add(1, Relaxed)));
+        let shards = [thread(totals), thread(totals)];
+        for round in 0..3 {
+            totals.watch_for((2 * SIZE) as usize);
+            let (noticed, looks) = frees(&shards, 4);
+            assert!(noticed == Some(2 * BLOCKS - 1) && looks <= 20, "round {round}: noticed {noticed:?}, looked {looks} times");
+            totals.take_low();
+            shards.iter().for_each(|shard| (0..BLOCKS).for_each(|_| shard.allocated_large(SIZE, SIZE)));
         }
     }
 

@@ -10,7 +10,7 @@ pub use shard::Shard;
 
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Mutex};
-use ebb::LOOK;
+use ebb::{LOOK, NEVER_LOOKED};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -130,6 +130,8 @@ pub struct Totals {
     /// Large blocks with less bytes in use are what is watched for; 0: nothing is. And the one that it came to.
     floor: AtomicI64,
     low: AtomicI64,
+    /// Rises when one of those that free has freed its part.
+    round: AtomicI64,
     most_credit: i64,
     /// Of small, large and all blocks: allocated, and active.
     peaks: [[AtomicI64; MEASURES]; SIZES + 1],
@@ -175,6 +177,7 @@ impl Totals {
             alone: AtomicBool::new(true),
             floor: AtomicI64::new(0),
             low: AtomicI64::new(0),
+            round: AtomicI64::new(0),
             most_credit: (memory as i64 / MOST_CREDIT).max(LEAST_CREDIT),
             peaks: Default::default(),
             active_peaks: Default::default(),
@@ -251,8 +254,9 @@ impl Totals {
         shard.thread.set(thread);
         shard.taken.store(true, Relaxed);
         shard.close();
-        // Who joins takes a part of what the others are to free.
-        self.shards().for_each(|shard| shard.ebb.store(LOOK, Relaxed));
+        // When it frees, it takes a part of what the others are to free.
+        shard.looked.store(NEVER_LOOKED, Relaxed);
+        shard.ebb.store(LOOK, Relaxed);
         shard
     }
 

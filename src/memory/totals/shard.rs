@@ -3,7 +3,7 @@
 //! whether there is a new peak. While one thread allocates on a device its ceiling is the peak itself, and peaks are exact. With more, a
 //! ceiling is `CREDIT` of what was in use away, or as far as its blocks need, twice that at most, and a peak is exact to so much for each thread.
 
-use super::ebb::LOOK;
+use super::ebb::{LOOK, NEVER_LOOKED};
 use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
 use crate::memory::cache::block::UNIT_SHIFT;
 use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
@@ -26,6 +26,8 @@ pub struct Shard {
     spare: [Cell<i64>; MEASURES],
     /// With fewer bytes of its large blocks in use, less than the floor may be; `LOOK`: the next free is to find out. Others may write it as they count.
     pub(super) ebb: AtomicI64,
+    /// The last round of `Totals::round` in which it found out.
+    pub(super) looked: AtomicI64,
     pub(super) allocated: [[AtomicI64; MEASURES]; SIZES],
     pub(super) freed: [[AtomicI64; MEASURES]; SIZES],
     /// What may be handed out of small, of large and of all blocks.
@@ -58,6 +60,7 @@ impl Shard {
             large_lanes: Default::default(),
             spare: Default::default(),
             ebb: AtomicI64::new(LOOK),
+            looked: AtomicI64::new(NEVER_LOOKED),
             allocated: Default::default(),
             freed: Default::default(),
             ceilings: Default::default(),
