@@ -57,7 +57,7 @@ pub fn lines_within(range: Range<usize>) -> Range<usize> {
 
 /// Makes a part of a table unless another thread was faster.
 #[cold]
-fn install<const ENTRIES: usize>(part: &Part<ENTRIES>) -> &[AtomicU32; ENTRIES] {
+fn install<const ENTRIES: usize>(part: &Part<ENTRIES>, advice: i32) -> &[AtomicU32; ENTRIES] {
     let size = size_of::<[AtomicU32; ENTRIES]>();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // Twice as much, so that it can begin on a multiple: what nobody touches costs addresses only, as does one that comes too late.
@@ -66,11 +66,25 @@ fn install<const ENTRIES: usize>(part: &Part<ENTRIES>) -> &[AtomicU32; ENTRIES] 
         std::alloc::handle_alloc_error(std::alloc::Layout::new::<[AtomicU32; ENTRIES]>());
     }
     let new = pages.map_addr(|address| address.next_multiple_of(size));
-    // Blocks of random sizes are all over it, and of small pages the processor knows too few. Where there are no large ones, so be it.
-    unsafe { libc::madvise(new, size, libc::MADV_HUGEPAGE) };
+    // Where there are no large pages, so be it.
+    unsafe { libc::madvise(new, size, advice) };
     // Atomics, for which zero bytes are a value.
     let new = new.cast();
     unsafe { &*part.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).map_or_else(|first| first, |_| new) }
+}
+
+/// Blocks of random sizes are all over a part, and of small pages the processor knows too few.
+const MANY: i32 = libc::MADV_HUGEPAGE;
+const FEW: i32 = libc::MADV_NOHUGEPAGE;
+
+/// Before the first block at `address` is noted: it is one of a few, for which a part does not take the whole of its memory.
+pub fn expect_few(address: usize, small: bool) {
+    fn make<const ENTRIES: usize>(part: &Part<ENTRIES>) {
+        if read(part).is_none() {
+            install(part, FEW);
+        }
+    }
+    if small { make(&SMALL[address >> SMALL_PART]) } else { make(&LARGE[address >> LARGE_PART]) }
 }
 
 /// Notes that a block starts at `address`, which lies below `LIMIT` and is a multiple of 512.
@@ -78,11 +92,11 @@ fn install<const ENTRIES: usize>(part: &Part<ENTRIES>) -> &[AtomicU32; ENTRIES] 
 pub fn insert(address: usize, small: bool, block: BlockId) {
     if small {
         let part = &SMALL[address >> SMALL_PART];
-        let entries = read(part).unwrap_or_else(|| install(part));
+        let entries = read(part).unwrap_or_else(|| install(part, MANY));
         entries[small_place(address)].store(block, Ordering::Release);
     } else {
         let part = &LARGE[address >> LARGE_PART];
-        let entries = read(part).unwrap_or_else(|| install(part));
+        let entries = read(part).unwrap_or_else(|| install(part, MANY));
         entries[large_place(address)].store(block, Ordering::Release);
     }
 }
@@ -129,6 +143,27 @@ mod tests {
 
     fn block(pool: &mut Pool, address: usize) -> BlockId {
         pool.insert(address, 512, 0, State::Allocated, 0).unwrap()
+    }
+
+    #[test]
+    fn a_part_of_a_few_blocks_takes_little_memory() {
+        assert!(block::reserve());
+        const PAGE: usize = 4096;
+        let mut pool = Pool::default();
+        let (small, large) = (0x5d00_0000_0000, 0x5d10_0000_0000);
+        for (address, is_small) in [(small, true), (large, false)] {
+            expect_few(address, is_small);
+            let id = block(&mut pool, address);
+            insert(address, is_small, id);
+            assert_eq!(find(address), Some(id));
+        }
+        let parts = [read(&SMALL[small >> SMALL_PART]).unwrap().as_ptr(), read(&LARGE[large >> LARGE_PART]).unwrap().as_ptr().cast()];
+        for (part, entries) in parts.into_iter().zip([SMALL_ENTRIES, LARGE_ENTRIES]) {
+            let size = entries * size_of::<AtomicU32>();
+            let mut is_there = vec![0; size / PAGE];
+            assert_eq!(unsafe { libc::mincore(part.cast_mut().cast(), size, is_there.as_mut_ptr()) }, 0);
+            assert_eq!(is_there.iter().filter(|page| **page & 1 != 0).count(), 1);
+        }
     }
 
     #[test]

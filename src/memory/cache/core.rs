@@ -384,6 +384,10 @@ impl Core {
             record.set_annotation(texts::current());
             self.tell(Action::Alloc, record.address(), request.requested, slot);
         }
+        // A pool has few most often, and each has its own parts of the table.
+        if self.whole.is_some() {
+            lookup::expect_few(record.address(), small);
+        }
         lookup::insert(record.address(), small, id);
         self.count_allocated(small, size, request.requested);
         Some(record.address())
