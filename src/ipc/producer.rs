@@ -9,7 +9,7 @@ use super::{Stats, refuse_capture};
 use crate::base::{Error, Result, Status, spared};
 use crate::device;
 use crate::memory::{self, Backed, Hold, Part};
-use crate::runtime::{self, Address};
+use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -125,11 +125,21 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
     }
     let runtime = runtime::runtime()?;
     let uuid = device::properties(hold.device)?.uuid;
+    let plain = |base: Address, span: usize| {
+        let _guard = device::Guard::new(hold.device)?;
+        let handle = runtime.outside_capture(|| runtime.ipc_mem_handle(base)).map_err(|error| cannot(error, "segment"))?;
+        Ok((base, span, Opened::Plain(handle), Vec::new()))
+    };
     let (base, span, memory, parts) = match hold.backing(address, address + size)? {
-        Backed::Plain(base, span) => {
-            let _guard = device::Guard::new(hold.device)?;
-            let handle = runtime.outside_capture(|| runtime.ipc_mem_handle(base)).map_err(|error| cannot(error, "segment"))?;
-            (base, span, Opened::Plain(handle), Vec::new())
+        Backed::Plain(base, span) => plain(base, span)?,
+        Backed::Provided => {
+            // A handle stands for the whole that the driver gave, from its start.
+            let (base, span) = whole(runtime, &hold, address)?;
+            if address + size > base + span {
+                let text = "The block lies in several allocations of the driver, which has no handle for them together.";
+                return Err(Error::not_supported(text).on_device(hold.device));
+            }
+            plain(base, span)?
         }
         Backed::Virtual(parts) => {
             let first = parts.first().ok_or_else(|| Error::internal("A block in use has no memory."))?;
@@ -172,6 +182,12 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
     state.changed.push(name);
     drop(state);
     Ok(Blob { producer, export: name, process: std::process::id() as i32 })
+}
+
+/// What the driver gave, around an address: its start and size.
+fn whole(runtime: &Runtime, hold: &Hold, address: Address) -> Result<(Address, usize)> {
+    let _guard = device::Guard::new(hold.device)?;
+    runtime.outside_capture(|| runtime.address_range(address)).map_err(|error| cannot(error, "allocation"))
 }
 
 fn cannot(error: Error, what: &str) -> Error {

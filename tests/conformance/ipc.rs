@@ -7,6 +7,7 @@ use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tcuda::base::status::tcuda_status_t::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::event::*;
@@ -14,6 +15,7 @@ use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::plugin::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -41,6 +43,7 @@ tests![
     captures_refuse_it,
     a_pool_is_not_paused_under_others: [VirtualMemory],
     a_segment_of_its_own,
+    a_segment_that_lies_in_an_arena,
     the_end_of_tcuda_on_either_side,
     peers_reach_what_is_imported: [TwoDevices],
     in_plain_segments,
@@ -716,6 +719,49 @@ fn a_segment_of_its_own() {
     ok!(tcuda_mem_pool_destroy(pool));
     other.end();
     nothing_is_left();
+}
+
+/// An allocator that gives parts of what the driver gave it: the whole is what the driver opens.
+fn a_segment_that_lies_in_an_arena() {
+    struct Arena {
+        base: usize,
+        given: AtomicUsize,
+    }
+    unsafe extern "C" fn give(size: usize, _device: i32, _stream: tcuda_stream_t, data: *mut c_void) -> *mut c_void {
+        let arena = unsafe { &*data.cast::<Arena>() };
+        (arena.base + arena.given.fetch_add(size, SeqCst)) as *mut c_void
+    }
+    unsafe extern "C" fn take(_ptr: *mut c_void, _size: usize, _device: i32, _stream: tcuda_stream_t, _data: *mut c_void) {}
+    let stream = Own::on(0);
+    let runtime = tcuda::runtime::runtime().unwrap();
+    // Not at its start either.
+    let arena = Arena { base: runtime.malloc(64 * MIB).unwrap(), given: AtomicUsize::new(4 * MIB) };
+    let data = (&raw const arena).cast_mut().cast();
+    let allocator = get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(give), Some(take), data));
+    let options = tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator, use_on_oom: 0, no_split: 0 };
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, &options));
+    let mut other = Other::new();
+    let blocks = [1, 2].map(|value| {
+        let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 22 * MIB, stream.0, pool));
+        ok!(tcuda_memset_async(block, value, 22 * MIB, stream.0));
+        block
+    });
+    let there = blocks.map(|block| other.import(&export((block as usize + MIB) as *mut c_void, 21 * MIB, 0, stream.0)));
+    for (there, value) in there.iter().zip(["1", "2"]) {
+        assert_eq!(other.did(&format!("value {there} {}", 21 * MIB)), value);
+    }
+    let [first, second] = &there;
+    other.did(&format!("close {first}"));
+    other.did(&format!("fill {second} {} 3", 21 * MIB));
+    other.did(&format!("close {second}"));
+    assert_eq!(blocks.map(|block| value((block as usize + MIB) as *mut c_void, 21 * MIB, stream.0)), [1, 3]);
+    blocks.into_iter().for_each(free);
+    other.end();
+    ok!(tcuda_ipc_collect());
+    ok!(tcuda_mem_pool_destroy(pool));
+    nothing_is_left();
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    runtime.free(arena.base).unwrap();
 }
 
 fn the_end_of_tcuda_on_either_side() {
