@@ -34,6 +34,7 @@ tests![
     the_same_export_several_times,
     an_export_of_ones_own,
     what_others_wait_for_comes_first,
+    what_is_past_keeps_no_marks,
     events_of_two_processes,
     threads_take_and_give_back,
     threads_that_come_together,
@@ -429,6 +430,45 @@ fn what_others_wait_for_comes_first() {
     assert_eq!(value(here, MIB, stream.0), 3);
     ok!(tcuda_ipc_close(here, stream.0));
     other.end();
+    nothing_is_left();
+}
+
+/// Simulated events that others see are files of the process.
+fn what_is_past_keeps_no_marks() {
+    const TIMES: usize = 200;
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let [stream, slow, other] = [(); 3].map(|()| Own::on(0));
+    let [block, late] = [1, 2].map(|value| filled(MIB, value, slow.0));
+    let gate = Gate::on(slow.0);
+    ok!(tcuda_memset_async(late, 3, MIB, slow.0));
+    let waits = export(late, MIB, 0, slow.0);
+    let before = files();
+    let handles: Vec<tcuda_ipc_handle_t> = (0..TIMES)
+        .map(|_| {
+            let gate = Gate::on(stream.0);
+            let handle = export(block, MIB, 0, stream.0);
+            gate.open();
+            ok!(tcuda_stream_synchronize(stream.0));
+            handle
+        })
+        .collect();
+    // The sanitizer goes by all of them.
+    if std::env::var_os("TCUDA_SANITIZER").is_none() {
+        assert!(files() < before + TIMES / 2, "{before} files, and now {}", files());
+    }
+    assert_eq!(stats().exported as usize, TIMES + 1);
+    for handle in [&handles[0], &handles[TIMES - 1]] {
+        let here = import(handle, other.0);
+        assert!(get!(false, out => tcuda_stream_query(other.0, out)));
+        ok!(tcuda_ipc_close(here, other.0));
+    }
+    // What is not past holds up.
+    let here = import(&waits, other.0);
+    assert!(!get!(true, out => tcuda_stream_query(other.0, out)));
+    gate.open();
+    assert_eq!(value(here, MIB, other.0), 3);
+    ok!(tcuda_ipc_close(here, other.0));
+    [block, late].into_iter().for_each(free);
     nothing_is_left();
 }
 
