@@ -4236,8 +4236,8 @@ tcuda_status_t tcuda_communicator_recv(tcuda_communicator_t comm, const tcuda_te
  * Makes a block of device memory, or a part of one, known to other processes (torch: sending a tensor by torch.multiprocessing). The work that
  * the stream has got so far comes before what they do with it, without anybody waiting here.
  *
- * What can be reached by others are whole pages or, of plain segments, whole segments: export nothing that shares them with secrets. A block of
- * a memory pool with `no_split` is alone in its segment.
+ * What can be reached by others are whole pages or, of plain segments, whole segments (and all that a pluggable allocator cut a segment from):
+ * export nothing that shares them with secrets. A block of a memory pool with `no_split` is alone in its segment.
  *
  * @param handle   gets the bytes for tcuda_ipc_import.
  * @param ptr      device memory of tcuda, from anywhere inside a block.

@@ -52,6 +52,17 @@ impl Mark {
         event::wait(self.event, stream)
     }
 
+    /// True: what it stands for is done. Not for host functions.
+    pub fn is_past(&self) -> bool {
+        let ask = || {
+            let _guard = device::Guard::new(self.device)?;
+            let runtime = runtime::runtime()?;
+            runtime.outside_capture(|| runtime.event_query(self.event))
+        };
+        // What ails the device shows in the program's own calls.
+        ask().unwrap_or(false)
+    }
+
     /// Not for host functions.
     pub fn end(self) {
         let end = || {

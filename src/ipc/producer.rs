@@ -6,10 +6,11 @@ use super::event::Mark;
 use super::socket::{self, Bell, MOST_FILES, Peer, Received, Socket};
 use super::wire::{Answer, LONGEST, Opened, Request, Taken};
 use super::{Stats, refuse_capture};
-use crate::base::{Error, Result, Status, spared};
+use crate::base::due::Due;
+use crate::base::{Error, Result, Status, spared, watch};
 use crate::device;
 use crate::memory::{self, Backed, Hold, Part};
-use crate::runtime::{self, Address};
+use crate::runtime::{self, Address, Runtime};
 use crate::stream::Stream;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -70,6 +71,9 @@ struct State {
     last_client: u64,
     /// Of exports that are over: ended where the driver may be called.
     marks: Vec<Mark>,
+    /// Exports with marks that were not past when somebody looked, and when it is looked again.
+    marked: Vec<Secret>,
+    looks: Due,
     /// Exports that may be over since somebody looked.
     changed: Vec<Secret>,
     /// Somebody waits to be accepted, and the process has no room for another file.
@@ -86,6 +90,8 @@ static STATE: Mutex<State> = Mutex::new(State {
     clients: Vec::new(),
     last_client: SELF,
     marks: Vec::new(),
+    marked: Vec::new(),
+    looks: Due::new(),
     changed: Vec::new(),
     refused: false,
 });
@@ -125,11 +131,21 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
     }
     let runtime = runtime::runtime()?;
     let uuid = device::properties(hold.device)?.uuid;
+    let plain = |base: Address, span: usize| {
+        let _guard = device::Guard::new(hold.device)?;
+        let handle = runtime.outside_capture(|| runtime.ipc_mem_handle(base)).map_err(|error| cannot(error, "segment"))?;
+        Ok((base, span, Opened::Plain(handle), Vec::new()))
+    };
     let (base, span, memory, parts) = match hold.backing(address, address + size)? {
-        Backed::Plain(base, span) => {
-            let _guard = device::Guard::new(hold.device)?;
-            let handle = runtime.outside_capture(|| runtime.ipc_mem_handle(base)).map_err(|error| cannot(error, "segment"))?;
-            (base, span, Opened::Plain(handle), Vec::new())
+        Backed::Plain(base, span) => plain(base, span)?,
+        Backed::Provided => {
+            // A handle stands for the whole that the driver gave, from its start.
+            let (base, span) = whole(runtime, &hold, address)?;
+            if address + size > base + span {
+                let text = "The block lies in several allocations of the driver, which has no handle for them together.";
+                return Err(Error::not_supported(text).on_device(hold.device));
+            }
+            plain(base, span)?
         }
         Backed::Virtual(parts) => {
             let first = parts.first().ok_or_else(|| Error::internal("A block in use has no memory."))?;
@@ -168,10 +184,18 @@ pub fn export(address: Address, size: usize, owed: u32, stream: Stream) -> Resul
         }
     };
     state.by_block.insert((export.hold.address, name));
+    state.marked.extend(export.mark.is_some().then_some(name));
     state.exports.insert(name, export);
+    state.end_past_marks();
     state.changed.push(name);
     drop(state);
     Ok(Blob { producer, export: name, process: std::process::id() as i32 })
+}
+
+/// What the driver gave, around an address: its start and size.
+fn whole(runtime: &Runtime, hold: &Hold, address: Address) -> Result<(Address, usize)> {
+    let _guard = device::Guard::new(hold.device)?;
+    runtime.outside_capture(|| runtime.address_range(address)).map_err(|error| cannot(error, "allocation"))
 }
 
 fn cannot(error: Error, what: &str) -> Error {
@@ -301,6 +325,7 @@ pub fn shutdown() {
     let mut state = Locked::new();
     let exports = std::mem::take(&mut state.exports);
     state.by_block.clear();
+    state.marked.clear();
     state.stop();
     state.marks.extend(exports.into_values().filter_map(|export| export.mark));
 }
@@ -348,6 +373,25 @@ impl State {
             export.owed += u32::from(promised && !export.withdrawn);
             self.changed.push(*name);
         }
+    }
+
+    /// A mark that is past holds nobody up: what is exported time and again, and never freed, does not keep them all.
+    fn end_past_marks(&mut self) {
+        // Of order within this process the sanitizer knows by them.
+        if watch::any(watch::SANITIZER) || !self.looks.is_due(self.marked.len()) {
+            return;
+        }
+        let mut marked = std::mem::take(&mut self.marked);
+        marked.retain(|name| {
+            let Some(export) = self.exports.get_mut(name) else { return false };
+            // Who uses it may be about to open its mark.
+            let Some(mark) = export.mark.take_if(|mark| export.uses == 0 && mark.is_past()) else { return export.mark.is_some() };
+            export.taken.event = None;
+            self.marks.push(mark);
+            false
+        });
+        self.looks = Due::looked(marked.len());
+        self.marked = marked;
     }
 
     /// Drops what is over.

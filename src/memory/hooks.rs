@@ -72,8 +72,8 @@ pub fn on_stranger(who: Usher) {
     let _ = USHER.set(who);
 }
 
-/// What is said of an address that is no block. No lock may be held.
-pub(super) fn stranger(address: Address) -> Option<&'static str> {
+/// What is said of an address that is no block. None of this room's locks may be held.
+pub fn stranger(address: Address) -> Option<&'static str> {
     USHER.get().and_then(|ask| ask(address))
 }
 

@@ -3,8 +3,8 @@
 //!         were freed, what graphs touch; and its reports.
 //! Uses:   copy, memory, stream, runtime, base.
 //! Never:  waits for a device, or asks the driver anything while it holds its lock; changes what a program does.
-//! Locks:  STATE, which is taken under any lock of tcuda but memory's `core` and POOLS and pinned's CORE; these under it, or report::FOUND.
-//!         report::FUNCTION alone.
+//! Locks:  STATE, which is taken under any lock of tcuda but memory's `core` and POOLS and pinned's CORE; these under it, or report::FOUND or
+//!         ipc's IMPORTS. report::FUNCTION alone.
 //! Tests:  in the files, tests/sanitizer, and the conformance suite with TCUDA_SANITIZER=1.
 //!
 //! - `clock`  who is past what
@@ -271,6 +271,10 @@ impl State {
     fn check_freed(&mut self, accesses: &[Access], call: &'static str, on: Option<Place>) {
         for access in accesses {
             let Some(block) = self.blocks.freed_in(access.address, access.size) else { continue };
+            // Another thread frees it, and has not told yet that it is kept.
+            if is_imported(access.address) {
+                continue;
+            }
             let does = if access.write { Does::Write } else { Does::Read };
             let current = side(does, call, on, access.address, access.size);
             report::add(Report { kind: Kind::UseAfterFree, current, previous: block.freed, allocated: Some(block.allocated) });
@@ -353,7 +357,10 @@ impl State {
                 None
             }
         };
-        if let (Some(previous), Some(block)) = (in_use, &block) {
+        // Who has imported what this process exported keeps it.
+        if let (Some(previous), Some(block)) = (in_use, &block)
+            && !is_imported(previous.address)
+        {
             report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
         }
         self.blocks.freed(block, current, address, size);
@@ -366,6 +373,11 @@ impl State {
             None => self.world.clocks.wait(event, who),
         }
     }
+}
+
+/// Here, also if it is of this very process.
+fn is_imported(address: usize) -> bool {
+    memory::hooks::stranger(address).is_some()
 }
 
 fn never_recorded(event: usize, on: Option<Place>) {

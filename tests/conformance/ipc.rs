@@ -7,6 +7,7 @@ use crate::{fails, get, ok, tests};
 use std::ffi::c_void;
 use std::process::Command;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tcuda::base::status::tcuda_status_t::*;
 use tcuda::capi::copy::*;
 use tcuda::capi::event::*;
@@ -14,6 +15,7 @@ use tcuda::capi::graph::*;
 use tcuda::capi::init::*;
 use tcuda::capi::ipc::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::plugin::*;
 use tcuda::capi::pool::*;
 use tcuda::capi::stream::*;
 use tcuda::capi::structs::tcuda_stream_t;
@@ -32,6 +34,7 @@ tests![
     the_same_export_several_times,
     an_export_of_ones_own,
     what_others_wait_for_comes_first,
+    what_is_past_keeps_no_marks,
     events_of_two_processes,
     threads_take_and_give_back,
     threads_that_come_together,
@@ -41,6 +44,7 @@ tests![
     captures_refuse_it,
     a_pool_is_not_paused_under_others: [VirtualMemory],
     a_segment_of_its_own,
+    a_segment_that_lies_in_an_arena,
     the_end_of_tcuda_on_either_side,
     peers_reach_what_is_imported: [TwoDevices],
     in_plain_segments,
@@ -429,6 +433,45 @@ fn what_others_wait_for_comes_first() {
     nothing_is_left();
 }
 
+/// Simulated events that others see are files of the process.
+fn what_is_past_keeps_no_marks() {
+    const TIMES: usize = 200;
+    let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let [stream, slow, other] = [(); 3].map(|()| Own::on(0));
+    let [block, late] = [1, 2].map(|value| filled(MIB, value, slow.0));
+    let gate = Gate::on(slow.0);
+    ok!(tcuda_memset_async(late, 3, MIB, slow.0));
+    let waits = export(late, MIB, 0, slow.0);
+    let before = files();
+    let handles: Vec<tcuda_ipc_handle_t> = (0..TIMES)
+        .map(|_| {
+            let gate = Gate::on(stream.0);
+            let handle = export(block, MIB, 0, stream.0);
+            gate.open();
+            ok!(tcuda_stream_synchronize(stream.0));
+            handle
+        })
+        .collect();
+    // The sanitizer goes by all of them.
+    if std::env::var_os("TCUDA_SANITIZER").is_none() {
+        assert!(files() < before + TIMES / 2, "{before} files, and now {}", files());
+    }
+    assert_eq!(stats().exported as usize, TIMES + 1);
+    for handle in [&handles[0], &handles[TIMES - 1]] {
+        let here = import(handle, other.0);
+        assert!(get!(false, out => tcuda_stream_query(other.0, out)));
+        ok!(tcuda_ipc_close(here, other.0));
+    }
+    // What is not past holds up.
+    let here = import(&waits, other.0);
+    assert!(!get!(true, out => tcuda_stream_query(other.0, out)));
+    gate.open();
+    assert_eq!(value(here, MIB, other.0), 3);
+    ok!(tcuda_ipc_close(here, other.0));
+    [block, late].into_iter().for_each(free);
+    nothing_is_left();
+}
+
 fn events_of_two_processes() {
     let stream = Own::on(0);
     let mut other = Other::new();
@@ -716,6 +759,49 @@ fn a_segment_of_its_own() {
     ok!(tcuda_mem_pool_destroy(pool));
     other.end();
     nothing_is_left();
+}
+
+/// An allocator that gives parts of what the driver gave it: the whole is what the driver opens.
+fn a_segment_that_lies_in_an_arena() {
+    struct Arena {
+        base: usize,
+        given: AtomicUsize,
+    }
+    unsafe extern "C" fn give(size: usize, _device: i32, _stream: tcuda_stream_t, data: *mut c_void) -> *mut c_void {
+        let arena = unsafe { &*data.cast::<Arena>() };
+        (arena.base + arena.given.fetch_add(size, SeqCst)) as *mut c_void
+    }
+    unsafe extern "C" fn take(_ptr: *mut c_void, _size: usize, _device: i32, _stream: tcuda_stream_t, _data: *mut c_void) {}
+    let stream = Own::on(0);
+    let runtime = tcuda::runtime::runtime().unwrap();
+    // Not at its start either.
+    let arena = Arena { base: runtime.malloc(64 * MIB).unwrap(), given: AtomicUsize::new(4 * MIB) };
+    let data = (&raw const arena).cast_mut().cast();
+    let allocator = get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(give), Some(take), data));
+    let options = tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator, use_on_oom: 0, no_split: 0 };
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, &options));
+    let mut other = Other::new();
+    let blocks = [1, 2].map(|value| {
+        let block = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 22 * MIB, stream.0, pool));
+        ok!(tcuda_memset_async(block, value, 22 * MIB, stream.0));
+        block
+    });
+    let there = blocks.map(|block| other.import(&export((block as usize + MIB) as *mut c_void, 21 * MIB, 0, stream.0)));
+    for (there, value) in there.iter().zip(["1", "2"]) {
+        assert_eq!(other.did(&format!("value {there} {}", 21 * MIB)), value);
+    }
+    let [first, second] = &there;
+    other.did(&format!("close {first}"));
+    other.did(&format!("fill {second} {} 3", 21 * MIB));
+    other.did(&format!("close {second}"));
+    assert_eq!(blocks.map(|block| value((block as usize + MIB) as *mut c_void, 21 * MIB, stream.0)), [1, 3]);
+    blocks.into_iter().for_each(free);
+    other.end();
+    ok!(tcuda_ipc_collect());
+    ok!(tcuda_mem_pool_destroy(pool));
+    nothing_is_left();
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    runtime.free(arena.base).unwrap();
 }
 
 fn the_end_of_tcuda_on_either_side() {

@@ -8,6 +8,8 @@ use crate::kit::*;
 use crate::{get, ok, tests};
 use std::ffi::c_void;
 use std::ptr::null;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tcuda::capi::copy::tcuda_memset_async;
 use tcuda::capi::graph::tcuda_graph_replay;
 use tcuda::capi::ipc::*;
@@ -20,6 +22,7 @@ tests![
     what_is_closed_counts_as_freed,
     what_no_import_has_any_more_counts_as_freed,
     what_is_imported_again_is_in_use,
+    what_is_used_while_it_is_freed,
     in_plain_segments,
 ];
 
@@ -146,6 +149,38 @@ pub fn scene_watched_again() {
     [stream.0, third.0].into_iter().for_each(|stream| ok!(tcuda_ipc_close(here, stream)));
     tcuda::sanitizer::report::clear();
     other.end();
+}
+
+fn what_is_used_while_it_is_freed() {
+    in_child("ipc_watched_while", &[("TCUDA_SANITIZER", "1")]);
+    in_child("ipc_watched_while", &[("TCUDA_SANITIZER", "1"), ("TCUDA_MEMORY_POISON", "1")]);
+}
+
+/// A thread uses what it imported while another one frees it.
+pub fn scene_watched_while() {
+    const ROUNDS: usize = 300;
+    const READ: i32 = 1;
+    let [stream, second] = [(); 2].map(|()| Own::on(0));
+    let address = second.0 as usize;
+    for _ in 0..ROUNDS {
+        let block = filled(MIB, 1, stream.0);
+        let here = import(&export(block, MIB, 0, stream.0), second.0) as usize;
+        let (begun, freed) = (Barrier::new(2), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                while !freed.load(Relaxed) {
+                    ok!(tcuda_sanitizer_annotate_access(here as *const c_void, MIB, READ, address as tcuda_stream_t, null()));
+                }
+            });
+            begun.wait();
+            free(block);
+            freed.store(true, Relaxed);
+        });
+        ok!(tcuda_ipc_close(here as *mut c_void, second.0));
+    }
+    assert_eq!(get!(77, out => tcuda_sanitizer_report_count(out)), 0);
+    crate::ipc::nothing_is_left();
 }
 
 /// All of this once more where segments are cudaMalloc's.

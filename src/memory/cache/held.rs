@@ -83,8 +83,10 @@ pub struct Part {
 
 /// Where the memory behind a range of addresses came from.
 pub enum Backed {
-    /// A segment: its start and size.
+    /// A segment of the driver's: its start and size.
     Plain(Address, usize),
+    /// A segment of a program's allocator, which may be a part of what the driver gave that.
+    Provided,
     /// By address, without a gap.
     Virtual(Vec<Part>),
 }
@@ -102,7 +104,8 @@ impl Hold {
         for mapping in core.physical.overlapping(from, to) {
             match &core.physical[mapping.handle].backing {
                 Backing::Virtual(handle) => parts.push(Part { address: mapping.start, size: mapping.size, handle: *handle }),
-                Backing::Plain | Backing::Provided(..) => return Ok(Backed::Plain(mapping.start, mapping.size)),
+                Backing::Plain => return Ok(Backed::Plain(mapping.start, mapping.size)),
+                Backing::Provided(..) => return Ok(Backed::Provided),
                 Backing::Ordered => {
                     let text = "Memory of cudaMallocAsync cannot be shared with other processes. Allocate it with backend:native.";
                     return Err(Error::not_supported(text).on_device(self.device));
