@@ -14,6 +14,7 @@ use crate::memory::{captures, pinned, poison, provider};
 use crate::runtime::table::MemAllocationProp;
 use crate::runtime::{self, Address, MemHandle, Runtime};
 use crate::stream::{PerDevice, Stream};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 
 /// A block of the cache of pinned memory. Freed when dropped.
@@ -51,6 +52,23 @@ impl Saved {
     }
 }
 
+/// Threads that look at what they were just handed out, or fill it, as `poison` does.
+#[derive(Default)]
+pub struct Touching {
+    count: Mutex<usize>,
+    one_less: Condvar,
+}
+
+/// No pause takes memory of the cache while this lives.
+pub struct Touch<'a>(&'a Touching);
+
+impl Drop for Touch<'_> {
+    fn drop(&mut self) {
+        *self.0.count.lock() -= 1;
+        self.0.one_less.notify_all();
+    }
+}
+
 pub struct Paused {
     /// What has to come back: handles, in the order in which they are made.
     handles: Vec<HandleId>,
@@ -66,6 +84,25 @@ impl Cache {
     #[cold]
     pub fn paused_error(&self) -> Error {
         self.core.quiet().pool.paused_error()
+    }
+
+    /// None: the pool is paused. `core`: the cache's own.
+    pub fn touch(&self, core: &Core) -> Option<Touch<'_>> {
+        (!core.paused).then(|| {
+            *self.touching.count.lock() += 1;
+            Touch(&self.touching)
+        })
+    }
+
+    /// What others do to blocks that they were handed out, or that they free, before they heard of the pause, is done or enqueued after this.
+    fn wait_for_touches(&self) {
+        let mut count = self.touching.count.lock();
+        while *count > 0 {
+            self.touching.one_less.wait(&mut count);
+        }
+        drop(count);
+        // Freed blocks are filled under it.
+        drop(self.hold_marks());
     }
 
     /// Waits for the device, and gives the pool's memory back; with `keep` what is in blocks in use is kept in pinned memory of the host.
@@ -97,6 +134,7 @@ impl Cache {
     fn wait_and_pause(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
         let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
         self.refuse_others()?;
+        self.wait_for_touches();
         captures::wait_for_device(self.device)?;
         self.settle_all();
         let before = self.core.lock().reserved();
