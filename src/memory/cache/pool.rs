@@ -30,7 +30,7 @@ impl Cache {
         // Where segments are handed out as they came, or a graph's replays use them, blocks come home at once.
         core.keeps_fronts = from_driver && !no_split && !self.is_fixed();
         core.pool = id;
-        core.ends = 0;
+        (core.ends, core.is_over) = (0, false);
         core.reset_peak();
         core.stats.reset_accumulated();
     }
