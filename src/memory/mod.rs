@@ -306,6 +306,7 @@ fn from_front(
     if let Some(address) = front::take(size, canonical, key) {
         return Ok(Some(address));
     }
+    provider::refuse_inside()?;
     let (cache, pool) = from()?;
     cache.rest(stream);
     Ok(if thread::arm(cache, pool, stream, canonical, key) { front::take(size, canonical, key) } else { None })
