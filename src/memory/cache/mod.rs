@@ -95,10 +95,10 @@ pub struct Abilities {
 ///
 /// Locks, in this order: `turning` (a pool is paused, resumed or ended), `climbing` (one thread makes room), `growing` (one changes what is mapped),
 /// `driving` (streams stay while they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between
-/// `growing` and `core`; `ordered` comes behind `driving`, with no other one under it; `put_off`, `left` and `touching` are held for a moment, with none. Whoever
-/// waits for the work of streams does it without `growing`, which their host functions may want. While `core` is held nothing is asked of the driver
-/// that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for
-/// nothing. (Only the end of all, `tear_down`, holds it throughout.)
+/// `growing` and `core`; `ordered` comes behind `driving`, with no other one under it; `put_off`, `left` and `touching` are held for a moment,
+/// with none. Whoever waits for the work of streams does it without `growing`, which their host functions may want. While `core` is held nothing is
+/// asked of the driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for
+/// fronts, which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     /// Of all caches, those of devices first.
     pub number: u32,
