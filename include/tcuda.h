@@ -2659,8 +2659,8 @@ tcuda_status_t tcuda_mem_pool_pause(tcuda_mem_pool_t pool,
                                     int32_t mode);
 
 /**
- * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is
- * left as it is.
+ * Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. What was freed meanwhile
+ * comes back only where it shares a piece of the driver's memory with what is in use. One that is not paused is left as it is.
  *
  * @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room, and the message says how much it takes; the pool stays paused
  *         and keeps what it kept.

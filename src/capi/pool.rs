@@ -172,8 +172,8 @@ pub unsafe extern "C" fn tcuda_mem_pool_pause(pool: tcuda_mem_pool_t, given: *mu
     })
 }
 
-/// Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. One that is not paused is
-/// left as it is.
+/// Brings the memory of a paused pool back to its addresses, with what was kept; what others have free gives way to it. What was freed meanwhile
+/// comes back only where it shares a piece of the driver's memory with what is in use. One that is not paused is left as it is.
 ///
 /// @return TCUDA_ERROR_OUT_OF_MEMORY: the device or the limit has not enough room, and the message says how much it takes; the pool stays paused
 ///         and keeps what it kept.

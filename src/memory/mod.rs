@@ -275,16 +275,19 @@ fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
 #[cold]
 fn poison_new(address: Address, stream: Stream) -> Result<()> {
     let key = StreamKey::of(stream);
-    let look = |core: &mut Core, id| Ok((block::at(id).size(), core.number, core.follows(id, key)));
-    let (size, number, is_there) = with_block(address, look)?;
-    poison::handed_out(address, size, is_there.then_some(stream));
-    if let Some(cache) = numbered(number) {
+    let cache = lookup::find(address).and_then(cache_of_block);
+    // Of a pool that was paused meanwhile the memory is gone, or about to go.
+    let look = |core: &mut Core, id| Ok((block::at(id).size(), cache.and_then(|cache| cache.touch(core)), core.follows(id, key)));
+    let (size, touch, is_there) = with_block(address, look)?;
+    poison::handed_out(address, size, (touch.is_some() && is_there).then_some(stream));
+    if let Some(cache) = cache.filter(|_| touch.is_some()) {
         let _marks = (captures::steady(), cache.hold_marks());
         // Another thread may have ended the stream: what is enqueued there now would count as past.
         if with_block(address, |core, id| Ok(core.follows(id, key)))? {
             poison::freshen(address, size, stream);
         }
     }
+    drop(touch);
     poison::tell();
     Ok(())
 }
@@ -303,6 +306,7 @@ fn from_front(
     if let Some(address) = front::take(size, canonical, key) {
         return Ok(Some(address));
     }
+    provider::refuse_inside()?;
     let (cache, pool) = from()?;
     cache.rest(stream);
     Ok(if thread::arm(cache, pool, stream, canonical, key) { front::take(size, canonical, key) } else { None })

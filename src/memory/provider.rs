@@ -58,6 +58,8 @@ impl Provider {
 
     fn run<T>(call: impl FnOnce() -> T) -> T {
         let outer = INSIDE.replace(true);
+        // What the thread has at hand would be given unasked.
+        super::forget_choices();
         let answer = call();
         INSIDE.set(outer);
         answer

@@ -186,6 +186,7 @@ pub fn child(scene: &str) {
         "poison" => poison::scene_poison(),
         "shared_blocks" => poison::scene_shared_blocks(),
         "one_block" => poison::scene_one_block(),
+        "paused_beside_requests" => crate::poison::scene_paused_beside_requests(),
         "ends_beside_frees" => poison::scene_ends_beside_frees(),
         "frees_behind_the_end" => poison::scene_frees_behind_the_end(),
         "poison_again" => poison::scene_again(),

@@ -27,6 +27,7 @@ tests![
     memory_of_a_paused_pool_is_not_touched: [VirtualMemory],
     a_resume_without_room_can_be_tried_again: [VirtualMemory],
     a_resume_takes_what_others_have_free: [VirtualMemory],
+    a_resume_needs_what_is_in_use: [VirtualMemory],
     a_pause_among_requests: [VirtualMemory],
     a_pause_takes_what_threads_keep: [VirtualMemory],
     a_pause_beside_a_capture: [VirtualMemory],
@@ -237,6 +238,41 @@ fn a_resume_takes_what_others_have_free() {
     ok!(tcuda_mem_pool_resume(empty.0));
     drop(limit);
     empty.end();
+    free(block);
+    pool.end();
+    empty_caches();
+}
+
+/// What was freed meanwhile needs no room, and what stays between is as it was.
+fn a_resume_needs_what_is_in_use() {
+    empty_caches();
+    let (stream, pool) = (Own::new(), Apart::new());
+    let blocks = [3, 40, 5, 700, 24, 1].map(|size| (pool.allocate(size * MIB + 100, stream.0), size * MIB + 100));
+    for (at, (block, size)) in blocks.into_iter().enumerate() {
+        ok!(tcuda_memset_async(block, at as i32 + 1, size, stream.0));
+    }
+    let before = pool.pause(TCUDA_PAUSE_KEEP);
+    ok!(tcuda_set_memory_limit(32 * MIB as u64, -1));
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_resume(pool.0));
+    for at in [1, 3, 4] {
+        free(blocks[at].0);
+    }
+    ok!(tcuda_mem_pool_resume(pool.0));
+    let held = pool.reserved() as usize;
+    assert!((9 * MIB..=32 * MIB).contains(&held) && held < before, "{held} of {before}");
+    for at in [0, 2, 5] {
+        let (block, size) = blocks[at];
+        assert!(bytes_of(block, size, stream.0).iter().all(|byte| *byte == at as u8 + 1));
+    }
+    // With nothing in use nothing is needed.
+    assert_eq!(pool.pause(TCUDA_PAUSE_KEEP), held);
+    [0, 2, 5].into_iter().for_each(|at| free(blocks[at].0));
+    ok!(tcuda_set_memory_limit(0, -1));
+    ok!(tcuda_mem_pool_resume(pool.0));
+    assert_eq!((pool.reserved(), pool.stats().active_bytes.all.current), (0, 0));
+    ok!(tcuda_set_memory_limit(u64::MAX, -1));
+    let block = pool.allocate(50 * MIB, stream.0);
+    tcuda::memory::check(0);
     free(block);
     pool.end();
     empty_caches();

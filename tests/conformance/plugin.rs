@@ -25,6 +25,7 @@ tests![
     wrong_memory_is_refused_and_given_back,
     the_same_memory_twice_is_refused,
     it_cannot_allocate_from_the_cache,
+    it_cannot_allocate_what_the_thread_has_at_hand,
     what_is_in_use_is_not_destroyed,
     a_pool_that_is_gone_uses_none,
     loading_says_what_is_wrong,
@@ -351,6 +352,44 @@ fn it_cannot_allocate_from_the_cache() {
 }
 
 /// A capture that finds no memory asks the other caches of the device for theirs, among them those that no pool has now.
+unsafe extern "C" fn ask_and_give(_: usize, _: i32, stream: tcuda_stream_t, pool: *mut c_void) -> *mut c_void {
+    fails!(INVALID_STATE, tcuda_malloc_cached(&mut null_mut(), 1000, stream));
+    fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 1000, stream, pool.cast()));
+    ASKED.fetch_add(1, SeqCst);
+    null_mut()
+}
+
+unsafe extern "C" fn never(_: *mut c_void, _: usize, _: i32, _: tcuda_stream_t, _: *mut c_void) {
+    unreachable!();
+}
+
+static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+fn it_cannot_allocate_what_the_thread_has_at_hand() {
+    empty_caches();
+    let (own, other) = (Own::on(0), Apart::with(0, 0, 0));
+    let pairs = || {
+        for _ in 0..3 {
+            free(allocate(1000, own.0));
+            free(other.allocate(1000, own.0));
+        }
+    };
+    pairs();
+    let plugged = get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(ask_and_give), Some(never), other.0.cast()));
+    let options =
+        tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator: plugged, use_on_oom: 0, no_split: 0 };
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, 0, &options));
+    pairs();
+    fails!(OUT_OF_MEMORY, tcuda_mem_pool_malloc(&mut null_mut(), 1000, own.0, pool));
+    assert!(ASKED.load(SeqCst) > 0);
+    // Afterwards it has what it had.
+    pairs();
+    ok!(tcuda_mem_pool_destroy(pool));
+    ok!(tcuda_pluggable_allocator_destroy(plugged));
+    other.end();
+    empty_caches();
+}
+
 fn a_pool_that_is_gone_uses_none() {
     empty_caches();
     let stream = Own::new();

@@ -2,16 +2,18 @@
 
 use crate::init::in_child;
 use crate::kit::*;
+use crate::pools::Apart;
 use crate::{fails, get, memory, ok, tests};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tcuda::capi::copy::*;
 use tcuda::capi::device::{tcuda_set_device, tcuda_synchronize};
 use tcuda::capi::error::*;
 use tcuda::capi::init::*;
 use tcuda::capi::memory::*;
+use tcuda::capi::pool::*;
 use tcuda::capi::stream::*;
 
 tests![
@@ -23,6 +25,7 @@ tests![
     right_programs_are_left_alone,
     threads_hand_one_block_around,
     streams_end_beside_frees,
+    a_pause_beside_requests: [VirtualMemory],
     a_thread_frees_behind_its_end,
 ];
 
@@ -83,6 +86,10 @@ fn streams_end_beside_frees() {
     in_child("ends_beside_frees", &[ON, ("TCUDA_SIM_SEED", "5")]);
 }
 
+fn a_pause_beside_requests() {
+    in_child("paused_beside_requests", &[ON, ("TCUDA_SIM_SEED", "5")]);
+}
+
 fn a_thread_frees_behind_its_end() {
     in_child("frees_behind_the_end", &[ON]);
 }
@@ -130,6 +137,50 @@ pub fn scene_ends_beside_frees() {
         free(block);
         expect_none();
     }
+}
+
+/// Whatever becomes of the thread.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What fills a block as it is handed out or freed is done before the pool's memory goes.
+pub fn scene_paused_beside_requests() {
+    let pool = Apart::new();
+    let (name, stop, served) = (pool.0 as usize, AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let stops = Stops(&stop);
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let _stops = Stops(&stop);
+                let (stream, mut size, mut blocks) = (Own::on(0), 4000, [null_mut(); 8]);
+                for at in (0..blocks.len()).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    free(std::mem::replace(&mut blocks[at], null_mut()));
+                    size = (size * 7) % (2 * MIB) + 1;
+                    let status = unsafe { tcuda_mem_pool_malloc(&mut blocks[at], size, stream.0, name as tcuda_mem_pool_t) };
+                    assert!([0, 17].contains(&(status as i32)), "{}", message());
+                    served.fetch_add(usize::from(status as i32 == 0), Ordering::Relaxed);
+                }
+                blocks.into_iter().for_each(free);
+            });
+        }
+        for round in 0..250 {
+            let before = served.load(Ordering::Relaxed);
+            while served.load(Ordering::Relaxed) < before + round % 9 && !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            pool.pause(round as i32 % 2);
+            ok!(tcuda_mem_pool_resume(pool.0));
+        }
+        drop(stops);
+    });
+    ok!(tcuda_synchronize(0));
+    pool.end();
+    expect_none();
 }
 
 /// What one thread frees another has at once, and frees it while the first is still on its way out of the call.

@@ -25,6 +25,7 @@ tests![
     a_callback_may_end_the_stream,
     a_callback_may_end_the_stream_and_make_others,
     a_callback_may_end_the_pool,
+    a_callback_may_end_a_pool_in_use,
     nobody_ends_tcuda_in_the_middle_of_a_call,
     threads_under_pressure,
     wrong_registrations_are_refused,
@@ -325,6 +326,28 @@ fn a_callback_may_end_the_pool() {
     assert!(block.is_null());
     drop((_callback, limit));
     ok!(tcuda_mem_pool_destroy(POOLS.lock().unwrap()[1] as tcuda_mem_pool_t));
+    empty_caches();
+}
+
+/// It gives no more, though it is there for as long as its block is in use.
+fn a_callback_may_end_a_pool_in_use() {
+    static POOL: AtomicUsize = AtomicUsize::new(0);
+    empty_caches();
+    let (pool, limit) = (get!(null_mut(), out => tcuda_mem_pool_create(out, 0, null())), Limit::of(0, 64 * MIB as u64));
+    let used = get!(null_mut(), out => tcuda_mem_pool_malloc(out, MIB, NULL, pool));
+    let kept = allocate(40 * MIB, NULL) as usize;
+    POOL.store(pool as usize, Ordering::Relaxed);
+    let callback = Registered::callback(move |_| {
+        let pool = POOL.swap(0, Ordering::Relaxed);
+        if pool != 0 {
+            ok!(tcuda_mem_pool_destroy(pool as tcuda_mem_pool_t));
+            free(kept as *mut c_void);
+        }
+        pool != 0
+    });
+    fails!(INVALID_HANDLE, tcuda_mem_pool_malloc(&mut null_mut(), 36 * MIB, NULL, pool));
+    drop((callback, limit));
+    free(used);
     empty_caches();
 }
 

@@ -113,6 +113,8 @@ pub struct Core {
     pub paused: bool,
     /// How many threads are destroying the pool: it is paused no more.
     pub ends: usize,
+    /// A pool that was destroyed: it has what is in use, and gives no more.
+    pub is_over: bool,
     /// Whether there are streams that look for what is everybody's beside their own.
     as_one: bool,
     /// How many bytes of large blocks had been freed when streams were asked ahead, or what is past was shared, last.
@@ -183,6 +185,7 @@ impl Core {
             left: Box::leak(Box::default()),
             paused: false,
             ends: 0,
+            is_over: false,
             as_one: false,
             asked_at: 0,
             ordered_bytes: 0,

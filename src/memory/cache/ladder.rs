@@ -48,10 +48,10 @@ impl Core {
         Look { keeps_apart, is_apart: self.policy.is_apart(), is_small_of_threads, may_learn, changes: self.changes() }
     }
 
-    /// Whether the cache is still that of the pool that a request is for, and its memory there.
+    /// Whether the cache is still that of the pool that a request is for, which was not destroyed, and its memory there.
     fn check_pool(&self, request: &Request) -> Result<()> {
         match self.pool {
-            pool if pool != request.pool => Err(request.pool.gone_error()),
+            pool if pool != request.pool || self.is_over => Err(request.pool.gone_error()),
             pool if self.paused => Err(pool.paused_error()),
             _ => Ok(()),
         }

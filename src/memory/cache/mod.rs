@@ -73,7 +73,7 @@ use crate::runtime::table::{MemAllocationProp, RawMemPool};
 use crate::runtime::{Address, Runtime};
 use left::Left;
 use parking_lot::Mutex;
-use pause::Paused;
+use pause::{Paused, Touching};
 use segment::Seen;
 use slot::StreamKey;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -95,10 +95,10 @@ pub struct Abilities {
 ///
 /// Locks, in this order: `turning` (a pool is paused, resumed or ended), `climbing` (one thread makes room), `growing` (one changes what is mapped),
 /// `driving` (streams stay while they are asked or marked), `abilities`, `source` or `core`; a pool's before its device's. `paused` lies between
-/// `growing` and `core`; `ordered` comes behind `driving`, with no other one under it; `put_off` and `left` are held for a moment, with none. Whoever
-/// waits for the work of streams does it without `growing`, which their host functions may want. While `core` is held nothing is asked of the driver
-/// that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for fronts, which wait for
-/// nothing. (Only the end of all, `tear_down`, holds it throughout.)
+/// `growing` and `core`; `ordered` comes behind `driving`, with no other one under it; `put_off`, `left` and `touching` are held for a moment,
+/// with none. Whoever waits for the work of streams does it without `growing`, which their host functions may want. While `core` is held nothing is
+/// asked of the driver that could wait, so that a host function may free memory whatever other threads wait for; and whoever takes it waits for
+/// fronts, which wait for nothing. (Only the end of all, `tear_down`, holds it throughout.)
 pub struct Cache {
     /// Of all caches, those of devices first.
     pub number: u32,
@@ -117,6 +117,7 @@ pub struct Cache {
     /// None: what is current for all.
     source: Mutex<Option<Source>>,
     paused: Mutex<Option<Paused>>,
+    touching: Touching,
     /// Graphs use its memory by address, be it in use or free.
     fixed: AtomicBool,
     /// They did: of replays that the program launched, and of readers of what they wrote, its streams tell nothing.
@@ -152,6 +153,7 @@ impl Cache {
             abilities: Mutex::new(None),
             source: Mutex::new(None),
             paused: Mutex::new(None),
+            touching: Touching::default(),
             fixed: AtomicBool::new(false),
             replayed: AtomicBool::new(false),
             ordered: Mutex::new(None),

@@ -14,6 +14,7 @@ use crate::memory::{captures, pinned, poison, provider};
 use crate::runtime::table::MemAllocationProp;
 use crate::runtime::{self, Address, MemHandle, Runtime};
 use crate::stream::{PerDevice, Stream};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 
 /// A block of the cache of pinned memory. Freed when dropped.
@@ -39,15 +40,46 @@ struct Saved {
 type Run = (Address, usize);
 
 impl Saved {
-    /// Away from the device, or back.
-    fn copy(&self, runtime: &Runtime, on: Stream, back: bool) -> Result<()> {
+    /// Away from the device.
+    fn keep(&self, runtime: &Runtime, on: Stream) -> Result<()> {
         let mut host = self.copy.0;
         self.runs.iter().try_for_each(|(address, size)| {
-            let (to, from) = if back { (*address, host) } else { (host, *address) };
+            let to = host;
             host += size;
             // The program has no part in it.
-            watch::unseen(|| runtime.memcpy_async(to, from, *size, on.raw))
+            watch::unseen(|| runtime.memcpy_async(to, *address, *size, on.raw))
         })
+    }
+
+    /// Back, as far as it is in use still. `live`: what is, by address.
+    fn bring_back(&self, runtime: &Runtime, on: Stream, live: &[Run]) -> Result<()> {
+        let mut host = self.copy.0;
+        self.runs.iter().try_for_each(|(start, size)| {
+            let (from, end) = (host, start + size);
+            host += size;
+            let first = live.partition_point(|(address, size)| address + size <= *start);
+            live[first..].iter().take_while(|(address, _)| *address < end).try_for_each(|(address, size)| {
+                let (to, upto) = ((*address).max(*start), (address + size).min(end));
+                watch::unseen(|| runtime.memcpy_async(to, from + (to - start), upto - to, on.raw))
+            })
+        })
+    }
+}
+
+/// Threads that look at what they were just handed out, or fill it, as `poison` does.
+#[derive(Default)]
+pub struct Touching {
+    count: Mutex<usize>,
+    one_less: Condvar,
+}
+
+/// No pause takes memory of the cache while this lives.
+pub struct Touch<'a>(&'a Touching);
+
+impl Drop for Touch<'_> {
+    fn drop(&mut self) {
+        *self.0.count.lock() -= 1;
+        self.0.one_less.notify_all();
     }
 }
 
@@ -66,6 +98,25 @@ impl Cache {
     #[cold]
     pub fn paused_error(&self) -> Error {
         self.core.quiet().pool.paused_error()
+    }
+
+    /// None: the pool is paused. `core`: the cache's own.
+    pub fn touch(&self, core: &Core) -> Option<Touch<'_>> {
+        (!core.paused).then(|| {
+            *self.touching.count.lock() += 1;
+            Touch(&self.touching)
+        })
+    }
+
+    /// What others do to blocks that they were handed out, or that they free, before they heard of the pause, is done or enqueued after this.
+    fn wait_for_touches(&self) {
+        let mut count = self.touching.count.lock();
+        while *count > 0 {
+            self.touching.one_less.wait(&mut count);
+        }
+        drop(count);
+        // Freed blocks are filled under it.
+        drop(self.hold_marks());
     }
 
     /// Waits for the device, and gives the pool's memory back; with `keep` what is in blocks in use is kept in pinned memory of the host.
@@ -97,6 +148,7 @@ impl Cache {
     fn wait_and_pause(&self, runtime: &Runtime, abilities: &Abilities, keep: bool) -> Result<usize> {
         let Some((properties, _)) = abilities.virtual_memory else { return Err(self.cannot_pause()) };
         self.refuse_others()?;
+        self.wait_for_touches();
         captures::wait_for_device(self.device)?;
         self.settle_all();
         let before = self.core.lock().reserved();
@@ -128,7 +180,7 @@ impl Cache {
         };
         if !saved.is_empty() {
             let on = COPIES.of(self.device)?;
-            let copied = saved.iter().try_for_each(|buffer| buffer.copy(runtime, on, false));
+            let copied = saved.iter().try_for_each(|buffer| buffer.keep(runtime, on));
             copied.and(on.try_drain())?;
         }
         for mapping in &mappings {
@@ -153,13 +205,17 @@ impl Cache {
         let runtime = runtime::runtime()?;
         device::check_lost(self.device)?;
         provider::refuse_inside()?;
+        if self.is_paused() {
+            self.settle_all();
+        }
         let (_turning, _climbing) = (self.turning.lock(), self.climbing.lock());
         let once = || {
             let _growing = self.growing.lock();
             if self.core.quiet().pool != pool {
                 return Err(pool.gone_error());
             }
-            let Some(paused) = self.paused.lock().take() else { return Ok(()) };
+            let Some(mut paused) = self.paused.lock().take() else { return Ok(()) };
+            paused.handles = self.core.lock().without_idle(paused.handles);
             let resumed = blocking("cudaStreamSynchronize", Kind::Wait, || self.come_back(runtime, &paused));
             if resumed.is_err() {
                 *self.paused.lock() = Some(paused);
@@ -177,7 +233,7 @@ impl Cache {
     }
 
     fn come_back(&self, runtime: &Runtime, paused: &Paused) -> Result<()> {
-        let (sizes, whole, mappings) = {
+        let (sizes, whole, mappings, live) = {
             let core = self.core.lock();
             let sizes: Vec<usize> = paused.handles.iter().map(|id| core.physical[*id].size).collect();
             let whole: usize = sizes.iter().sum();
@@ -185,7 +241,7 @@ impl Cache {
                 let text = format!("The memory pool {} needs {whole} bytes to resume, more than the limit leaves.", core.pool);
                 return Err(Error::new(Status::TCUDA_ERROR_OUT_OF_MEMORY, text).on_device(self.device).with_bytes(whole as u64));
             }
-            (sizes, whole, core.physical.mappings().collect::<Vec<_>>())
+            (sizes, whole, core.physical.mappings().collect::<Vec<_>>(), joined(&core.live()))
         };
         let _guard = device::Guard::new(self.device)?;
         self.left.take_back(runtime, self.device);
@@ -198,7 +254,7 @@ impl Cache {
             let handles = paused.handles.iter().copied().zip(made.iter().copied());
             let wanted = with_handles(&mappings, handles);
             map_all(runtime, self.device, &wanted, self.left)?;
-            let restored = paused.saved.iter().try_for_each(|saved| saved.copy(runtime, copies, true));
+            let restored = paused.saved.iter().try_for_each(|saved| saved.bring_back(runtime, copies, &live));
             restored.and(copies.try_drain()).inspect_err(|_| {
                 wanted.iter().for_each(|(mapping, _)| self.left.unmap(runtime, mapping.start, mapping.size));
             })
@@ -293,11 +349,8 @@ impl Cache {
     }
 }
 
-/// Few large buffers: each costs the driver time.
-const BUFFER: usize = 256 << 20;
-
-/// Pinned memory for what is in blocks in use.
-fn room_for(live: &[Run]) -> Result<Vec<Saved>> {
+/// Those side by side as one.
+fn joined(live: &[Run]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (address, size) in live {
         match runs.last_mut() {
@@ -305,6 +358,15 @@ fn room_for(live: &[Run]) -> Result<Vec<Saved>> {
             _ => runs.push((*address, *size)),
         }
     }
+    runs
+}
+
+/// Few large buffers: each costs the driver time.
+const BUFFER: usize = 256 << 20;
+
+/// Pinned memory for what is in blocks in use.
+fn room_for(live: &[Run]) -> Result<Vec<Saved>> {
+    let mut runs = joined(live);
     let mut room = Vec::new();
     while !runs.is_empty() {
         let mut bytes = 0;

@@ -3,7 +3,8 @@
 use super::Cache;
 use super::block::{self, BlockId, State};
 use super::core::Core;
-use super::shares::Idle;
+use super::physical::HandleId;
+use super::shares::{Idle, Span};
 use crate::base::Result;
 use crate::memory::pools::Id;
 use crate::memory::provider::Source;
@@ -11,6 +12,7 @@ use crate::memory::stats::Family;
 use crate::memory::totals::Totals;
 use crate::runtime::Runtime;
 use parking_lot::MutexGuard;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Cache {
@@ -30,7 +32,7 @@ impl Cache {
         // Where segments are handed out as they came, or a graph's replays use them, blocks come home at once.
         core.keeps_fronts = from_driver && !no_split && !self.is_fixed();
         core.pool = id;
-        core.ends = 0;
+        (core.ends, core.is_over) = (0, false);
         core.reset_peak();
         core.stats.reset_accumulated();
     }
@@ -89,6 +91,29 @@ impl Core {
         let waits = !self.pending.is_empty() || self.awake.iter().any(|slot| self.slots[*slot as usize].is_behind());
         let is_spent = !waits && !self.paused && self.stats.active().bytes > 0 && self.idle_handles(Idle::Large(0)).is_empty();
         self.spent = is_spent.then(|| self.changes());
+    }
+
+    /// Of the handles of a pool that is paused those that are to come back: where all was freed meanwhile, and is past, there is nothing to bring
+    /// back for.
+    pub fn without_idle(&mut self, mut handles: Vec<HandleId>) -> Vec<HandleId> {
+        debug_assert!(self.paused);
+        self.collect();
+        let idle = self.idle_handles(Idle::Large(0));
+        let gone: HashSet<HandleId> = idle.iter().map(|(handle, _)| *handle).collect();
+        let spans: Vec<Span> = idle.iter().flat_map(|(_, spans)| spans.iter().copied()).collect();
+        // Owned nowhere for a moment, so that all places are alike.
+        self.cut_out_all(&spans).into_iter().for_each(|id| self.make_hole(id, State::Moved));
+        for (handle, _) in idle {
+            let size = self.physical[handle].size;
+            for start in self.physical[handle].places.clone() {
+                let place = self.take_moved(start, start + size, false).expect("no byte of the handle is owned anywhere");
+                self.physical.unmap(start);
+                self.make_hole(place, State::Unmapped);
+            }
+            self.physical.remove(handle);
+        }
+        handles.retain(|handle| !gone.contains(handle));
+        handles
     }
 
     /// Paused for good, with nothing in use: its areas have no memory any more.
