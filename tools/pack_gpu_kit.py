@@ -61,7 +61,7 @@ def main():
             compile_into("tests", source, standard)
     compile_into("tests", kit.ROOT / "tests_c/plugin_load.c", "gnu11")
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "tests_c/plugin_arena.c", "-s", "-o", KIT / "lib/libarena.so"])
-    for source in ("jit", "communicators", "watch"):
+    for source in ("jit", "communicators", "watch", "many"):
         compile_into("speed", kit.ROOT / f"benches/{source}.c", "gnu11")
     must([*kit.compiler("gnu11"), "-O2", "-fPIC", "-shared", kit.ROOT / "benches/comm_call.c", "-s", "-o", KIT / "speed/comm_call.so"])
     must(["strip", "-o", KIT / "tests/conformance", kit.rust_test("conformance")])

@@ -7,6 +7,7 @@
 #   sh run.sh overlap [MINUTES [THREADS]]    threads whose live blocks must not overlap, for some minutes: 2 and 16 unless said otherwise
 #   sh run.sh jit [--quick]          functions compiled at run time, their speed beside a copy on the device
 #   sh run.sh watch [--quick]        what traces, the synchronization debug mode and the sanitizer cost a call
+#   sh run.sh many [--quick]         what a request for memory costs beside many streams, threads, pools, graphs, blocks
 #   sh run.sh random [compare|bench|start]   random numbers beside torch's: every bit, GB/s, the first calls (benches/torch_random.py)
 #   sh run.sh comm [--quick]         collectives beside torch and NCCL on two GPUs and more: every way, every bit (benches/torch_comm.py)
 #   sh run.sh clients [--rounds N] [--quick]   PyTorch over its own allocator and tcuda's, in turn (benches/clients)
@@ -34,6 +35,11 @@ fi
 if [ "$1" = watch ]; then
     shift
     exec speed/watch "$@"
+fi
+
+if [ "$1" = many ]; then
+    shift
+    exec speed/many "$@"
 fi
 
 if [ "$1" = random ]; then

@@ -47,6 +47,9 @@ def run(suite):
     answer = subprocess.run(["sh", copy / "run.sh", "watch", "--quick"], env=kit.environment(), cwd="/", text=True, capture_output=True, timeout=120)
     right = answer.returncode == 0 and len(re.findall(r"^.{28}( +\d+){4}$", answer.stdout, re.M)) == 5
     suite.check("run.sh times what looking on costs", right, answer.stdout + answer.stderr)
+    answer = subprocess.run(["sh", copy / "run.sh", "many", "--quick"], env=kit.environment(), cwd="/", text=True, capture_output=True, timeout=120)
+    right = answer.returncode == 0 and len(re.findall(r"^[a-z ]{18} +\d+( +[\d.]+){5}$", answer.stdout, re.M)) == 7
+    suite.check("run.sh times requests beside many of everything", right, answer.stdout + answer.stderr)
     answer = subprocess.run(["sh", copy / "run.sh", "bench", "--quick", "--only", "tcuda"], env=kit.environment(OUT=copy, BUILD="/nowhere"), cwd="/",
                             text=True, capture_output=True, timeout=300)
     if suite.check("run.sh bench", answer.returncode == 0, answer.stdout + answer.stderr):

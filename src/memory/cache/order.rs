@@ -139,12 +139,11 @@ impl Cache {
             if core.advanced {
                 return !core.pending.is_empty();
             }
-            let mut slots: Vec<StreamSlot> = Vec::new();
-            for (slot, epoch) in core.pending.iter().flat_map(|pending| &pending.uses) {
-                if !core.slots[*slot as usize].known.covers(*epoch) && !slots.contains(slot) {
-                    slots.push(*slot);
-                }
-            }
+            let is_waited_for = |slot: &&StreamSlot| {
+                let slot = &core.slots[**slot as usize];
+                slot.waiting > 0 && slot.is_behind()
+            };
+            let slots: Vec<StreamSlot> = core.awake.iter().filter(is_waited_for).copied().collect();
             slots.into_iter().map(|slot| core.question(slot, 0)).collect::<Vec<_>>()
         };
         let has_moved = |runtime: &Runtime, question: &Question| {

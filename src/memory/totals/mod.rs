@@ -52,6 +52,10 @@ impl Sums {
     fn active(&self, size: usize, measure: usize) -> i64 {
         self.handed_out(size, measure) + self.pending[size][measure]
     }
+
+    fn active_bytes(&self) -> i64 {
+        self.active(SMALL, BYTES) + self.active(LARGE, BYTES)
+    }
 }
 
 /// A lane with several threads is the most that was in use over this, or what the thread's blocks need, within the device's memory over that.
@@ -161,6 +165,29 @@ fn counter_of(family: Family) -> Option<usize> {
 
 fn read(all: &[[AtomicI64; MEASURES]; SIZES]) -> Figures {
     std::array::from_fn(|size| std::array::from_fn(|measure| all[size][measure].load(Relaxed)))
+}
+
+/// All that there is of some totals, with whose blocks each counts.
+fn sum_up<'a, T: Iterator<Item = (usize, &'a Totals)>>(all: impl Fn() -> T) -> [Sums; 2] {
+    let mut sums = [Sums::default(); 2];
+    // All that was allocated first, and what was freed last: while threads go on, what is in use may come out smaller than it is, and no peak too
+    // high.
+    let add = |sums: &mut [Sums; 2], to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
+        for (whose, totals) in all() {
+            let sums = to(&mut sums[whose]);
+            for shard in totals.shards() {
+                let counters = of(shard).iter().flatten();
+                sums.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
+            }
+        }
+    };
+    add(&mut sums, |sums| &mut sums.allocated, |shard| &shard.allocated);
+    for (whose, totals) in all() {
+        let counters = totals.pending.iter().flatten();
+        sums[whose].pending.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
+    }
+    add(&mut sums, |sums| &mut sums.freed, |shard| &shard.freed);
+    sums
 }
 
 impl Totals {
@@ -328,25 +355,11 @@ impl Totals {
 
     /// Of its own blocks, and of its parts'.
     fn sums(&self) -> [Sums; 2] {
-        let mut sums = [Sums::default(); 2];
-        // All that was allocated first, and what was freed last: while threads go on, what is in use may come out smaller than it is, and no peak too
-        // high.
-        let add = |sums: &mut [Sums; 2], to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
-            for (whose, totals) in self.with_parts() {
-                let sums = to(&mut sums[whose]);
-                for shard in totals.shards() {
-                    let counters = of(shard).iter().flatten();
-                    sums.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
-                }
-            }
-        };
-        add(&mut sums, |sums| &mut sums.allocated, |shard| &shard.allocated);
-        for (whose, totals) in self.with_parts() {
-            let counters = totals.pending.iter().flatten();
-            sums[whose].pending.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
-        }
-        add(&mut sums, |sums| &mut sums.freed, |shard| &shard.freed);
-        sums
+        sum_up(|| self.with_parts())
+    }
+
+    fn sums_without_parts(&self) -> Sums {
+        sum_up(|| std::iter::once((OWN, self)))[OWN]
     }
 
     fn sums_with_parts(&self) -> Sums {
@@ -378,8 +391,16 @@ impl Totals {
         self.each_peak(&own.with(of_parts), |of, measure, [handed_out, active]| {
             rooms[of][measure] = raise(handed_out).min(raise(active));
         });
-        let own = raise((&self.most, own.active(SMALL, BYTES) + own.active(LARGE, BYTES)));
-        (rooms, own)
+        (rooms, self.raise_most(own) - own.active_bytes())
+    }
+
+    fn raise_most(&self, own: &Sums) -> i64 {
+        let now = own.active_bytes();
+        // Looked at first, as peaks are.
+        match self.most.load(Relaxed) {
+            high if high >= now => high,
+            _ => self.most.fetch_max(now, Relaxed).max(now),
+        }
     }
 
     /// How much one of its shards may hand out until there is a new peak, here or on its device.
@@ -452,14 +473,14 @@ impl Totals {
 
     /// What is handed out or pending, without its parts.
     pub fn active(&self) -> Active {
-        Active::of(&self.sums()[OWN])
+        Active::of(&self.sums_without_parts())
     }
 
     /// The same, and the most that was since `forget_most`.
     pub fn active_and_most(&self) -> (Active, usize) {
-        let sums = self.sums();
-        self.raise_peaks(&sums);
-        (Active::of(&sums[OWN]), self.most.load(Relaxed) as usize)
+        let own = self.sums_without_parts();
+        let most = self.raise_most(&own);
+        (Active::of(&own), most as usize)
     }
 
     /// What is now counts from here on. All threads of the device are stopped.
