@@ -40,8 +40,9 @@ impl Core {
         self.policy.in_use(self.stats.active_and_most().1);
         // The driver's own pool keeps nothing where it was.
         if self.ordered_bytes + self.ordered_spare == 0 {
-            let floor = self.floor(self.stats.large_now());
-            self.stats.watch_for(floor);
+            let now = self.stats.large_now();
+            let floor = self.floor(now);
+            self.stats.watch_for(floor, now);
         }
         let may_learn = !self.pending.is_empty() || self.has_legacy();
         let (keeps_apart, is_small_of_threads) = (self.keeps_apart(slot, request), self.is_small_of_threads(request));

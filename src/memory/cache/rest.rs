@@ -140,11 +140,11 @@ impl Cache {
             // Those have a round of their own, which is watched since they found no room.
             if now <= in_use {
                 let floor = core.policy.floor_of_little(in_use);
-                core.stats.watch_for(floor);
+                core.stats.watch_for(floor, now);
             }
         } else {
             let floor = core.floor(in_use);
-            core.stats.watch_for(floor);
+            core.stats.watch_for(floor, now);
         }
     }
 

@@ -80,11 +80,11 @@ impl Shard {
 }
 
 impl Totals {
-    /// It is to be noticed when less than so many bytes of large blocks are in use. All threads of the device are stopped.
-    pub fn watch_for(&self, floor: usize) {
+    /// It is to be noticed when less than so many bytes of large blocks are in use. `now`: `large_now`. All threads of the device are stopped.
+    pub fn watch_for(&self, floor: usize, now: usize) {
         self.low.store(0, Relaxed);
         self.floor.store(floor as i64, Relaxed);
-        let part = self.count_large().part(floor as i64);
+        let part = InUse { least: now as i64, most: now as i64, freeing: self.freeing() }.part(floor as i64);
         for shard in self.shards() {
             // Who has not freed lately looks when it does.
             let ebb = if shard.is_freeing() { shard.now(LARGE, BYTES) - part } else { LOOK };
@@ -116,6 +116,10 @@ impl Totals {
         (0..3).fold(self.count_large(), again)
     }
 
+    fn freeing(&self) -> i64 {
+        self.shards().filter(|shard| shard.is_freeing()).count() as i64
+    }
+
     fn count_large(&self) -> InUse {
         let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
             self.shards().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>()
@@ -123,8 +127,7 @@ impl Totals {
         let freed_before = sum(|shard| &shard.freed);
         let allocated = sum(|shard| &shard.allocated);
         let freed_after = sum(|shard| &shard.freed);
-        let freeing = self.shards().filter(|shard| shard.is_freeing()).count() as i64;
-        InUse { least: allocated - freed_after, most: allocated - freed_before, freeing }
+        InUse { least: allocated - freed_after, most: allocated - freed_before, freeing: self.freeing() }
     }
 }
 
@@ -175,7 +178,7 @@ mod tests {
             let (threads, late) = (1 + case as i64 / 3 % 4, case >= 12);
             let totals = totals();
             let mut shards: Vec<&Shard> = (0..threads).map(|_| thread(totals)).collect();
-            totals.watch_for((2 * SIZE) as usize);
+            totals.watch_for((2 * SIZE) as usize, totals.large_now());
             if late {
                 (0..BLOCKS).for_each(|_| shards[0].allocated_large(SIZE, SIZE));
                 shards.insert(0, totals.take_shard(NUMBER.fetch_add(1, Relaxed)));
@@ -199,7 +202,7 @@ mod tests {
         (0..IDLE).for_each(|_| _ = totals.take_shard(NUMBER.fetch_add(1, Relaxed)));
         let shards = [thread(totals), thread(totals)];
         for round in 0..3 {
-            totals.watch_for((2 * SIZE) as usize);
+            totals.watch_for((2 * SIZE) as usize, totals.large_now());
             let (noticed, looks) = frees(&shards, 4);
             assert!(noticed == Some(2 * BLOCKS - 1) && looks <= 20, "round {round}: noticed {noticed:?}, looked {looks} times");
             totals.take_low();
@@ -215,7 +218,7 @@ mod tests {
         let explored = explore(2000, 5, Defect::None, || {
             let totals = totals();
             let shards: Vec<&'static Shard> = (0..THREADS).map(|_| thread(totals)).collect();
-            totals.watch_for(((BLOCKS - MOST) * THREADS * SIZE - 1) as usize);
+            totals.watch_for(((BLOCKS - MOST) * THREADS * SIZE - 1) as usize, totals.large_now());
             barrier();
             let churn = |shard: &'static Shard| {
                 for _ in 0..3 {
@@ -234,7 +237,7 @@ mod tests {
     fn that_little_is_in_use_is_noticed_where_other_streams_may_use_what_is_freed() {
         let totals = totals();
         let own = thread(totals);
-        totals.watch_for((2 * SIZE) as usize);
+        totals.watch_for((2 * SIZE) as usize, totals.large_now());
         (0..BLOCKS - 1).for_each(|_| {
             assert_eq!(totals.take_low(), None);
             own.freed_later(false, SIZE as usize, SIZE as usize);
@@ -248,7 +251,7 @@ mod tests {
         let totals = totals();
         let own = thread(totals);
         let of_pools = Totals::part_of(totals, 64 << 30).take_shard(0);
-        totals.watch_for((2 * SIZE) as usize);
+        totals.watch_for((2 * SIZE) as usize, totals.large_now());
         (0..BLOCKS).for_each(|_| of_pools.allocated(false, SIZE as usize, SIZE as usize));
         assert_eq!(frees(&[own], 1).0, Some(BLOCKS - 1));
         // There is nothing to watch for, which is asked once.
