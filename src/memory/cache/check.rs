@@ -11,6 +11,7 @@ impl Core {
     pub fn check(&mut self) {
         self.collect();
         self.check_slots();
+        self.stats.check_settled();
         let waiting = |slot: usize| self.pending.iter().flat_map(|pending| &pending.uses).filter(|(of, _)| *of as usize == slot).count();
         (0..self.slots.len())
             .for_each(|slot| assert_eq!(self.slots[slot].waiting, waiting(slot), "blocks that wait for a stream are counted"));

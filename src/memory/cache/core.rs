@@ -396,7 +396,7 @@ impl Core {
         Some(record.address())
     }
 
-    fn count(&self, count: impl FnOnce(&Shard)) {
+    fn count(&self, count: impl FnOnce(&'static Shard)) {
         let _whole = self.whole();
         count(self.shard());
     }

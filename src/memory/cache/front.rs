@@ -679,7 +679,7 @@ impl Front {
     }
 
     #[inline(always)]
-    fn shard(&self) -> &Shard {
+    fn shard(&self) -> &'static Shard {
         unsafe { &*self.shard.load(Relaxed) }
     }
 

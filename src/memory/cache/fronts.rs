@@ -74,6 +74,7 @@ impl Fronts {
         armed.append(&mut self.of_parts);
         if armed.is_empty() {
             self.armed = armed;
+            self.settle();
             return;
         }
         self.stops += 1;
@@ -91,7 +92,15 @@ impl Fronts {
         armed[..own_count].iter().for_each(|front| front.home.owner.store(std::ptr::null_mut(), Relaxed));
         armed.clear();
         self.armed = armed;
+        self.settle();
         self.find_at_work();
+    }
+
+    /// A device's lock stops those of its pools too.
+    fn settle(&self) {
+        if !self.stats.is_part() {
+            self.stats.settle();
+        }
     }
 
     /// Threads that did not allocate for long are at rest: they come to the lock before they do, and nobody keeps room for what they may; for
@@ -250,6 +259,7 @@ impl Core {
             others.iter().filter_map(|front| front.owner()).filter(|other| !std::ptr::eq(*other, thread)).for_each(Thread::wait_idle);
         }
         armed.push(front);
+        self.stats.opens(shard);
         front.arm(thread, shard, self.history, self.slots[slot as usize].key.raw as u64, self.pool);
         Some(front)
     }

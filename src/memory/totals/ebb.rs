@@ -2,9 +2,8 @@
 //! all threads together have in use only below it: until less than the floor is in use, one thread at least frees its part. Parts are for those that
 //! free: who did in this round or the last one. A round ends when one of them has freed its part.
 
-use super::{BYTES, LARGE, MEASURES, SIZES, Shard, Totals};
-use crate::memory::sync::AtomicI64;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use super::{BYTES, LARGE, Shard, Totals};
+use std::sync::atomic::Ordering::Relaxed;
 
 pub(super) const LOOK: i64 = i64::MAX;
 const LOOKING: i64 = LOOK - 1;
@@ -107,26 +106,21 @@ impl Totals {
 
     /// Bytes of large blocks in use, without those of parts; about so many if not all threads of the device are stopped.
     pub fn large_now(&self) -> usize {
-        self.count_large().least.max(0) as usize
+        self.in_use().least.max(0) as usize
     }
 
     /// Counted a few times more while what others free meanwhile makes the difference.
     fn large_in_use(&self, floor: i64) -> InUse {
-        let again = |counted: InUse, _| if counted.least < floor && floor <= counted.most { self.count_large() } else { counted };
-        (0..3).fold(self.count_large(), again)
+        let again = |counted: InUse, _| if counted.least < floor && floor <= counted.most { self.in_use() } else { counted };
+        (0..3).fold(self.in_use(), again)
     }
 
     fn freeing(&self) -> i64 {
         self.shards().filter(|shard| shard.is_freeing()).count() as i64
     }
 
-    fn count_large(&self) -> InUse {
-        let sum = |of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
-            self.shards().map(|shard| of(shard)[LARGE][BYTES].load(Acquire)).sum::<i64>()
-        };
-        let freed_before = sum(|shard| &shard.freed);
-        let allocated = sum(|shard| &shard.allocated);
-        let freed_after = sum(|shard| &shard.freed);
+    fn in_use(&self) -> InUse {
+        let [freed_before, allocated, freed_after] = self.count_large();
         InUse { least: allocated - freed_after, most: allocated - freed_before, freeing: self.freeing() }
     }
 }

@@ -1,9 +1,10 @@
 //! Where the statistics of a device are counted, read by anybody without a lock. What a thread hands out and takes back it counts alone
 //! (`shard`). Here is what all threads together come to, with the peaks, which belong to all of them, and what is counted under the
 //! device's lock. What a device's pools count, each for itself, are parts of what it counts. That less than a floor is in use is noticed
-//! in `ebb`.
+//! in `ebb`. For a request what all come to is known in `ledger`, without a look at each.
 
 mod ebb;
+mod ledger;
 mod shard;
 
 pub use shard::Shard;
@@ -11,6 +12,7 @@ pub use shard::Shard;
 use super::stats::{Family, Pool, Stat, Stats};
 use super::sync::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Mutex};
 use ebb::{LOOK, NEVER_LOOKED};
+use ledger::{Counted, Ledger};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -32,7 +34,7 @@ const OWN: usize = 0;
 const OF_PARTS: usize = 1;
 
 /// What was ever handed out of small and of large blocks, what was freed of it, and what of that waits for other streams.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
 struct Sums {
     allocated: Figures,
     freed: Figures,
@@ -51,6 +53,10 @@ impl Sums {
 
     fn active(&self, size: usize, measure: usize) -> i64 {
         self.handed_out(size, measure) + self.pending[size][measure]
+    }
+
+    fn frees(&self) -> u64 {
+        self.freed.iter().map(|freed| freed[COUNT] as u64).sum()
     }
 
     fn active_bytes(&self) -> i64 {
@@ -127,6 +133,11 @@ pub struct Totals {
     limit: AtomicUsize,
     shards: AtomicPtr<Shard>,
     adding: Mutex<()>,
+    /// Of a device.
+    ledger: Mutex<Ledger>,
+    /// What its shards had counted when they were settled last.
+    settled: Counted,
+    settled_of_parts: Counted,
     /// Of a device: the shards of threads that allocate, those of its parts too.
     at_work: Mutex<Vec<&'static Shard>>,
     /// One thread at most allocates on the device, its parts included.
@@ -144,6 +155,7 @@ pub struct Totals {
     most: AtomicI64,
     /// Freed, but perhaps in use by other streams.
     pending: [[AtomicI64; MEASURES]; SIZES],
+    pending_of_parts: [[AtomicI64; MEASURES]; SIZES],
     /// What was allocated, and freed, when the sums over time were reset.
     allocated_before: [[AtomicI64; MEASURES]; SIZES],
     freed_before: [[AtomicI64; MEASURES]; SIZES],
@@ -200,6 +212,9 @@ impl Totals {
             limit: AtomicUsize::new(usize::MAX),
             shards: AtomicPtr::default(),
             adding: Mutex::new(()),
+            ledger: Mutex::new(Ledger::default()),
+            settled: Default::default(),
+            settled_of_parts: Default::default(),
             at_work: Mutex::new(Vec::new()),
             alone: AtomicBool::new(true),
             floor: AtomicI64::new(0),
@@ -210,6 +225,7 @@ impl Totals {
             active_peaks: Default::default(),
             most: AtomicI64::new(0),
             pending: Default::default(),
+            pending_of_parts: Default::default(),
             allocated_before: Default::default(),
             freed_before: Default::default(),
             active_freed_before: Default::default(),
@@ -284,6 +300,7 @@ impl Totals {
         // When it frees, it takes a part of what the others are to free.
         shard.looked.store(NEVER_LOOKED, Relaxed);
         shard.ebb.store(LOOK, Relaxed);
+        self.opens(shard);
         shard
     }
 
@@ -297,6 +314,7 @@ impl Totals {
     /// The thread of a shard is going to allocate, after so many stops. `stop` stops all threads of the device.
     pub fn allocates(&'static self, shard: &'static Shard, stops: u64, stop: impl FnOnce()) {
         shard.allocated_at.set(stops);
+        self.opens(shard);
         if !shard.allocates.get() && !shard.common {
             stop();
             shard.allocates.set(true);
@@ -351,15 +369,6 @@ impl Totals {
     /// For a thread of which so much was wanted.
     fn credit(&self, wanted: i64) -> i64 {
         wanted.max(self.active_peaks[SIZES][BYTES].load(Relaxed) / CREDIT).clamp(LEAST_CREDIT, self.most_credit)
-    }
-
-    /// Of its own blocks, and of its parts'.
-    fn sums(&self) -> [Sums; 2] {
-        sum_up(|| self.with_parts())
-    }
-
-    fn sums_without_parts(&self) -> Sums {
-        sum_up(|| std::iter::once((OWN, self)))[OWN]
     }
 
     fn sums_with_parts(&self) -> Sums {
@@ -418,6 +427,9 @@ impl Totals {
         for (measure, amount) in amounts.into_iter().enumerate() {
             // Whoever sees that it waits sees that it was freed.
             self.pending[size][measure].fetch_add(amount, Release);
+            if let Some(whole) = self.whole {
+                whole.pending_of_parts[size][measure].fetch_add(amount, Release);
+            }
         }
     }
 
@@ -428,20 +440,20 @@ impl Totals {
 
     /// Blocks that were ever freed, without those of its parts.
     pub fn frees(&self) -> u64 {
-        self.shards().map(Shard::frees).sum()
+        self.sums()[OWN].frees()
     }
 
     pub fn frees_with_parts(&self) -> u64 {
-        self.with_parts().map(|(_, totals)| totals.frees()).sum()
+        self.sums().iter().map(Sums::frees).sum()
     }
 
     /// How many bytes its own had that were large.
     pub fn large_bytes_freed(&self) -> u64 {
-        self.shards().map(|shard| shard.freed[LARGE][BYTES].load(Relaxed) as u64).sum()
+        self.sums()[OWN].freed[LARGE][BYTES] as u64
     }
 
     pub fn has_pending(&self) -> bool {
-        self.with_parts().flat_map(|(_, totals)| &totals.pending).any(|size| size[COUNT].load(Relaxed) != 0)
+        self.pending.iter().chain(&self.pending_of_parts).any(|size| size[COUNT].load(Relaxed) != 0)
     }
 
     pub fn add(&self, family: Family, small: bool, amount: usize) {
@@ -473,12 +485,12 @@ impl Totals {
 
     /// What is handed out or pending, without its parts.
     pub fn active(&self) -> Active {
-        Active::of(&self.sums_without_parts())
+        Active::of(&self.sums()[OWN])
     }
 
     /// The same, and the most that was since `forget_most`.
     pub fn active_and_most(&self) -> (Active, usize) {
-        let own = self.sums_without_parts();
+        let [own, _] = self.sums();
         let most = self.raise_most(&own);
         (Active::of(&own), most as usize)
     }
@@ -498,7 +510,7 @@ impl Totals {
 
     /// All figures. Exact when no thread allocates or frees meanwhile.
     pub fn stats(&self) -> Stats {
-        let sums = self.sums();
+        let sums = sum_up(|| self.with_parts());
         self.raise_peaks(&sums);
         let Sums { allocated, freed, pending } = sums[OWN].with(&sums[OF_PARTS]);
         let (allocated_before, freed_before) = (read(&self.allocated_before), read(&self.freed_before));
@@ -585,9 +597,13 @@ impl Totals {
             for counter in shard.allocated.iter().chain(&shard.freed).flatten() {
                 counter.store(0, Relaxed);
             }
+            self.opens(shard);
         }
-        for counter in self.pending.iter().flatten() {
-            counter.store(0, Relaxed);
+        for (size, pending) in self.pending.iter().enumerate() {
+            for (measure, counter) in pending.iter().enumerate() {
+                let gone = counter.swap(0, Relaxed);
+                self.whole.into_iter().for_each(|whole| _ = whole.pending_of_parts[size][measure].fetch_sub(gone, Relaxed));
+            }
         }
         for counter in self.counters.iter().flatten() {
             counter.current.store(0, Relaxed);

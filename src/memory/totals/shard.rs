@@ -4,6 +4,7 @@
 //! ceiling is `CREDIT` of what was in use away, or as far as its blocks need, twice that at most, and a peak is exact to so much for each thread.
 
 use super::ebb::{LOOK, NEVER_LOOKED};
+use super::ledger::Counted;
 use super::{BYTES, COUNT, LARGE, MEASURES, Measures, REQUESTED, SIZES, SMALL, Totals};
 use crate::memory::cache::block::UNIT_SHIFT;
 use crate::memory::sync::{AtomicBool, AtomicI64, AtomicPtr};
@@ -43,6 +44,9 @@ pub struct Shard {
     pub(super) allocates: Cell<bool>,
     /// How often the device's threads had been stopped when it came to that last.
     pub(super) allocated_at: Cell<u64>,
+    /// It may have counted since it was settled. Under the ledger's lock, as `settled` is.
+    pub(super) is_open: Cell<bool>,
+    pub(super) settled: Counted,
     /// Some thread counts here; else the next may.
     pub(super) taken: AtomicBool,
     next: AtomicPtr<Shard>,
@@ -70,6 +74,8 @@ impl Shard {
             thread: Cell::new(0),
             allocates: Cell::new(false),
             allocated_at: Cell::new(0),
+            is_open: Cell::new(false),
+            settled: Default::default(),
             taken: AtomicBool::new(false),
             next: AtomicPtr::new(next),
         }
@@ -142,10 +148,6 @@ impl Shard {
         bump(&sums[REQUESTED], requested, Release);
     }
 
-    pub(super) fn frees(&self) -> u64 {
-        self.freed.iter().map(|freed| freed[COUNT].load(Relaxed) as u64).sum()
-    }
-
     #[inline(always)]
     pub(super) fn now(&self, size: usize, measure: usize) -> i64 {
         self.allocated[size][measure].load(Relaxed) - self.freed[size][measure].load(Relaxed)
@@ -197,7 +199,8 @@ impl Shard {
     }
 
     /// All threads of the device are stopped.
-    pub fn allocated(&self, small: bool, bytes: usize, requested: usize) {
+    pub fn allocated(&'static self, small: bool, bytes: usize, requested: usize) {
+        self.totals.opens(self);
         let (bytes, requested) = (bytes as i64, requested as i64);
         if self.common {
             // It has no lanes: the peaks are raised each time, and the others look anew.
@@ -211,12 +214,14 @@ impl Shard {
     }
 
     /// A block that is free at once; else `freed_later` and `done`.
-    pub fn freed(&self, small: bool, bytes: usize, requested: usize) {
+    pub fn freed(&'static self, small: bool, bytes: usize, requested: usize) {
+        self.totals.opens(self);
         if small { self.freed_small(bytes as i64, requested as i64) } else { _ = self.freed_large(bytes as i64, requested as i64) }
     }
 
     /// A block that other streams may still use: it stays active, and takes its room.
-    pub fn freed_later(&self, small: bool, bytes: usize, requested: usize) {
+    pub fn freed_later(&'static self, small: bool, bytes: usize, requested: usize) {
+        self.totals.opens(self);
         let size = if small { SMALL } else { LARGE };
         self.count(&self.freed[size], bytes as i64, requested as i64);
         self.totals.pend(size, [1, bytes as i64, requested as i64]);
@@ -233,7 +238,8 @@ impl Shard {
     }
 
     /// A free that should not have counted.
-    pub fn unfreed(&self, small: bool, bytes: usize, requested: usize) {
+    pub fn unfreed(&'static self, small: bool, bytes: usize, requested: usize) {
+        self.totals.opens(self);
         let sums = &self.freed[if small { SMALL } else { LARGE }];
         bump(&sums[COUNT], -1, Relaxed);
         bump(&sums[BYTES], -(bytes as i64), Relaxed);
