@@ -64,9 +64,10 @@ impl Blocks {
         here.map(|(start, end, _)| (start, end)).collect()
     }
 
-    /// A block in these bytes that was freed.
-    pub fn freed_in(&self, address: usize, size: usize) -> Option<Arc<Block>> {
-        self.0.overlapping(address, address.saturating_add(size)).find(|block| block.freed.is_some()).cloned()
+    /// A block in these bytes that was freed. `counts`: by where in them it begins.
+    pub fn freed_in(&self, address: usize, size: usize, counts: impl Fn(usize) -> bool) -> Option<Arc<Block>> {
+        let mut here = self.0.pieces(address, address.saturating_add(size));
+        here.find(|(start, _, block)| block.freed.is_some() && counts(*start)).map(|(_, _, block)| block.clone())
     }
 
     pub fn made(&mut self, memory: Memory, allocated: Side, owner: Option<Who>, capture: Option<u64>) {
@@ -128,9 +129,9 @@ mod tests {
         let block = blocks.find(4100).unwrap();
         block.users.lock().push((5, 1));
         blocks.freed(Some(block.clone()), side(Does::Free, 4096), 4096, 512);
-        assert!(blocks.freed_in(4100, 1).is_some());
+        assert!(blocks.freed_in(4100, 1, |_| true).is_some());
         blocks.kept(4096);
-        assert!(Arc::ptr_eq(&blocks.find(4100).unwrap(), &block) && blocks.freed_in(4096, 512).is_none());
+        assert!(Arc::ptr_eq(&blocks.find(4100).unwrap(), &block) && blocks.freed_in(4096, 512, |_| true).is_none());
         // The second free of a block, which fails as well.
         blocks.freed(Some(block), side(Does::Free, 4096), 4096, 512);
         let first = blocks.find(4096).unwrap();

@@ -270,11 +270,9 @@ impl State {
     /// Memory that is no block's any more.
     fn check_freed(&mut self, accesses: &[Access], call: &'static str, on: Option<Place>) {
         for access in accesses {
-            let Some(block) = self.blocks.freed_in(access.address, access.size) else { continue };
-            // Another thread frees it, and has not told yet that it is kept.
-            if is_imported(access.address) {
-                continue;
-            }
+            // Another thread may be freeing one that is kept, and not have told of that yet.
+            let is_gone = |start: usize| !is_imported(start);
+            let Some(block) = self.blocks.freed_in(access.address, access.size, is_gone) else { continue };
             let does = if access.write { Does::Write } else { Does::Read };
             let current = side(does, call, on, access.address, access.size);
             report::add(Report { kind: Kind::UseAfterFree, current, previous: block.freed, allocated: Some(block.allocated) });
@@ -359,7 +357,7 @@ impl State {
         };
         // Who has imported what this process exported keeps it.
         if let (Some(previous), Some(block)) = (in_use, &block)
-            && !is_imported(previous.address)
+            && !is_imported(previous.address.max(address))
         {
             report::add(Report { kind: Kind::FreeInUse, current, previous: Some(previous), allocated: Some(block.allocated) });
         }

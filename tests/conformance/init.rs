@@ -127,6 +127,7 @@ pub fn child(scene: &str) {
         "ipc_watched_parts" => crate::ipc_watched::scene_watched_parts(),
         "ipc_watched_again" => crate::ipc_watched::scene_watched_again(),
         "ipc_watched_while" => crate::ipc_watched::scene_watched_while(),
+        "ipc_watched_behind" => crate::ipc_watched::scene_watched_behind(),
         "ipc_end" => crate::ipc::scene_end(),
         "logging" => crate::graph_ends::scene_logging(),
         "capturing_peer" => crate::graph_ends::scene_capturing_peer(),

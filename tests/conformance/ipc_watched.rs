@@ -23,6 +23,7 @@ tests![
     what_no_import_has_any_more_counts_as_freed,
     what_is_imported_again_is_in_use,
     what_is_used_while_it_is_freed,
+    what_lies_behind_an_import,
     in_plain_segments,
 ];
 
@@ -181,6 +182,38 @@ pub fn scene_watched_while() {
     }
     assert_eq!(get!(77, out => tcuda_sanitizer_report_count(out)), 0);
     crate::ipc::nothing_is_left();
+}
+
+fn what_lies_behind_an_import() {
+    in_child("ipc_watched_behind", &[("TCUDA_SANITIZER", "1")]);
+}
+
+/// A use that runs from what is imported into another block is one of both.
+pub fn scene_watched_behind() {
+    const READ: i32 = 1;
+    let [stream, second, third] = [(); 3].map(|()| Own::on(0));
+    let mut blocks = [1, 2, 3].map(|value| filled(MIB, value, stream.0) as usize);
+    blocks.sort_unstable();
+    let [first, gone, in_use] = blocks.map(|block| block as *mut c_void);
+    assert_eq!(in_use as usize - first as usize, 2 * MIB);
+    let here = import(&export(first, MIB, 0, stream.0), second.0);
+    let reads = |blocks: usize, stream: tcuda_stream_t| {
+        ok!(tcuda_sanitizer_annotate_access(here, blocks * MIB, READ, stream, null()));
+    };
+    let reports = || get!(77, out => tcuda_sanitizer_report_count(out));
+    free(gone);
+    reads(1, second.0);
+    assert_eq!(reports(), 0);
+    reads(2, second.0);
+    assert_eq!(reports(), 1);
+    ok!(tcuda_synchronize_all());
+    reads(3, third.0);
+    let before = reports();
+    free(in_use);
+    assert_eq!(reports(), before + 1);
+    ok!(tcuda_ipc_close(here, second.0));
+    free(first);
+    tcuda::sanitizer::report::clear();
 }
 
 /// All of this once more where segments are cudaMalloc's.
