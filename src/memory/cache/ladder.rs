@@ -51,11 +51,10 @@ impl Core {
 
     /// Whether the cache is still that of the pool that a request is for, which was not destroyed, and its memory there.
     fn check_pool(&self, request: &Request) -> Result<()> {
-        match self.pool {
-            pool if pool != request.pool || self.is_over => Err(request.pool.gone_error()),
-            pool if self.paused => Err(pool.paused_error()),
-            _ => Ok(()),
+        if !self.is_of(request.pool) {
+            return Err(request.pool.gone_error());
         }
+        if self.paused { Err(self.pool.paused_error()) } else { Ok(()) }
     }
 
     /// The same, and whether the slot is still the stream's, by its serial: other threads and the program's functions may end either while a request
@@ -458,7 +457,7 @@ impl Cache {
         let key = StreamKey::of(stream);
         self.settle_all();
         let mut core = self.core.lock();
-        if core.pool != pool {
+        if !core.is_of(pool) {
             return None;
         }
         let slot = core.slot_of(key).ok()?;

@@ -81,6 +81,11 @@ impl Cache {
 }
 
 impl Core {
+    /// Whether the cache is still that pool's, which was not destroyed.
+    pub fn is_of(&self, pool: Id) -> bool {
+        self.pool == pool && !self.is_over
+    }
+
     fn is_spent(&self) -> bool {
         self.spent == Some(self.changes())
     }

@@ -75,7 +75,7 @@ pub fn arm(cache: &Cache, pool: Id, stream: Stream, canonical: usize, key: usize
     let stream_key = StreamKey::of(stream);
     let mut core = cache.core.quiet();
     // Destroyed meanwhile, its cache may be another pool's.
-    if core.pool != pool || core.is_over || !core.may_have_fronts() {
+    if !core.is_of(pool) || !core.may_have_fronts() {
         return false;
     }
     // A new one may have what threads keep come home, which takes the device's lock.

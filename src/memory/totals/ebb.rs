@@ -19,9 +19,9 @@ struct InUse {
 }
 
 impl InUse {
-    /// What one of them may free before it looks again.
+    /// What one of them may free before it looks again. Negative: it is to look at what it frees next, whatever it allocates before.
     fn part(&self, floor: i64) -> i64 {
-        (self.least - floor).max(0) / self.freeing.max(1)
+        if self.most < floor { -1 } else { (self.least - floor).max(0) / self.freeing.max(1) }
     }
 }
 
