@@ -2,7 +2,7 @@
 //! all threads together have in use only below it: until less than the floor is in use, one thread at least frees its part. Parts are for those that
 //! free: who did in this round or the last one. A round ends when one of them has freed its part.
 
-use super::{BYTES, LARGE, Shard, Totals};
+use super::{BYTES, LARGE, OWN, Shard, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
 pub(super) const LOOK: i64 = i64::MAX;
@@ -106,7 +106,7 @@ impl Totals {
 
     /// Bytes of large blocks in use, without those of parts; about so many if not all threads of the device are stopped.
     pub fn large_now(&self) -> usize {
-        self.in_use().least.max(0) as usize
+        self.sums()[OWN].handed_out(LARGE, BYTES).max(0) as usize
     }
 
     /// Counted a few times more while what others free meanwhile makes the difference.

@@ -133,8 +133,7 @@ pub struct Totals {
     limit: AtomicUsize,
     shards: AtomicPtr<Shard>,
     adding: Mutex<()>,
-    /// Of a device.
-    ledger: Mutex<Ledger>,
+    ledger: Ledger,
     /// What its shards had counted when they were settled last.
     settled: Counted,
     settled_of_parts: Counted,
@@ -212,7 +211,7 @@ impl Totals {
             limit: AtomicUsize::new(usize::MAX),
             shards: AtomicPtr::default(),
             adding: Mutex::new(()),
-            ledger: Mutex::new(Ledger::default()),
+            ledger: Ledger::default(),
             settled: Default::default(),
             settled_of_parts: Default::default(),
             at_work: Mutex::new(Vec::new()),
@@ -354,8 +353,8 @@ impl Totals {
     fn renew(&'static self) {
         let whole = self.whole();
         whole.find_alone();
-        whole.raise_peaks(&whole.sums());
-        let raise = |part: &Totals| _ = part.raise_peaks(&part.sums());
+        whole.raise_peaks(&whole.steady_sums());
+        let raise = |part: &Totals| _ = part.raise_peaks(&part.steady_sums());
         self.whole.into_iter().for_each(|_| raise(self));
         // No other shard has room.
         for shard in whole.at_work.lock().iter() {
@@ -414,9 +413,9 @@ impl Totals {
 
     /// How much one of its shards may hand out until there is a new peak, here or on its device.
     fn rooms(&self) -> [Measures; SIZES + 1] {
-        let (mut rooms, own) = self.raise_peaks(&self.sums());
+        let (mut rooms, own) = self.raise_peaks(&self.steady_sums());
         if let Some(whole) = self.whole {
-            let (of_whole, _) = whole.raise_peaks(&whole.sums());
+            let (of_whole, _) = whole.raise_peaks(&whole.steady_sums());
             rooms.iter_mut().flatten().zip(of_whole.iter().flatten()).for_each(|(room, of_whole)| *room = *of_whole.min(room));
         }
         rooms[SIZES][BYTES] = rooms[SIZES][BYTES].min(own);

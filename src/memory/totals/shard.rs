@@ -44,8 +44,9 @@ pub struct Shard {
     pub(super) allocates: Cell<bool>,
     /// How often the device's threads had been stopped when it came to that last.
     pub(super) allocated_at: Cell<u64>,
-    /// It may have counted since it was settled. Under the ledger's lock, as `settled` is.
+    /// It may have counted since it was settled. Under the ledger's lock.
     pub(super) is_open: Cell<bool>,
+    pub(super) next_open: AtomicPtr<Shard>,
     pub(super) settled: Counted,
     /// Some thread counts here; else the next may.
     pub(super) taken: AtomicBool,
@@ -75,6 +76,7 @@ impl Shard {
             allocates: Cell::new(false),
             allocated_at: Cell::new(0),
             is_open: Cell::new(false),
+            next_open: AtomicPtr::default(),
             settled: Default::default(),
             taken: AtomicBool::new(false),
             next: AtomicPtr::new(next),
@@ -85,6 +87,12 @@ impl Shard {
     pub(super) fn linked(first: &AtomicPtr<Shard>) -> impl Iterator<Item = &'static Shard> {
         let of = |link: &AtomicPtr<Shard>| unsafe { link.load(Acquire).as_ref() };
         std::iter::successors(of(first), move |shard| of(&shard.next))
+    }
+
+    /// The same of those that are open.
+    pub(super) fn linked_open(first: &AtomicPtr<Shard>) -> impl Iterator<Item = &'static Shard> {
+        let of = |link: &AtomicPtr<Shard>| unsafe { link.load(Acquire).as_ref() };
+        std::iter::successors(of(first), move |shard| of(&shard.next_open))
     }
 
     /// True: a lane has ended, and `look` is to follow.
