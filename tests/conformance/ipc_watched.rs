@@ -192,13 +192,15 @@ fn what_lies_behind_an_import() {
 pub fn scene_watched_behind() {
     const READ: i32 = 1;
     let [stream, second, third] = [(); 3].map(|()| Own::on(0));
-    let mut blocks = [1, 2, 3].map(|value| filled(MIB, value, stream.0) as usize);
+    // A segment of its own has room for more than three of this size.
+    const SIZE: usize = 2 * MIB;
+    let mut blocks = [(); 8].map(|()| filled(SIZE, 1, stream.0));
     blocks.sort_unstable();
-    let [first, gone, in_use] = blocks.map(|block| block as *mut c_void);
-    assert_eq!(in_use as usize - first as usize, 2 * MIB);
-    let here = import(&export(first, MIB, 0, stream.0), second.0);
+    let at = (0..6).find(|at| blocks[at + 2] as usize - blocks[*at] as usize == 2 * SIZE).expect("three side by side");
+    let [first, gone, in_use] = [0, 1, 2].map(|more| blocks[at + more]);
+    let here = import(&export(first, SIZE, 0, stream.0), second.0);
     let reads = |blocks: usize, stream: tcuda_stream_t| {
-        ok!(tcuda_sanitizer_annotate_access(here, blocks * MIB, READ, stream, null()));
+        ok!(tcuda_sanitizer_annotate_access(here, blocks * SIZE, READ, stream, null()));
     };
     let reports = || get!(77, out => tcuda_sanitizer_report_count(out));
     free(gone);
@@ -212,7 +214,7 @@ pub fn scene_watched_behind() {
     free(in_use);
     assert_eq!(reports(), before + 1);
     ok!(tcuda_ipc_close(here, second.0));
-    free(first);
+    blocks.into_iter().filter(|block| ![gone, in_use].contains(block)).for_each(free);
     tcuda::sanitizer::report::clear();
 }
 
