@@ -139,16 +139,23 @@ fn take(
             (base, Mapped::Virtual(base, taken.span as usize))
         }
     };
+    let address = base + offset;
     let import = Import { producer: Some(producer.clone()), export: blob.export, size: taken.size as usize, device, mapped, uses: 1 };
-    IMPORTS.lock().insert(base + offset, import);
-    watch::tell(|| Happening::Imported { address: base + offset, size: taken.size as usize });
-    // A peer that came meanwhile.
-    if let Mapped::Virtual(base, size) = mapped {
-        let runtime = runtime::runtime()?;
-        let access = memory::access_list(device);
-        let _ = runtime.outside_capture(|| runtime.mem_set_access(base, size, &access));
+    IMPORTS.lock().insert(address, import);
+    if let Err(error) = open_to_late_peers(mapped, device) {
+        let import = IMPORTS.lock().take(address, &Some(producer.clone()));
+        import.into_iter().try_for_each(|import| give(runtime::runtime()?, segments, &import))?;
+        return Err(error.on_device(device));
     }
-    Ok((base + offset, taken.size as usize, device))
+    watch::tell(|| Happening::Imported { address, size: taken.size as usize });
+    Ok((address, taken.size as usize, device))
+}
+
+/// A peer may have come before the import was known.
+fn open_to_late_peers(mapped: Mapped, device: i32) -> Result<()> {
+    let Mapped::Virtual(base, size) = mapped else { return Ok(()) };
+    let (runtime, access) = (runtime::runtime()?, memory::access_list(device));
+    runtime.outside_capture(|| runtime.mem_set_access(base, size, &access))
 }
 
 /// A segment of another process's cudaMalloc, opened once. `reach`: where what is imported of it ends.

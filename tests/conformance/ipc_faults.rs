@@ -230,7 +230,25 @@ pub fn scene_consumer() {
         assert!(nth > 6, "{nth}");
     }
     assert!(imports >= 12 && closes >= 3, "{imports} {closes}");
+    if std::env::var(PLAIN.0).is_err() {
+        refused_access(&mut other, stream.0);
+    }
     other.end();
+}
+
+/// The device's, and that of peers that came meanwhile.
+fn refused_access(other: &mut Other, stream: tcuda_stream_t) {
+    let handle = other.export(SIZE, 7, 0);
+    let before = living();
+    for nth in [1, 2] {
+        ok!(tcuda_sim_fail_at(c"cuMemSetAccess".as_ptr(), nth, 2));
+        fails!(OUT_OF_MEMORY, tcuda_ipc_import(&mut null_mut(), null_mut(), null_mut(), &handle, stream));
+        ok!(tcuda_sim_clear_faults());
+        assert_eq!((living(), stats().imported), (before, 0), "call {nth}");
+    }
+    let here = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &handle, stream));
+    ok!(tcuda_ipc_close(here, stream));
+    other.did("free");
 }
 
 /// Each call of the thread that answers fails once, with what another process sees of it.
