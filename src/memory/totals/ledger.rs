@@ -1,15 +1,15 @@
 //! What many shards come to, without a look at each. Those that may have counted since are open; with all threads of the device stopped they are
 //! settled: what they counted is in the sums.
 
-use super::{BYTES, LARGE, MEASURES, OF_PARTS, OWN, SIZES, Shard, Sums, Totals};
+use super::{BYTES, Figures, LARGE, MEASURES, OF_PARTS, OWN, SIZES, Shard, Sums, Totals, add, read};
 use crate::memory::sync::{AtomicI64, AtomicPtr, Mutex};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Of small and of large blocks: what was allocated, and what was freed.
 pub(super) type Counted = [[[AtomicI64; MEASURES]; SIZES]; 2];
-pub(super) const ALLOCATED: usize = 0;
-pub(super) const FREED: usize = 1;
+const ALLOCATED: usize = 0;
+const FREED: usize = 1;
 
 /// Of a device: those that are open, one by one by their links. Who is in a region, or has the device's lock, goes through them as he likes: nobody is
 /// settled meanwhile.
@@ -64,26 +64,34 @@ impl Totals {
 
     /// The same for who is in a region or has the device's lock.
     pub(super) fn steady_sums(&self) -> [Sums; 2] {
-        let mut sums = [Sums::default(); 2];
-        // All that was allocated first, and what was freed last: while threads go on, what is in use may come out smaller than it is, and no peak too
-        // high.
-        for which in [ALLOCATED, FREED] {
-            for (whose, settled) in [(OWN, &self.settled), (OF_PARTS, &self.settled_of_parts)] {
-                let sum = sums[whose].counted(which);
-                all().for_each(|(size, measure)| sum[size][measure] += settled[which][size][measure].load(Relaxed));
-            }
+        self.sums_of(|which| {
+            let mut sums = [&self.settled, &self.settled_of_parts].map(|settled| read(&settled[which]));
             for (whose, shard) in self.open() {
-                let (sum, counted) = (sums[whose].counted(which), shard.counted()[which]);
-                let more = |size: usize, at: usize| counted[size][at].load(Acquire) - shard.settled[which][size][at].load(Relaxed);
-                all().for_each(|(size, measure)| sum[size][measure] += more(size, measure));
+                let counted = read(shard.counted()[which]);
+                let settled = read(&shard.settled[which]);
+                all().for_each(|(size, measure)| sums[whose][size][measure] += counted[size][measure] - settled[size][measure]);
             }
-            if which == ALLOCATED {
-                for (whose, pending) in [(OWN, &self.pending), (OF_PARTS, &self.pending_of_parts)] {
-                    all().for_each(|(size, measure)| sums[whose].pending[size][measure] = pending[size][measure].load(Acquire));
-                }
-            }
-        }
-        sums
+            sums
+        })
+    }
+
+    /// The same by a look at each shard, without a lock.
+    pub(super) fn sum_up(&self) -> [Sums; 2] {
+        self.sums_of(|which| {
+            let mut sums = [Figures::default(); 2];
+            self.shards().for_each(|shard| add(&mut sums[OWN], read(shard.counted()[which])));
+            self.parts().flat_map(Totals::shards).for_each(|shard| add(&mut sums[OF_PARTS], read(shard.counted()[which])));
+            sums
+        })
+    }
+
+    /// All that was allocated comes first, and what was freed last: while threads go on, what is in use may come out smaller than it is, and no peak
+    /// too high.
+    fn sums_of(&self, counted: impl Fn(usize) -> [Figures; 2]) -> [Sums; 2] {
+        let allocated = counted(ALLOCATED);
+        let pending = [&self.pending, &self.pending_of_parts].map(read);
+        let freed = counted(FREED);
+        [OWN, OF_PARTS].map(|whose| Sums { allocated: allocated[whose], pending: pending[whose], freed: freed[whose] })
     }
 
     /// Bytes of its own large blocks: what was freed, what had been allocated then, and what was freed a moment later. For who is in a region or has the
@@ -103,24 +111,21 @@ impl Totals {
             true => Some((OWN, shard)),
             false => self.whole.is_none().then_some((OF_PARTS, shard)),
         };
-        Shard::linked_open(&self.ledger().open).filter_map(of)
+        Shard::linked(&self.ledger().open, |shard| &shard.next_open).filter_map(of)
     }
 
-    /// What tests check: no shard counted that was not open. All threads of the device are stopped.
+    /// What tests check: no shard counted that was not open, and what waits in the parts is known. All threads of the device are stopped.
     pub fn check_settled(&self) {
-        assert_eq!(self.sums(), super::sum_up(|| self.with_parts()));
+        assert_eq!(self.sums(), self.sum_up());
+        let mut pending = Figures::default();
+        self.parts().for_each(|part| add(&mut pending, read(&part.pending)));
+        assert_eq!(pending, read(&self.pending_of_parts));
     }
 }
 
 impl Shard {
     fn counted(&self) -> [&[[AtomicI64; MEASURES]; SIZES]; 2] {
         [&self.allocated, &self.freed]
-    }
-}
-
-impl Sums {
-    fn counted(&mut self, which: usize) -> &mut [[i64; MEASURES]; SIZES] {
-        if which == ALLOCATED { &mut self.allocated } else { &mut self.freed }
     }
 }
 

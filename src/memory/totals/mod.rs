@@ -42,9 +42,11 @@ struct Sums {
 }
 
 impl Sums {
-    fn with(&self, more: &Sums) -> Sums {
-        let sum = |of: fn(&Sums) -> &Figures| std::array::from_fn(|size| std::array::from_fn(|at| of(self)[size][at] + of(more)[size][at]));
-        Sums { allocated: sum(|sums| &sums.allocated), freed: sum(|sums| &sums.freed), pending: sum(|sums| &sums.pending) }
+    fn with(mut self, more: &Sums) -> Sums {
+        add(&mut self.allocated, more.allocated);
+        add(&mut self.freed, more.freed);
+        add(&mut self.pending, more.pending);
+        self
     }
 
     fn handed_out(&self, size: usize, measure: usize) -> i64 {
@@ -175,30 +177,11 @@ fn counter_of(family: Family) -> Option<usize> {
 }
 
 fn read(all: &[[AtomicI64; MEASURES]; SIZES]) -> Figures {
-    std::array::from_fn(|size| std::array::from_fn(|measure| all[size][measure].load(Relaxed)))
+    std::array::from_fn(|size| std::array::from_fn(|measure| all[size][measure].load(Acquire)))
 }
 
-/// All that there is of some totals, with whose blocks each counts.
-fn sum_up<'a, T: Iterator<Item = (usize, &'a Totals)>>(all: impl Fn() -> T) -> [Sums; 2] {
-    let mut sums = [Sums::default(); 2];
-    // All that was allocated first, and what was freed last: while threads go on, what is in use may come out smaller than it is, and no peak too
-    // high.
-    let add = |sums: &mut [Sums; 2], to: fn(&mut Sums) -> &mut Figures, of: fn(&Shard) -> &[[AtomicI64; MEASURES]; SIZES]| {
-        for (whose, totals) in all() {
-            let sums = to(&mut sums[whose]);
-            for shard in totals.shards() {
-                let counters = of(shard).iter().flatten();
-                sums.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
-            }
-        }
-    };
-    add(&mut sums, |sums| &mut sums.allocated, |shard| &shard.allocated);
-    for (whose, totals) in all() {
-        let counters = totals.pending.iter().flatten();
-        sums[whose].pending.iter_mut().flatten().zip(counters).for_each(|(sum, counter)| *sum += counter.load(Acquire));
-    }
-    add(&mut sums, |sums| &mut sums.freed, |shard| &shard.freed);
-    sums
+fn add(sum: &mut Figures, more: Figures) {
+    sum.iter_mut().flatten().zip(more.iter().flatten()).for_each(|(sum, more)| *sum += more);
 }
 
 impl Totals {
@@ -247,11 +230,6 @@ impl Totals {
         std::iter::successors(self.first_part.get().copied(), |part| part.next_part.get().copied())
     }
 
-    /// Itself and its parts, and whose each one's blocks are.
-    fn with_parts(&self) -> impl Iterator<Item = (usize, &Totals)> {
-        std::iter::once((OWN, self)).chain(self.parts().map(|part| (OF_PARTS, part)))
-    }
-
     /// Of the device.
     pub fn whole(&'static self) -> &'static Totals {
         self.whole.unwrap_or(self)
@@ -280,7 +258,7 @@ impl Totals {
     }
 
     fn shards(&self) -> impl Iterator<Item = &'static Shard> {
-        Shard::linked(&self.shards)
+        Shard::linked(&self.shards, |shard| &shard.next)
     }
 
     /// A shard for a thread, by its number, or for what is counted under the lock: 0. All threads of the cache are stopped.
@@ -509,7 +487,7 @@ impl Totals {
 
     /// All figures. Exact when no thread allocates or frees meanwhile.
     pub fn stats(&self) -> Stats {
-        let sums = sum_up(|| self.with_parts());
+        let sums = self.sum_up();
         self.raise_peaks(&sums);
         let Sums { allocated, freed, pending } = sums[OWN].with(&sums[OF_PARTS]);
         let (allocated_before, freed_before) = (read(&self.allocated_before), read(&self.freed_before));

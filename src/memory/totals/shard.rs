@@ -50,7 +50,7 @@ pub struct Shard {
     pub(super) settled: Counted,
     /// Some thread counts here; else the next may.
     pub(super) taken: AtomicBool,
-    next: AtomicPtr<Shard>,
+    pub(super) next: AtomicPtr<Shard>,
 }
 
 // Cells are touched by one thread at a time: see `front`.
@@ -84,15 +84,12 @@ impl Shard {
     }
 
     /// From this link on. They are never freed.
-    pub(super) fn linked(first: &AtomicPtr<Shard>) -> impl Iterator<Item = &'static Shard> {
+    pub(super) fn linked(
+        first: &AtomicPtr<Shard>,
+        next: fn(&'static Shard) -> &'static AtomicPtr<Shard>,
+    ) -> impl Iterator<Item = &'static Shard> {
         let of = |link: &AtomicPtr<Shard>| unsafe { link.load(Acquire).as_ref() };
-        std::iter::successors(of(first), move |shard| of(&shard.next))
-    }
-
-    /// The same of those that are open.
-    pub(super) fn linked_open(first: &AtomicPtr<Shard>) -> impl Iterator<Item = &'static Shard> {
-        let of = |link: &AtomicPtr<Shard>| unsafe { link.load(Acquire).as_ref() };
-        std::iter::successors(of(first), move |shard| of(&shard.next_open))
+        std::iter::successors(of(first), move |shard| of(next(shard)))
     }
 
     /// True: a lane has ended, and `look` is to follow.
