@@ -127,7 +127,7 @@ static void work(struct two *two, struct set *set, int thread, int count)
 
 /* Both are warm before the first is counted, and neither ends before the other one was. Always one at a time: what a count finds is not
  * to hang on who came first. */
-static void *own_stream(void *argument, int thread)
+static void *own_blocks(void *argument, int thread)
 {
     struct two *two = (struct two *)argument;
     struct set set = {.random = (uint64_t)thread + 1};
@@ -181,18 +181,18 @@ static void *remote_free(void *argument, int thread)
     return NULL;
 }
 
-static void *own_0(void *two) { return own_stream(two, 0); }
-static void *own_1(void *two) { return own_stream(two, 1); }
+static void *own_0(void *two) { return own_blocks(two, 0); }
+static void *own_1(void *two) { return own_blocks(two, 1); }
 static void *remote_0(void *two) { return remote_free(two, 0); }
 static void *remote_1(void *two) { return remote_free(two, 1); }
 
-static void with_two_threads(const char *name, size_t size, uint64_t powers, void *(*first)(void *), void *(*second)(void *))
+static void with_two_threads(const char *name, size_t size, uint64_t powers, int streams, void *(*first)(void *), void *(*second)(void *))
 {
     struct two two = {.name = name, .size = size, .powers = powers};
     pthread_t threads[2];
 
     two.streams[0] = stream_create();
-    two.streams[1] = stream_create();
+    two.streams[1] = streams == 2 ? stream_create() : two.streams[0];
     pthread_barrier_init(&two.turn, NULL, 2);
     if (pthread_create(threads, NULL, first, &two) != 0 || pthread_create(threads + 1, NULL, second, &two) != 0)
         die("threads cannot be made");
@@ -243,11 +243,12 @@ static void all_cases(const char *anchor)
         }
         open_pool(0);
     }
-    with_two_threads("own_streams_4KiB", 4096, 0, own_0, own_1);
-    with_two_threads("own_streams_20MiB", 20 << 20, 0, own_0, own_1);
-    with_two_threads("remote_free_512", 512, 0, remote_0, remote_1);
-    with_two_threads("own_streams_mixed", 0, 16, own_0, own_1);
-    with_two_threads("own_streams_small", 0, 11, own_0, own_1);
+    with_two_threads("own_streams_4KiB", 4096, 0, 2, own_0, own_1);
+    with_two_threads("own_streams_20MiB", 20 << 20, 0, 2, own_0, own_1);
+    with_two_threads("one_stream_4KiB", 4096, 0, 1, own_0, own_1);
+    with_two_threads("remote_free_512", 512, 0, 1, remote_0, remote_1);
+    with_two_threads("own_streams_mixed", 0, 16, 2, own_0, own_1);
+    with_two_threads("own_streams_small", 0, 11, 2, own_0, own_1);
 }
 
 /* ---- Instructions --------------------------------------------------------------------------------------------------------------- */

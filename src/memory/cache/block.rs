@@ -290,6 +290,8 @@ static NOTHING: Record = Record {
 static TABLE: AtomicPtr<Record> = AtomicPtr::new((&raw const NOTHING).cast_mut());
 /// A pool gets so many records at once. They begin on a multiple, so that no line of memory has records of two pools.
 const BATCH: u32 = 128;
+/// Records that a line of memory has.
+const LINE: u32 = (64 / size_of::<Record>()) as u32;
 /// Records whose memory is opened at once. What nobody needs yet is no memory to the system: it counts towards no limit of memory that is
 /// promised, and what searches a process for leaks does not read it.
 const STRETCH: u32 = 1 << 19;
@@ -385,6 +387,16 @@ pub fn has_room() -> bool {
     given.open(end)
 }
 
+/// Records for a pool; so many stay with nobody.
+fn given_but(left: u32) -> Option<Range<BlockId>> {
+    let mut given = GIVEN.lock();
+    let ids = given.next..given.next + BATCH;
+    given.open(ids.end + left).then(|| {
+        given.next = ids.end;
+        ids
+    })
+}
+
 #[cold]
 pub fn no_room() -> Error {
     Error::new(Status::TCUDA_ERROR_OUT_OF_HOST_MEMORY, "The host has no room for the records of more blocks.")
@@ -408,23 +420,24 @@ impl Pool {
         Some(id)
     }
 
+    /// One whose first records are the first of their lines: the first block of each thread that comes to a stream is cut off beside the last one's.
+    pub fn apart() -> Pool {
+        let mut pool = Pool::default();
+        let (firsts, others): (Vec<BlockId>, Vec<BlockId>) = given_but(SOME).into_iter().flatten().partition(|id| id.is_multiple_of(LINE));
+        firsts.into_iter().chain(others).rev().for_each(|id| pool.put(table(), id));
+        pool
+    }
+
     #[cold]
     #[inline(never)]
     fn refill(&mut self) -> bool {
         self.refill_but(SOME)
     }
 
-    /// So many records stay with nobody.
     fn refill_but(&mut self, left: u32) -> bool {
-        let mut given = GIVEN.lock();
-        let ids = given.next..given.next + BATCH;
-        if !given.open(ids.end + left) {
-            return false;
-        }
-        given.next = ids.end;
-        drop(given);
-        ids.rev().for_each(|id| self.put(table(), id));
-        true
+        let ids = given_but(left);
+        ids.into_iter().flatten().rev().for_each(|id| self.put(table(), id));
+        self.first != NIL
     }
 
     /// Has one, if need be of the last ones.
@@ -510,7 +523,7 @@ pub struct Fences(Pool);
 
 impl Fences {
     /// Records that a fence has room for: two lines, of each of which it uses one record.
-    const ROOM: u32 = 4;
+    const ROOM: u32 = 2 * LINE;
 
     /// None: there are few records left.
     pub fn take(&mut self) -> Option<BlockId> {

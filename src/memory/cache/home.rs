@@ -194,7 +194,7 @@ pub(super) const LAST_EPOCH: u32 = u32::MAX - 8;
 impl Home {
     /// None: the table of blocks is full.
     pub fn new(slot: StreamSlot, totals: &'static Totals) -> Option<&'static Home> {
-        let mut pool = Pool::default();
+        let mut pool = Pool::apart();
         let ends = [pool.take(table())?, pool.take(table())?];
         // At its place from the start: the lists are larger than what small stacks have left.
         let mut made = Box::<Home>::new_uninit();
