@@ -515,8 +515,8 @@ fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, 
     Some(work(&mut core, id, around))
 }
 
-/// The live block that holds an address, where it starts, and its cache. Of a block in a block, where a pluggable allocator gives what it has of another
-/// cache, the inner one is meant.
+/// The live block that holds an address, where it starts, and its cache. Of a block in a block, where a pluggable allocator gives what it has of
+/// another cache, the inner one is meant.
 fn find_around(address: Address) -> Option<(&'static Cache, BlockId, Address)> {
     let found = |cache: &'static Cache| {
         let id = cache.core.quiet().block_around(address)?;

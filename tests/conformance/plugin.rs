@@ -9,6 +9,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tcuda::capi::copy::*;
+use tcuda::capi::init::{tcuda_init, tcuda_shutdown};
 use tcuda::capi::memory::*;
 use tcuda::capi::plugin::*;
 use tcuda::capi::pool::*;
@@ -30,6 +31,7 @@ tests![
     it_cannot_allocate_what_the_thread_has_at_hand,
     what_is_in_use_is_not_destroyed,
     a_pool_that_is_gone_uses_none,
+    the_current_one_stays_it_over_a_shutdown,
     loading_says_what_is_wrong,
     threads_above_it,
 ];
@@ -367,10 +369,19 @@ unsafe extern "C" fn take_part(ptr: *mut c_void, _: usize, _: i32, _: tcuda_stre
     part.back.fetch_add(1, SeqCst);
 }
 
-fn divider() -> (tcuda_pluggable_allocator_t, &'static Part) {
+/// Also when all ends: that is gone through before anything begins anew.
+unsafe extern "C" fn take_part_at_the_end(ptr: *mut c_void, size: usize, device: i32, stream: tcuda_stream_t, part: *mut c_void) {
+    fails!(INVALID_STATE, tcuda_init(null()));
+    ok!(tcuda_free_cached(ptr));
+    unsafe { take_part(ptr, size, device, stream, part) };
+}
+
+fn divider(
+    take: unsafe extern "C" fn(*mut c_void, usize, i32, tcuda_stream_t, *mut c_void),
+) -> (tcuda_pluggable_allocator_t, &'static Part) {
     let part: &'static Part = Box::leak(Box::default());
     let data = std::ptr::from_ref(part).cast_mut().cast();
-    (get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(give_part), Some(take_part), data)), part)
+    (get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(give_part), Some(take), data)), part)
 }
 
 /// Behind the MiB of addresses that a block begins in.
@@ -382,7 +393,7 @@ fn a_block_that_an_allocator_divides_is_not_lost() {
     empty_caches();
     let stream = Own::new();
     let whole = allocate(64 * MIB, stream.0);
-    let (allocator, part) = divider();
+    let (allocator, part) = divider(take_part);
     let options = tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator, use_on_oom: 0, no_split: 0 };
     let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, -1, &options));
     for beside in [512, MIB - 512].map(|offset| whole as usize + offset).into_iter().filter(|address| *address < second_mib(whole)) {
@@ -408,7 +419,7 @@ fn of_a_block_in_a_block_the_inner_one_is_meant() {
     let (stream, other) = (Own::new(), Own::new());
     let apart = Apart::new();
     let whole = apart.allocate(64 * MIB, stream.0);
-    let (allocator, part) = divider();
+    let (allocator, part) = divider(take_part);
     part.address.store(second_mib(whole), SeqCst);
     ok!(tcuda_change_current_allocator(allocator));
     let inner = allocate(3 * MIB, stream.0);
@@ -518,6 +529,32 @@ fn what_is_in_use_is_not_destroyed() {
     fails!(INVALID_HANDLE, tcuda_pluggable_allocator_destroy(handle));
     fails!(INVALID_HANDLE, tcuda_change_current_allocator(handle));
     ok!(tcuda_pluggable_allocator_destroy(null_mut()));
+    empty_caches();
+}
+
+fn the_current_one_stays_it_over_a_shutdown() {
+    crate::init::in_child("allocator_over_shutdown", &[]);
+}
+
+pub fn scene_over_shutdown() {
+    let (allocator, part) = divider(take_part_at_the_end);
+    let whole = Apart::new().allocate(64 * MIB, default_of(0));
+    part.address.store(second_mib(whole), SeqCst);
+    ok!(tcuda_change_current_allocator(allocator));
+    allocate(3 * MIB, default_of(0));
+    ok!(tcuda_shutdown());
+    assert_eq!((part.given.load(SeqCst), part.back.load(SeqCst)), (1, 1));
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    ok!(tcuda_init(null()));
+    assert_eq!(backend_name(), "pluggable");
+    // Its memory went with the block that it was in.
+    part.address.store(0, SeqCst);
+    let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 3 * MIB, default_of(0)));
+    assert!(part.given.load(SeqCst) > 1, "{said}");
+    fails!(INVALID_STATE, tcuda_pluggable_allocator_destroy(allocator));
+    ok!(tcuda_change_current_allocator(null_mut()));
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    free(allocate(3 * MIB, default_of(0)));
     empty_caches();
 }
 
