@@ -39,7 +39,8 @@ const _: () = assert!(size_of::<tcuda_init_options_t>() == 32);
 ///
 /// @param options NULL: the environment decides.
 /// @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
-///         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already. TCUDA_ERROR_FORKED.
+///         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already, or tcuda_shutdown is under way, which
+///         called the function that asks. TCUDA_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcuda_status_t {
     guard_always("tcuda_init", || {
@@ -50,6 +51,10 @@ pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcu
             Some(options) => unsafe { wishes(&options) }?,
             None => Vec::new(),
         };
+        if ENDS.load(Relaxed) {
+            let text = "tcuda_shutdown is under way: tcuda_init starts again when that is over.";
+            return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
+        }
         let was_shut_down = process::is_shut_down();
         process::set_shut_down(false);
         start(wishes, was_shut_down).inspect_err(|_| process::set_shut_down(was_shut_down))
@@ -58,6 +63,23 @@ pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcu
 
 /// Somebody called tcuda_init already.
 static CALLED: AtomicBool = AtomicBool::new(false);
+/// tcuda_shutdown gives everything back, by functions of the program's too.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+struct End;
+
+impl End {
+    fn begin() -> End {
+        ENDS.store(true, Relaxed);
+        End
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        ENDS.store(false, Relaxed);
+    }
+}
 
 type Wish = (&'static str, String);
 
@@ -153,6 +175,7 @@ fn shutdown() -> Result<()> {
         // Their work may wait for ranks that never come.
         communicator::shutdown();
     }
+    let _end = End::begin();
     process::set_shut_down(true);
     let end = || {
         if in_use {

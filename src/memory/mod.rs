@@ -508,14 +508,21 @@ fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, 
             return Some(work(&mut core, id, around));
         }
     }
-    for cache in pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()) {
-        let mut core = cache.core.quiet();
-        if let Some(id) = core.block_around(address) {
-            let around = around(&core, id);
-            return Some(work(&mut core, id, around));
-        }
-    }
-    None
+    let (cache, id, start) = find_around(address)?;
+    let mut core = cache.core.quiet();
+    let id = core.allocated_at(id, start)?;
+    let around = around(&core, id);
+    Some(work(&mut core, id, around))
+}
+
+/// The live block that holds an address, where it starts, and its cache. Of a block in a block, where a pluggable allocator gives what it has of
+/// another cache, the inner one is meant.
+fn find_around(address: Address) -> Option<(&'static Cache, BlockId, Address)> {
+    let found = |cache: &'static Cache| {
+        let id = cache.core.quiet().block_around(address)?;
+        Some((cache, id, block::at(id).address()))
+    };
+    all(None).into_iter().filter_map(found).max_by_key(|(.., start)| *start)
 }
 
 /// The live block that holds an address, which may lie inside; None for memory of somebody else.

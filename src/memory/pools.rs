@@ -458,5 +458,4 @@ pub fn forget_all() {
     pools.ending.clear();
     pools.idle = pools.caches.clone();
     pools.idle.iter().for_each(|cache| cache.forget_pool());
-    provider::set_current(None).ok();
 }

@@ -3,7 +3,9 @@
 //!
 //! Its functions run with no lock held but those that keep a second growth away, and must not allocate from the cache that they serve.
 
+use super::cache::block::{self, State};
 use super::cache::core::ROUND;
+use super::cache::{BlockId, NIL};
 use super::lookup;
 use super::options::{self, Backend};
 use crate::base::handles::Handles;
@@ -102,6 +104,8 @@ impl Provider {
             Ok(Some("is no multiple of 512"))
         } else if address.checked_add(size).is_none_or(|end| end > lookup::LIMIT) {
             Ok(Some("lies beyond the 48 bits that the cache keeps track of"))
+        } else if is_near_a_start(address) {
+            Ok(Some("begins in the same MiB of addresses as the block of tcuda's that it lies in; the next MiB will do"))
         } else {
             is_on(runtime, address, size, device).map(|is| (!is).then_some("is not that much memory of the device"))
         };
@@ -124,6 +128,12 @@ impl Provider {
         Provider::run(|| (self.free)(address, size, device, stream));
         self.segments.fetch_sub(1, Relaxed);
     }
+}
+
+/// Whether the address lies in a block in use that has the MiB's only entry in the table of large ones, which a block here would take.
+fn is_near_a_start(address: Address) -> bool {
+    let holds = |id: BlockId| block::at(id).state() == State::Allocated && block::at(id).range().contains(&address);
+    lookup::large_at(address).is_some_and(|id| id != NIL && holds(id))
 }
 
 /// Whether the first and the last byte are the device's, as far as the driver tells.

@@ -165,6 +165,7 @@ pub fn child(scene: &str) {
         "backend" => crate::backend::scene_backend(),
         "green_over_shutdown" => crate::green::scene_over_shutdown(),
         "pools_over_shutdown" => crate::pauses::scene_over_shutdown(),
+        "allocator_over_shutdown" => crate::plugin::scene_over_shutdown(),
         "backend_switch" => crate::backend::scene_backend_switch(),
         "contents" => memory::scene_contents(),
         "nvtx_end" => crate::nvtx::scene_end(),

@@ -9,6 +9,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tcuda::capi::copy::*;
+use tcuda::capi::init::{tcuda_init, tcuda_shutdown};
 use tcuda::capi::memory::*;
 use tcuda::capi::plugin::*;
 use tcuda::capi::pool::*;
@@ -24,10 +25,13 @@ tests![
     none_left_climbs_the_ladder,
     wrong_memory_is_refused_and_given_back,
     the_same_memory_twice_is_refused,
+    a_block_that_an_allocator_divides_is_not_lost,
+    of_a_block_in_a_block_the_inner_one_is_meant,
     it_cannot_allocate_from_the_cache,
     it_cannot_allocate_what_the_thread_has_at_hand,
     what_is_in_use_is_not_destroyed,
     a_pool_that_is_gone_uses_none,
+    the_current_one_stays_it_over_a_shutdown,
     loading_says_what_is_wrong,
     threads_above_it,
 ];
@@ -340,6 +344,110 @@ fn the_same_memory_twice_is_refused() {
     empty_caches();
 }
 
+/// What an allocator gives that divides a block of tcuda's: always the same part, once at a time.
+#[derive(Default)]
+struct Part {
+    address: AtomicUsize,
+    /// How often it was given, and came back.
+    given: AtomicUsize,
+    back: AtomicUsize,
+}
+
+unsafe extern "C" fn give_part(_: usize, _: i32, _: tcuda_stream_t, part: *mut c_void) -> *mut c_void {
+    let part = unsafe { &*part.cast::<Part>() };
+    let is_out = part.given.load(SeqCst) > part.back.load(SeqCst);
+    if is_out {
+        return null_mut();
+    }
+    part.given.fetch_add(1, SeqCst);
+    part.address.load(SeqCst) as *mut c_void
+}
+
+unsafe extern "C" fn take_part(ptr: *mut c_void, _: usize, _: i32, _: tcuda_stream_t, part: *mut c_void) {
+    let part = unsafe { &*part.cast::<Part>() };
+    assert_eq!(ptr as usize, part.address.load(SeqCst));
+    part.back.fetch_add(1, SeqCst);
+}
+
+/// Also when all ends: that is gone through before anything begins anew.
+unsafe extern "C" fn take_part_at_the_end(ptr: *mut c_void, size: usize, device: i32, stream: tcuda_stream_t, part: *mut c_void) {
+    fails!(INVALID_STATE, tcuda_init(null()));
+    ok!(tcuda_free_cached(ptr));
+    unsafe { take_part(ptr, size, device, stream, part) };
+}
+
+fn divider(
+    take: unsafe extern "C" fn(*mut c_void, usize, i32, tcuda_stream_t, *mut c_void),
+) -> (tcuda_pluggable_allocator_t, &'static Part) {
+    let part: &'static Part = Box::leak(Box::default());
+    let data = std::ptr::from_ref(part).cast_mut().cast();
+    (get!(null_mut(), out => tcuda_pluggable_allocator_create(out, Some(give_part), Some(take), data)), part)
+}
+
+/// Behind the MiB of addresses that a block begins in.
+fn second_mib(block: *mut c_void) -> usize {
+    (block as usize / MIB + 1) * MIB
+}
+
+fn a_block_that_an_allocator_divides_is_not_lost() {
+    empty_caches();
+    let stream = Own::new();
+    let whole = allocate(64 * MIB, stream.0);
+    let (allocator, part) = divider(take_part);
+    let options = tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator, use_on_oom: 0, no_split: 0 };
+    let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, -1, &options));
+    for beside in [512, MIB - 512].map(|offset| whole as usize + offset).into_iter().filter(|address| *address < second_mib(whole)) {
+        part.address.store(beside, SeqCst);
+        let said = fails!(INVALID_STATE, tcuda_mem_pool_malloc(&mut null_mut(), 3 * MIB, stream.0, pool));
+        assert!(said.contains("the same MiB"), "{said}");
+        assert_eq!(part.given.load(SeqCst), part.back.load(SeqCst));
+    }
+    part.address.store(second_mib(whole), SeqCst);
+    let inner = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 * MIB, stream.0, pool));
+    assert_eq!(inner as usize, second_mib(whole));
+    ok!(tcuda_record_stream(whole, stream.0));
+    free(inner);
+    ok!(tcuda_mem_pool_destroy(pool));
+    ok!(tcuda_empty_cache(-3));
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    free(whole);
+    empty_caches();
+}
+
+fn of_a_block_in_a_block_the_inner_one_is_meant() {
+    empty_caches();
+    let (stream, other) = (Own::new(), Own::new());
+    let apart = Apart::new();
+    let whole = apart.allocate(64 * MIB, stream.0);
+    let (allocator, part) = divider(take_part);
+    part.address.store(second_mib(whole), SeqCst);
+    ok!(tcuda_change_current_allocator(allocator));
+    let inner = allocate(3 * MIB, stream.0);
+    assert_eq!(inner as usize, second_mib(whole));
+    let within = inner.wrapping_byte_add(MIB);
+    // The copy's stream is noted with the block that is freed.
+    let active = || stat(0, "active.all.current");
+    let mut bytes = [0u8; 16];
+    let gate = Gate::on(other.0);
+    ok!(tcuda_memset_async(within, 7, bytes.len(), other.0));
+    free(inner);
+    assert_eq!(active(), 2, "the block that was freed is in use");
+    gate.open();
+    ok!(tcuda_stream_synchronize(other.0));
+    assert_eq!(active(), 1);
+    // It ends where it ends.
+    let inner = allocate(3 * MIB, stream.0);
+    let end = inner.wrapping_byte_add(3 * MIB - 8);
+    fails!(INVALID_POINTER, tcuda_copy(bytes.as_mut_ptr().cast(), end, bytes.len(), false));
+    free(inner);
+    ok!(tcuda_change_current_allocator(null_mut()));
+    ok!(tcuda_empty_cache(-3));
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    free(whole);
+    apart.end();
+    empty_caches();
+}
+
 fn it_cannot_allocate_from_the_cache() {
     empty_caches();
     let stream = Own::new();
@@ -421,6 +529,32 @@ fn what_is_in_use_is_not_destroyed() {
     fails!(INVALID_HANDLE, tcuda_pluggable_allocator_destroy(handle));
     fails!(INVALID_HANDLE, tcuda_change_current_allocator(handle));
     ok!(tcuda_pluggable_allocator_destroy(null_mut()));
+    empty_caches();
+}
+
+fn the_current_one_stays_it_over_a_shutdown() {
+    crate::init::in_child("allocator_over_shutdown", &[]);
+}
+
+pub fn scene_over_shutdown() {
+    let (allocator, part) = divider(take_part_at_the_end);
+    let whole = Apart::new().allocate(64 * MIB, default_of(0));
+    part.address.store(second_mib(whole), SeqCst);
+    ok!(tcuda_change_current_allocator(allocator));
+    allocate(3 * MIB, default_of(0));
+    ok!(tcuda_shutdown());
+    assert_eq!((part.given.load(SeqCst), part.back.load(SeqCst)), (1, 1));
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    ok!(tcuda_init(null()));
+    assert_eq!(backend_name(), "pluggable");
+    // Its memory went with the block that it was in.
+    part.address.store(0, SeqCst);
+    let said = fails!(OUT_OF_MEMORY, tcuda_malloc_cached(&mut null_mut(), 3 * MIB, default_of(0)));
+    assert!(part.given.load(SeqCst) > 1, "{said}");
+    fails!(INVALID_STATE, tcuda_pluggable_allocator_destroy(allocator));
+    ok!(tcuda_change_current_allocator(null_mut()));
+    ok!(tcuda_pluggable_allocator_destroy(allocator));
+    free(allocate(3 * MIB, default_of(0)));
     empty_caches();
 }
 
