@@ -3,7 +3,7 @@
 //
 //     pair BYTES                      one thread, one size: an allocation and its free
 //     set BLOCKS MOST_BYTES           so many live blocks of random sizes from 512 bytes up; one is freed and another one allocated
-//     threads COUNT own|same|mixed|small    pairs of 4 KiB, a stream each or one for all; sets of 64 blocks up to 32 MiB or to 1 MiB, a stream each
+//     threads COUNT own|same pairs|mixed|small    a stream each or one for all; pairs of 4 KiB, or sets of 64 blocks up to 32 MiB or to 1 MiB
 //     remote BYTES                    one thread allocates, another one frees
 //     pool BYTES                      the same pairs from a memory pool
 //     history BYTES                   pairs of one size while the history is recorded, and what that adds for each of its three entries
@@ -211,8 +211,8 @@ void measure_threads(std::istream &in, std::ostream &out)
 {
     constexpr size_t LOT = 16, PLAN = 8192;
     size_t count;
-    std::string kind;
-    in >> count >> kind;
+    std::string whose, kind;
+    in >> count >> whose >> kind;
     std::vector<void *> streams = streams_for(count);
     std::atomic<size_t> ready{0}, failed{0};
     std::atomic<bool> go{false}, stop{false};
@@ -221,7 +221,7 @@ void measure_threads(std::istream &in, std::ostream &out)
 
     for (size_t t = 0; t < count; t++)
         threads.emplace_back([&, t] {
-            void *stream = streams[kind == "same" ? 0 : t];
+            void *stream = streams[whose == "same" ? 0 : t];
             auto run = [&](auto &&lot) {
                 ready++;
                 while (!go)
@@ -234,14 +234,14 @@ void measure_threads(std::istream &in, std::ostream &out)
             };
             begin_thread();
             try {
-                if (kind == "mixed" || kind == "small") {
+                if (kind == "pairs") {
+                    pairs(4096, stream, 500);
+                    run([&](size_t) { pairs(4096, stream, LOT); });
+                } else {
                     Set set(64, kind == "mixed" ? 32 * MiB : MiB, stream, t + 1);
                     auto plan = set.plan(PLAN);
                     set.replace(plan, 0, PLAN);
                     run([&](size_t from) { set.replace(plan, from % PLAN, LOT); });
-                } else {
-                    pairs(4096, stream, 500);
-                    run([&](size_t) { pairs(4096, stream, LOT); });
                 }
             } catch (const std::exception &) {
                 failed++;

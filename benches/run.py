@@ -59,12 +59,11 @@ def rows():
         for count in (64, 1000, 10000):
             reach = {64: "", 1000: "a tenth of torch's", 10000: "a tenth of torch's, 1.3 times that of 1,000"}[count]
             yield "random working set", f"{count:,} blocks of {label}", f"set {count} {most}", reach
-    for kind, label, reach in (("own", "4 KiB, a stream each", "60 or less on 16 cores"),
-                               ("same", "4 KiB, one stream for all", "a tenth of the best other's"),
-                               ("mixed", "64 blocks up to 32 MiB, a stream each", "60 or less on 16 cores"),
-                               ("small", "64 blocks up to 1 MiB, a stream each", "60 or less on 16 cores")):
-        for count in THREADS:
-            yield f"threads: {label}", str(count), f"threads {count} {kind}", reach if count == 16 else ""
+    for whose, streams in (("own", "a stream each"), ("same", "one stream for all")):
+        reach = "60 or less on 16 cores" if whose == "own" else "a tenth of the best other's"
+        for kind, label in (("pairs", "4 KiB"), ("mixed", "64 blocks up to 32 MiB"), ("small", "64 blocks up to 1 MiB")):
+            for count in THREADS:
+                yield f"threads: {label}, {streams}", str(count), f"threads {count} {whose} {kind}", reach if count == 16 else ""
     yield "freed by another thread", "512 B", "remote 512", "a tenth of torch's"
     for label, size in (("512 B", 512), ("20 MiB", 20 * MIB)):
         yield "pair from a memory pool", label, f"pool {size}", "a tenth of torch's"
@@ -78,7 +77,7 @@ def pinned_rows():
         yield "pinned: pair from cache, one thread", label, f"pair {size}", "40 or less"
     yield "pinned: random working set", "64 blocks of 512 B to 1 MiB", f"set 64 {MIB}", ""
     for count in THREADS:
-        yield "pinned: threads, 4 KiB", str(count), f"threads {count} own", ""
+        yield "pinned: threads, 4 KiB", str(count), f"threads {count} own pairs", ""
 
 
 # (name, how it follows from an answer, digits, what tcuda is to reach)

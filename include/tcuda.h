@@ -858,7 +858,7 @@ typedef void *(*tcuda_segment_alloc_fn_t)(size_t size, int32_t device, tcuda_str
 
 /**
  * Takes back what the other function gave, with the same size. All work on it is done. `stream` is that of the allocation, or NULL if it was
- * destroyed since.
+ * destroyed since, and in tcuda_shutdown.
  */
 typedef void (*tcuda_segment_free_fn_t)(void *ptr, size_t size, int32_t device, tcuda_stream_t stream, void *user_data);
 
@@ -2643,9 +2643,9 @@ tcuda_status_t tcuda_mem_pool_trim(tcuda_mem_pool_t pool);
 
 /**
  * Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
- * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays so,
- * whatever the mode. What is kept is blocks of the cache of pinned memory, counted and limited as such; the device's memory does not grow while
- * it is copied.
+ * tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. Work on them that another thread
+ * begins during the call may be neither waited for nor refused. A pool that is paused stays so, whatever the mode. What is kept is blocks of the
+ * cache of pinned memory, counted and limited as such; the device's memory does not grow while it is copied.
  *
  * @param pool  one whose segments come from the driver as virtual memory and are split.
  * @param given gets the bytes that went back.

@@ -30,7 +30,7 @@ pub type tcuda_segment_alloc_fn_t =
     Option<unsafe extern "C" fn(size: usize, device: i32, stream: tcuda_stream_t, user_data: *mut c_void) -> *mut c_void>;
 
 /// Takes back what the other function gave, with the same size. All work on it is done. `stream` is that of the allocation, or NULL if it was
-/// destroyed since.
+/// destroyed since, and in tcuda_shutdown.
 #[allow(non_camel_case_types)]
 pub type tcuda_segment_free_fn_t =
     Option<unsafe extern "C" fn(ptr: *mut c_void, size: usize, device: i32, stream: tcuda_stream_t, user_data: *mut c_void)>;

@@ -145,9 +145,9 @@ pub extern "C" fn tcuda_mem_pool_trim(pool: tcuda_mem_pool_t) -> tcuda_status_t 
 }
 
 /// Waits for the device, then gives all memory of a pool back to the driver and keeps its addresses (vLLM's sleep mode). Until
-/// tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. A pool that is paused stays so,
-/// whatever the mode. What is kept is blocks of the cache of pinned memory, counted and limited as such; the device's memory does not grow while
-/// it is copied.
+/// tcuda_mem_pool_resume nothing may touch its blocks, and nothing is allocated from it; blocks may be freed. Work on them that another thread
+/// begins during the call may be neither waited for nor refused. A pool that is paused stays so, whatever the mode. What is kept is blocks of the
+/// cache of pinned memory, counted and limited as such; the device's memory does not grow while it is copied.
 ///
 /// @param pool  one whose segments come from the driver as virtual memory and are split.
 /// @param given gets the bytes that went back.
