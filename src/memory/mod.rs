@@ -264,7 +264,7 @@ fn release_others(cache: &Cache) {
 
 /// The same without waiting, which a capture forbids, and where giving back never waits: for virtual memory.
 fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
-    pools::sweep(Some(cache.device));
+    pools::sweep(cache.device);
     let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
     for other in others.filter(|other| other.abilities(runtime).is_ok_and(|abilities| abilities.virtual_memory.is_some())) {
         // What is not given stays where it is.
