@@ -8,8 +8,8 @@
 //!         locks and take `growing`, `ordered` and `core`. `lent::LENT`, then `pools::POOLS` come before those of a pool that begins or ends,
 //!         and behind `climbing` of another cache; `growing` of one that has ended comes before POOLS. Those of `pinned` come behind `growing`
 //!         (a pause keeps bytes there) and before `driving`: a capture begins under both, and `captures::ROUTES` is behind them. `history` has
-//!         one that is taken last, also by threads in their regions, for a moment; so are those of `options`, `provider`, `poison` and `hooks`,
-//!         with none of these under them.
+//!         one that is taken last, also by threads in their regions, for a moment; so are those of `options`, `provider`, `poison`, `hooks` and
+//!         `cache/areas.rs`, with none of these under them.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
 //!         statistics, pressure, pools, poison, snapshot, pinned, plugin, backend), tests/{fault_sweep,policy,attack},
 //!         tests/{cache_*,pinned_model,pinned_order,fault_trace,host_memory,stream_order}.rs.
@@ -47,7 +47,7 @@ use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::Request;
 use cache::slot::{self, StreamKey};
-use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
+use cache::{BlockId, Cache, Core, StreamSlot, areas, block, front, thread};
 use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
 use provider::Source;
@@ -493,7 +493,7 @@ pub struct Around {
     pub paused: Option<pools::Id>,
 }
 
-/// Does something with the live block that holds an address, under its device's lock. Where it starts there one cache is asked, not all.
+/// Does something with the live block that holds an address, under its device's lock.
 fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, Around) -> T) -> Option<T> {
     let around = |core: &Core, id| {
         let paused = core.paused.then_some(core.pool);
@@ -508,14 +508,10 @@ fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, 
             return Some(work(&mut core, id, around));
         }
     }
-    for cache in pools::caches().into_iter().chain(CACHES.get().into_iter().flatten()) {
-        let mut core = cache.core.quiet();
-        if let Some(id) = core.block_around(address) {
-            let around = around(&core, id);
-            return Some(work(&mut core, id, around));
-        }
-    }
-    None
+    let mut core = areas::cache_at(address).and_then(numbered)?.core.quiet();
+    let id = core.block_around(address)?;
+    let around = around(&core, id);
+    Some(work(&mut core, id, around))
 }
 
 /// The live block that holds an address, which may lie inside; None for memory of somebody else.
@@ -799,7 +795,7 @@ pub fn shutdown() {
 
 /// The device whose cache an address belongs to, be it of a block, of free memory, or reserved with no memory there.
 pub fn reserves(address: Address) -> Option<i32> {
-    all(None).into_iter().find(|cache| cache.core.quiet().reserves(address)).map(|cache| cache.device)
+    areas::cache_at(address).and_then(numbered).map(|cache| cache.device)
 }
 
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.
