@@ -49,7 +49,7 @@ impl Use {
         let number = id.number();
         // Before the lock, which those take that are given back.
         pools::prepare()?;
-        pools::sweep(None);
+        pools::sweep(device);
         let mut used = USED.lock();
         match used.get_mut(&number).filter(|_| id.is_one()) {
             Some(known) if known.device != device => {
@@ -88,25 +88,24 @@ impl Use {
         ManuallyDrop::new(self).end();
     }
 
-    /// True: it was the last.
-    fn end(&self) -> bool {
+    /// It was the last: the device of the pool.
+    fn end(&self) -> Option<i32> {
         let mut used = USED.lock();
-        let Some(known) = used.get_mut(&self.0.number()) else { return false };
+        let known = used.get_mut(&self.0.number())?;
         known.by -= 1;
         if known.by > 0 {
-            return false;
+            return None;
         }
+        let device = known.device;
         used.remove(&self.0.number());
         pools::release(self.0.number());
-        true
+        Some(device)
     }
 }
 
 impl Drop for Use {
     fn drop(&mut self) {
-        if self.end() {
-            pools::sweep(None);
-        }
+        self.end().into_iter().for_each(pools::sweep);
     }
 }
 

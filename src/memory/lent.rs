@@ -23,7 +23,7 @@ static LENT: Mutex<BTreeMap<Key, Lent>> = Mutex::new(BTreeMap::new());
 pub fn begin(device: i32, id: (u64, u64), chooses: Chooser) -> Result<()> {
     // Before the lock, which those take that are given back.
     pools::prepare()?;
-    pools::sweep(None);
+    pools::sweep(device);
     let mut all = LENT.lock();
     let key = (device, id.0, id.1);
     let known = all.get(&key).map(|lent| lent.pool);
@@ -74,7 +74,7 @@ pub fn release(device: i32, id: (u64, u64)) -> Result<()> {
         all.remove(&key);
         drop(all);
         pools::release(pool);
-        pools::sweep(None);
+        pools::sweep(device);
     }
     Ok(())
 }

@@ -8,8 +8,8 @@
 //!         locks and take `growing`, `ordered` and `core`. `lent::LENT`, then `pools::POOLS` come before those of a pool that begins or ends,
 //!         and behind `climbing` of another cache; `growing` of one that has ended comes before POOLS. Those of `pinned` come behind `growing`
 //!         (a pause keeps bytes there) and before `driving`: a capture begins under both, and `captures::ROUTES` is behind them. `history` has
-//!         one that is taken last, also by threads in their regions, for a moment; so are those of `options`, `provider`, `poison` and `hooks`,
-//!         with none of these under them.
+//!         one that is taken last, also by threads in their regions, for a moment; so are those of `options`, `provider`, `poison`, `hooks` and
+//!         `cache/areas.rs`, with none of these under them.
 //! Tests:  in the files, `cache/model.rs` (the lock-free parts in many orders of their steps), tests/conformance (memory, order,
 //!         statistics, pressure, pools, poison, snapshot, pinned, plugin, backend), tests/{fault_sweep,policy,attack},
 //!         tests/{cache_*,pinned_model,pinned_order,fault_trace,host_memory,stream_order}.rs.
@@ -47,7 +47,7 @@ use crate::runtime::{self, Address};
 use crate::stream::{self, Stream};
 use cache::core::Request;
 use cache::slot::{self, StreamKey};
-use cache::{BlockId, Cache, Core, StreamSlot, block, front, thread};
+use cache::{BlockId, Cache, Core, StreamSlot, areas, block, front, thread};
 use history::{Action, Mode, texts};
 use once_cell::sync::OnceCell;
 use provider::Source;
@@ -264,7 +264,7 @@ fn release_others(cache: &Cache) {
 
 /// The same without waiting, which a capture forbids, and where giving back never waits: for virtual memory.
 fn release_idle_others(cache: &Cache, runtime: &runtime::Runtime) {
-    pools::sweep(Some(cache.device));
+    pools::sweep(cache.device);
     let others = all(Some(cache.device)).into_iter().filter(|other| !std::ptr::eq(*other, cache));
     for other in others.filter(|other| other.abilities(runtime).is_ok_and(|abilities| abilities.virtual_memory.is_some())) {
         // What is not given stays where it is.
@@ -493,7 +493,7 @@ pub struct Around {
     pub paused: Option<pools::Id>,
 }
 
-/// Does something with the live block that holds an address, under its device's lock. Where it starts there one cache is asked, not all.
+/// Does something with the live block that holds an address, under its device's lock.
 fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, Around) -> T) -> Option<T> {
     let around = |core: &Core, id| {
         let paused = core.paused.then_some(core.pool);
@@ -518,11 +518,10 @@ fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, 
 /// The live block that holds an address, where it starts, and its cache. Of a block in a block, where a pluggable allocator gives what it has of
 /// another cache, the inner one is meant.
 fn find_around(address: Address) -> Option<(&'static Cache, BlockId, Address)> {
-    let found = |cache: &'static Cache| {
+    areas::caches_at(address).filter_map(numbered).find_map(|cache| {
         let id = cache.core.quiet().block_around(address)?;
         Some((cache, id, block::at(id).address()))
-    };
-    all(None).into_iter().filter_map(found).max_by_key(|(.., start)| *start)
+    })
 }
 
 /// The live block that holds an address, which may lie inside; None for memory of somebody else.
@@ -806,7 +805,7 @@ pub fn shutdown() {
 
 /// The device whose cache an address belongs to, be it of a block, of free memory, or reserved with no memory there.
 pub fn reserves(address: Address) -> Option<i32> {
-    all(None).into_iter().find(|cache| cache.core.quiet().reserves(address)).map(|cache| cache.device)
+    areas::caches_at(address).find_map(numbered).map(|cache| cache.device)
 }
 
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.

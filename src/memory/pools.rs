@@ -182,7 +182,7 @@ pub fn of_device(device: i32) -> Vec<Arc<Pool>> {
 }
 
 pub fn create(device: i32, options: Options) -> Result<u64> {
-    sweep(None);
+    sweep(device);
     make(device, options, None)
 }
 
@@ -244,7 +244,7 @@ pub fn destroy(id: u64) -> Result<()> {
         Ok(())
     };
     take()?;
-    sweep(None);
+    sweep(pool.cache.device);
     Ok(())
 }
 
@@ -257,10 +257,10 @@ pub fn before_sweep(hook: SweepHook) {
     let _ = BEFORE_SWEEP.set(hook);
 }
 
-/// What pools that were destroyed have free goes back; those with no block in use are gone. What is freed but in use, or fails, stays for the next
-/// time. `device`: None: of all.
-pub fn sweep(device: Option<i32>) {
-    let _ = give_back(false, device);
+/// What pools of a device that were destroyed have free goes back; those with no block in use are gone. What is freed but in use, or fails, stays for
+/// the next time. What graphs used has to wait for the device: for no other, which may be waiting for what this thread does next.
+pub fn sweep(device: i32) {
+    let _ = give_back(false, Some(device));
 }
 
 /// The same once what is freed but in use was waited for. The first failure is the answer, when all that goes back did.

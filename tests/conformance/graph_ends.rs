@@ -5,7 +5,7 @@ use crate::init::in_child;
 use crate::kit::*;
 use crate::{fails, get, ok, tests};
 use std::ffi::{c_char, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use tcuda::base::Status::*;
@@ -49,6 +49,7 @@ tests![
     memory_of_a_graph_goes_behind_one_wait: [Faults, VirtualMemory],
     pinned_memory_of_a_graph_that_is_gone_is_free_with_its_replays,
     memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for: [VirtualMemory, Faults],
+    what_is_begun_and_ended_on_one_device_waits_for_no_other: [TwoDevices],
     a_shutdown_beside_a_capture_of_another_thread,
 ];
 
@@ -777,6 +778,36 @@ fn memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for() {
 
 fn a_shutdown_ends_a_capture() {
     in_child("capturing", &[]);
+}
+/// Another device may be at a collective that waits for what this thread does next.
+fn what_is_begun_and_ended_on_one_device_waits_for_no_other() {
+    empty_caches();
+    let (first, aside, second) = (Own::on(0), Own::on(0), Own::on(1));
+    let mut block = null_mut();
+    let graph = G::captured(first.0, || {
+        block = allocate(4 * MIB, first.0);
+        fill(block, 7, MIB, first.0);
+    });
+    graph.replay(first.0);
+    synchronize(first.0);
+    drop(graph);
+    // It waits for the device before it goes.
+    free(block);
+    let held = stat(0, "reserved_bytes.all.current");
+    assert!(held > 0);
+    let gate = Gate::on(aside.0);
+    let captured = || {
+        let block = allocate(4 * MIB, second.0);
+        fill(block, 7, MIB, second.0);
+        free(block);
+    };
+    drop(G::captured(second.0, captured));
+    ok!(tcuda_mem_pool_destroy(get!(null_mut(), out => tcuda_mem_pool_create(out, 1, null()))));
+    assert!(!gate.was_passed());
+    assert_eq!(stat(0, "reserved_bytes.all.current"), held);
+    gate.open();
+    synchronize(aside.0);
+    empty_caches();
 }
 
 fn a_shutdown_beside_a_capture_of_another_thread() {

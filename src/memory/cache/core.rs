@@ -1,6 +1,7 @@
 //! A device's memory as a whole. Every method runs under the device's lock and leaves a valid state, whatever it answers; those that
 //! look into homes or change what is free need all fronts stopped too.
 
+use super::areas;
 use super::block::{self, BlockId, CLEAN, State};
 use super::freelist::FreeList;
 use super::front::{self, Front, Leaves};
@@ -795,15 +796,11 @@ impl Core {
         self.slots.iter().any(|slot| slot.key.raw == raw && !slot.gone)
     }
 
-    /// Whether an area holds an address, with memory there or without.
-    pub fn reserves(&self, address: Address) -> bool {
-        self.area_of(address).is_some()
-    }
-
     /// The device's memory is gone, and the blocks with it.
     pub fn clear(&mut self) {
         debug_assert!(self.fronts.is_stopped());
         self.collect();
+        areas::remove_all(self.number);
         for area in std::mem::take(&mut self.areas).into_values() {
             let ids: Vec<BlockId> = block::chain(area.first).collect();
             for id in ids {

@@ -15,6 +15,7 @@
 //! - `rest`      where free memory lies, and when it goes there; `runs` has what is mapped still, and is taken there again
 //! - `grow`      more memory for a request, from the driver or mapped anew
 //! - `segment`   what the device offers, what is held of the driver, and how it goes back; `left` has what it did not take
+//! - `areas`     which of all caches an address belongs to
 //! - `picture`   what there is and what happened, for a snapshot and the history
 //! - `order`     which frees are past: marks on streams, blocks that other streams used
 //! - `held`      blocks that other processes may use
@@ -22,6 +23,7 @@
 //! - `message`   what that error says
 //! - `check`     the whole, as tests look at it
 
+pub mod areas;
 pub mod block;
 mod border;
 mod check;

@@ -1,6 +1,7 @@
 //! What the device offers, what is held of the driver, and how it goes back. With virtual memory an area is a large reservation of addresses
 //! in which handles are mapped as needed, and a handle goes back when all of its bytes are free; without it an area is one `cudaMalloc`.
 
+use super::areas;
 use super::block::{self, BlockId, MAPPED, SMALL, State};
 use super::core::Core;
 use super::left::Left;
@@ -109,6 +110,7 @@ impl Core {
         let first = pool.insert(base, size, flags, State::Unmapped, slot).expect("some records are left for who has the lock");
         self.unmapped.insert(base, first);
         self.areas.insert(base, Area { base, size, small, plain, stream: self.raw_of(slot), first });
+        areas::add(base..base + size, self.number);
         first
     }
 
@@ -181,6 +183,7 @@ impl Core {
         let base = block::at(block).address();
         self.put_record(block);
         self.areas.remove(&base);
+        areas::remove(base, self.number);
         self.physical.close_space(base);
     }
 }
