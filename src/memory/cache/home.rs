@@ -244,16 +244,15 @@ impl Home {
         Held { home: self, shared }
     }
 
+    /// Whoever waits comes back ever later: who has it takes it again meanwhile, with all that it needs in its own lines.
     #[cold]
     #[inline(never)]
     fn take(&self) {
-        const SPINS: u32 = 100;
-        let mut tries = 0;
-        while self.taken.swap(true, Acquire) {
-            while self.taken.load(Relaxed) {
-                tries += 1;
-                if tries < SPINS { sync::spin_loop() } else { sync::yield_now() }
-            }
+        const MOST: u32 = 512;
+        let mut pause = 4;
+        while self.taken.load(Relaxed) || self.taken.swap(true, Acquire) {
+            (0..pause).for_each(|_| sync::spin_loop());
+            if pause < MOST { pause *= 2 } else { sync::yield_now() }
         }
     }
 
