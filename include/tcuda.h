@@ -1783,8 +1783,8 @@ tcuda_status_t tcuda_set_log_callback(tcuda_log_fn_t function, void *user_data);
  *
  * @param options NULL: the environment decides.
  * @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
- *         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already, or tcuda_shutdown is under way, which
- *         called the function that asks. TCUDA_ERROR_FORKED.
+ *         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already, or tcuda_shutdown is under way.
+ *         TCUDA_ERROR_FORKED.
  */
 tcuda_status_t tcuda_init(const tcuda_init_options_t *options);
 

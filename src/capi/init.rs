@@ -39,8 +39,8 @@ const _: () = assert!(size_of::<tcuda_init_options_t>() == 32);
 ///
 /// @param options NULL: the environment decides.
 /// @return TCUDA_ERROR_NO_DEVICE, TCUDA_ERROR_INSUFFICIENT_DRIVER: the message says what was looked for and where; a later call tries
-///         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already, or tcuda_shutdown is under way, which
-///         called the function that asks. TCUDA_ERROR_FORKED.
+///         again. TCUDA_ERROR_INVALID_STATE: another backend than the one asked for is in use already, or tcuda_shutdown is under way.
+///         TCUDA_ERROR_FORKED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcuda_status_t {
     guard_always("tcuda_init", || {
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcu
             Some(options) => unsafe { wishes(&options) }?,
             None => Vec::new(),
         };
-        if ENDS.load(Relaxed) {
+        if IS_ENDING.load(Relaxed) {
             let text = "tcuda_shutdown is under way: tcuda_init starts again when that is over.";
             return Err(Error::new(Status::TCUDA_ERROR_INVALID_STATE, text));
         }
@@ -64,20 +64,20 @@ pub unsafe extern "C" fn tcuda_init(options: *const tcuda_init_options_t) -> tcu
 /// Somebody called tcuda_init already.
 static CALLED: AtomicBool = AtomicBool::new(false);
 /// tcuda_shutdown gives everything back, by functions of the program's too.
-static ENDS: AtomicBool = AtomicBool::new(false);
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 struct End;
 
 impl End {
     fn begin() -> End {
-        ENDS.store(true, Relaxed);
+        IS_ENDING.store(true, Relaxed);
         End
     }
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        ENDS.store(false, Relaxed);
+        IS_ENDING.store(false, Relaxed);
     }
 }
 
@@ -169,13 +169,13 @@ fn shutdown() -> Result<()> {
             return Err(Error { status: Status::TCUDA_ERROR_INVALID_STATE, ..error });
         }
     }
+    let _end = End::begin();
     if in_use {
         // Captures end before they are waited for.
         graph::shutdown();
         // Their work may wait for ranks that never come.
         communicator::shutdown();
     }
-    let _end = End::begin();
     process::set_shut_down(true);
     let end = || {
         if in_use {

@@ -144,7 +144,9 @@ fn take(
     IMPORTS.lock().insert(address, import);
     if let Err(error) = open_to_late_peers(mapped, device) {
         let import = IMPORTS.lock().take(address, &Some(producer.clone()));
-        import.into_iter().try_for_each(|import| give(runtime::runtime()?, segments, &import))?;
+        let runtime = runtime::runtime()?;
+        // What stays mapped goes with the process.
+        import.iter().for_each(|import| _ = insist(|| give(runtime, segments, import)));
         return Err(error.on_device(device));
     }
     watch::tell(|| Happening::Imported { address, size: taken.size as usize });

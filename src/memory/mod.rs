@@ -508,19 +508,18 @@ fn with_block_around<T>(address: Address, work: impl FnOnce(&mut Core, BlockId, 
             return Some(work(&mut core, id, around));
         }
     }
-    let (cache, id, start) = find_around(address)?;
-    let mut core = cache.core.quiet();
-    let id = core.allocated_at(id, start)?;
+    let (_, mut core, id) = find_around(address)?;
     let around = around(&core, id);
     Some(work(&mut core, id, around))
 }
 
-/// The live block that holds an address, where it starts, and its cache. Of a block in a block, where a pluggable allocator gives what it has of
-/// another cache, the inner one is meant.
-fn find_around(address: Address) -> Option<(&'static Cache, BlockId, Address)> {
+/// The live block that holds an address, and its cache with the lock. Of a block in a block, where a pluggable allocator gives what it has of another
+/// cache, the inner one is meant.
+fn find_around(address: Address) -> Option<(&'static Cache, sync::MutexGuard<'static, Core>, BlockId)> {
     areas::caches_at(address).filter_map(numbered).find_map(|cache| {
-        let id = cache.core.quiet().block_around(address)?;
-        Some((cache, id, block::at(id).address()))
+        let core = cache.core.quiet();
+        let id = core.block_around(address)?;
+        Some((cache, core, id))
     })
 }
 
@@ -811,7 +810,11 @@ pub fn reserves(address: Address) -> Option<i32> {
 /// Panics if the blocks, lists and statistics of a device contradict each other. For tests.
 #[doc(hidden)]
 pub fn check(device: i32) {
-    all(Some(device)).into_iter().for_each(|cache| cache.core.lock().check());
+    for cache in all(Some(device)) {
+        let mut core = cache.core.lock();
+        core.check();
+        core.check_areas();
+    }
 }
 
 /// Rises each time that all threads of a device are stopped. For tests.

@@ -258,7 +258,7 @@ pub fn before_sweep(hook: SweepHook) {
 }
 
 /// What pools of a device that were destroyed have free goes back; those with no block in use are gone. What is freed but in use, or fails, stays for
-/// the next time. What graphs used has to wait for the device: for no other, which may be waiting for what this thread does next.
+/// the next time. For what graphs used the device is waited for, and no other: one may be waiting for what this thread does next.
 pub fn sweep(device: i32) {
     let _ = give_back(false, Some(device));
 }

@@ -130,10 +130,16 @@ impl Provider {
     }
 }
 
-/// Whether the address lies in a block in use that has the MiB's only entry in the table of large ones, which a block here would take.
+/// Whether the address lies in a block in use that begins in its MiB: that has the only entry in the table of large ones, which a large block here
+/// would take.
 fn is_near_a_start(address: Address) -> bool {
-    let holds = |id: BlockId| block::at(id).state() == State::Allocated && block::at(id).range().contains(&address);
-    lookup::large_at(address).is_some_and(|id| id != NIL && holds(id))
+    let begins_near = |id: BlockId| {
+        let block = block::at(id);
+        let is_near = block.address() / lookup::GRANULARITY == address / lookup::GRANULARITY;
+        is_near && block.state() == State::Allocated && block.range().contains(&address)
+    };
+    // An entry may be that of a block that was here before.
+    lookup::large_at(address).is_some_and(|id| id != NIL && begins_near(id))
 }
 
 /// Whether the first and the last byte are the device's, as far as the driver tells.

@@ -779,6 +779,7 @@ fn memory_grows_while_replays_of_a_graph_that_is_gone_are_waited_for() {
 fn a_shutdown_ends_a_capture() {
     in_child("capturing", &[]);
 }
+
 /// Another device may be at a collective that waits for what this thread does next.
 fn what_is_begun_and_ended_on_one_device_waits_for_no_other() {
     empty_caches();

@@ -249,6 +249,7 @@ fn refused_access(other: &mut Other, stream: tcuda_stream_t) {
     let here = get!(null_mut(), out => tcuda_ipc_import(out, null_mut(), null_mut(), &handle, stream));
     ok!(tcuda_ipc_close(here, stream));
     other.did("free");
+    assert_eq!(other.did("collect"), "0");
 }
 
 /// Each call of the thread that answers fails once, with what another process sees of it.

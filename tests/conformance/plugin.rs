@@ -392,7 +392,9 @@ fn second_mib(block: *mut c_void) -> usize {
 fn a_block_that_an_allocator_divides_is_not_lost() {
     empty_caches();
     let stream = Own::new();
-    let whole = allocate(64 * MIB, stream.0);
+    let old = [(); 2].map(|()| allocate(20 * MIB, stream.0));
+    old.into_iter().for_each(free);
+    let (before, whole) = (allocate(10 * MIB, stream.0), allocate(64 * MIB, stream.0));
     let (allocator, part) = divider(take_part);
     let options = tcuda_mem_pool_options_t { struct_size: size_of::<tcuda_mem_pool_options_t>(), allocator, use_on_oom: 0, no_split: 0 };
     let pool = get!(null_mut(), out => tcuda_mem_pool_create(out, -1, &options));
@@ -402,15 +404,20 @@ fn a_block_that_an_allocator_divides_is_not_lost() {
         assert!(said.contains("the same MiB"), "{said}");
         assert_eq!(part.given.load(SeqCst), part.back.load(SeqCst));
     }
-    part.address.store(second_mib(whole), SeqCst);
-    let inner = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 * MIB, stream.0, pool));
-    assert_eq!(inner as usize, second_mib(whole));
-    ok!(tcuda_record_stream(whole, stream.0));
-    free(inner);
+    // Also where blocks began before.
+    let good = second_mib(whole)..whole as usize + 60 * MIB;
+    for address in old.map(|block| block as usize).into_iter().filter(|old| good.contains(old)).chain([good.start]) {
+        part.address.store(address, SeqCst);
+        let inner = get!(null_mut(), out => tcuda_mem_pool_malloc(out, 3 * MIB, stream.0, pool));
+        assert_eq!(inner as usize, address);
+        ok!(tcuda_record_stream(whole, stream.0));
+        free(inner);
+        ok!(tcuda_mem_pool_trim(pool));
+    }
     ok!(tcuda_mem_pool_destroy(pool));
     ok!(tcuda_empty_cache(-3));
     ok!(tcuda_pluggable_allocator_destroy(allocator));
-    free(whole);
+    [before, whole].into_iter().for_each(free);
     empty_caches();
 }
 

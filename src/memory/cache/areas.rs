@@ -35,12 +35,15 @@ pub fn add(range: Range<Address>, cache: u32) {
     places.insert(range.start, Place { range, cache, outer });
 }
 
-/// Unless another cache has it by now.
+/// Unless another cache has it by now. What lies in it lies in what is around it.
 pub fn remove(base: Address, cache: u32) {
     let mut places = PLACES.write();
-    if places.get(&base).is_some_and(|place| place.cache == cache) {
-        places.remove(&base);
+    if places.get(&base).is_none_or(|place| place.cache != cache) {
+        return;
     }
+    let Some(gone) = places.remove(&base) else { return };
+    let inner = places.range_mut(gone.range).map(|(_, place)| place).filter(|place| place.outer == Some(base));
+    inner.for_each(|place| place.outer = gone.outer);
 }
 
 pub fn remove_all(cache: u32) {
@@ -49,8 +52,8 @@ pub fn remove_all(cache: u32) {
 
 /// The numbers of the caches that have an address, that of the innermost area first.
 pub fn caches_at(address: Address) -> impl Iterator<Item = u32> {
-    let nth = move |depth| around(&PLACES.read(), address).nth(depth).map(|place| place.cache);
-    (0..).map_while(nth)
+    let all: Vec<u32> = around(&PLACES.read(), address).map(|place| place.cache).collect();
+    all.into_iter()
 }
 
 #[cfg(test)]
@@ -76,6 +79,7 @@ mod tests {
         remove(BASE + 20, first);
         assert_eq!(owner(20), None);
     }
+
     #[test]
     fn areas_in_areas_come_first() {
         const BASE: Address = 0x5f00_0000_0000;
@@ -88,7 +92,7 @@ mod tests {
         assert_eq!([0, 10, 13, 14].map(at), [vec![outer], vec![inner, outer], vec![beside, inner, outer], vec![inner, outer]]);
         assert_eq!([20, 30, 99, 100].map(at), [vec![beside, outer], vec![outer], vec![outer], vec![]]);
         remove(BASE + 10, inner);
-        assert_eq!([10, 20].map(at), [vec![outer], vec![beside, outer]]);
+        assert_eq!([10, 13, 15, 20].map(at), [vec![outer], vec![beside, outer], vec![outer], vec![beside, outer]]);
         [outer, beside].into_iter().for_each(remove_all);
         assert_eq!(at(20), []);
     }

@@ -1,5 +1,6 @@
 //! The cache of a device as a whole, checked: what holds whenever nothing runs.
 
+use super::areas;
 use super::block::{self, NIL, State};
 use super::core::{Core, ROUND};
 use super::physical::{Backing, HandleId};
@@ -7,6 +8,11 @@ use crate::memory::lookup;
 use crate::memory::stats::Family;
 
 impl Core {
+    /// Whoever asks whose an address is hears of this cache.
+    pub fn check_areas(&self) {
+        self.areas.keys().for_each(|base| assert_eq!(areas::caches_at(*base).next(), Some(self.number), "whose {base:#x} is"));
+    }
+
     /// What the tests of the whole cache check after every step.
     pub fn check(&mut self) {
         self.collect();

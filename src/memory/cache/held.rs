@@ -128,15 +128,13 @@ impl Drop for Hold {
 
 /// Holds the block in use that an address lies in. None: there is no such block. A pause looks for held blocks when it has begun.
 pub fn hold(address: Address) -> Result<Option<Hold>> {
-    let Some((cache, id, start)) = crate::memory::find_around(address) else { return Ok(None) };
-    let mut core = cache.core.quiet();
-    let Some(id) = core.allocated_at(id, start) else { return Ok(None) };
+    let Some((cache, mut core, id)) = crate::memory::find_around(address) else { return Ok(None) };
     if core.paused {
         return Err(is_paused(core.pool, cache.device));
     }
     let held = core.hold(id);
-    let size = block::at(id).requested();
-    Ok(held.then(|| Hold { cache, block: id, run: process::run(), device: cache.device, address: start, size }))
+    let (address, size) = (block::at(id).address(), block::at(id).requested());
+    Ok(held.then(|| Hold { cache, block: id, run: process::run(), device: cache.device, address, size }))
 }
 
 fn is_paused(pool: Id, device: i32) -> Error {

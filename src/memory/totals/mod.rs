@@ -645,26 +645,29 @@ mod tests {
         assert!(peak + 4 * totals.credit(0) >= 150 * SIZE, "{peak}");
     }
 
-    /// Others look meanwhile: it is in use once.
+    /// Others look meanwhile: it is in use once. Also one of a part.
     #[test]
     fn a_block_that_waits_is_never_counted_twice() {
-        let program = || {
-            let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
-            let shard = totals.take_shard(1);
-            totals.allocates(shard, 0, || ());
-            barrier();
-            let uses = move || {
-                for _ in 0..2 {
-                    shard.allocated_large(SIZE, SIZE);
-                    shard.freed_later(false, SIZE as usize, SIZE as usize);
-                    totals.done(false, SIZE as usize, SIZE as usize);
-                }
+        for of_part in [false, true] {
+            let program = move || {
+                let totals: &'static Totals = Box::leak(Box::new(Totals::new(64 << 30)));
+                let own = if of_part { Totals::part_of(totals, 64 << 30) } else { totals };
+                let shard = own.take_shard(1);
+                own.allocates(shard, 0, || ());
+                barrier();
+                let uses = move || {
+                    for _ in 0..2 {
+                        shard.allocated_large(SIZE, SIZE);
+                        shard.freed_later(false, SIZE as usize, SIZE as usize);
+                        own.done(false, SIZE as usize, SIZE as usize);
+                    }
+                };
+                let thread = shuttle::thread::spawn(uses);
+                assert!((0..3).all(|_| totals.stats().peak(Family::ActiveBytes) <= SIZE), "the peak is too high");
+                thread.join().unwrap();
             };
-            let thread = shuttle::thread::spawn(uses);
-            assert!((0..3).all(|_| totals.stats().peak(Family::ActiveBytes) <= SIZE), "the peak is too high");
-            thread.join().unwrap();
-        };
-        assert_eq!(explore(2000, 6, Defect::None, program), Ok(()));
+            assert_eq!(explore(2000, 6, Defect::None, program), Ok(()));
+        }
     }
 
     #[test]
