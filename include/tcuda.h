@@ -2692,8 +2692,8 @@ tcuda_status_t tcuda_mem_pool_id(tcuda_mem_pool_t pool, uint64_t *id);
  * of 2 MiB and more, rarely; what torch leaves to such an allocator (blocks, order between streams, statistics, snapshots, limits, what happens
  * when memory runs out) stays with tcuda. Its functions run on the thread that allocates, or that gives memory back, with the device current,
  * one at a time for each device; they must not ask tcuda for memory, or for what waits for it, and get TCUDA_ERROR_INVALID_STATE. What they
- * return is checked: NULL means that there is no memory; memory of another place, crooked, or too small goes back to them, and the request
- * fails.
+ * return is checked: NULL means that there is no memory; memory of another place, crooked, too small, or in the first MiB of addresses of a
+ * block of tcuda's goes back to them, and the request fails.
  */
 
 /**
