@@ -3,6 +3,7 @@
 use crate::runtime::Address;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 struct Place {
@@ -38,10 +39,11 @@ pub fn add(range: Range<Address>, cache: u32) {
 /// Unless another cache has it by now. What lies in it lies in what is around it.
 pub fn remove(base: Address, cache: u32) {
     let mut places = PLACES.write();
-    if places.get(&base).is_none_or(|place| place.cache != cache) {
+    let Entry::Occupied(place) = places.entry(base) else { return };
+    if place.get().cache != cache {
         return;
     }
-    let Some(gone) = places.remove(&base) else { return };
+    let gone = place.remove();
     let inner = places.range_mut(gone.range).map(|(_, place)| place).filter(|place| place.outer == Some(base));
     inner.for_each(|place| place.outer = gone.outer);
 }
